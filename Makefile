@@ -25,15 +25,18 @@ ifneq ($(shell $(BIN)/python -SEc "print(open('$(STAMP)').read())" 2>/dev/null),
 STALE := stale
 endif
 
-.PHONY: help demo test torture lint docs format wheel clean distclean setup stale
+.PHONY: help demo test test-all torture lint docs format wheel clean distclean setup stale
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(STAMP) ## fine-tune the bundled tiny model with privacy: no download of data or weights, no GPU
 	$(BIN)/dpft demo
 
-test: $(STAMP) ## run all tests; the ones on real data need DPFT_DATA=<folder>
+test: $(STAMP) ## run the tests that are not slow; the ones on real data need DPFT_DATA=<folder>
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+
+test-all: $(STAMP) ## run all tests: those of compilers, Java, packages, torture and many ranks too
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour

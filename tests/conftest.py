@@ -80,12 +80,29 @@ def quick_scores() -> Iterator[None]:
         yield
 
 
+# Compilers, Java, builds of packages, and runs that are killed again and again.
+SLOW = (
+    "privacy/clipping/test_compiled.py",
+    "tasks/metrics/test_coco.py",
+    "test_packaging.py",
+    "test_torture.py",
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what asks for `data_root` as `realdata`, so that `-m realdata` finds it."""
+    """Marks what asks for `data_root` as `realdata`, and as `slow` what `make test` leaves out.
+
+    Besides the files above that is what starts more than two ranks: tests whose ``size`` says so.
+    Others are marked where they are.
+    """
     for item in items:
         if "data_root" in getattr(item, "fixturenames", ()):
             item.add_marker("realdata")
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        parallel = "tests/parallel/" in item.path.as_posix()
+        if item.path.as_posix().endswith(SLOW) or (parallel and given.get("size", 0) > 2):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="module", autouse=True)

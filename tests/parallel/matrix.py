@@ -4,9 +4,7 @@ A case is a style on a model. One launch of ranks goes through many of them, sin
 and sharding a model cost more than a backward of these models.
 """
 
-import itertools
 import os
-import random
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +17,7 @@ from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import make_clipper
 from dpft.privacy.spec import STYLES
+from tests.covering import covering, possible
 from tests.models.adapted import adapted
 from tests.privacy import pairs
 from tests.privacy.small_models import VOCAB, build
@@ -100,30 +99,29 @@ MODELS = {
     "t5": lambda: pairs.padded("t5"),
 }
 
-CROSSED = tuple(itertools.product(EVERYWHERE, tuple(MODELS)[:8]))
-OTHERS = (
-    *((style, "gpt2") for style in STYLES if style not in EVERYWHERE),
-    *itertools.product(("ghost", "bk", "per_layer_adaptive"), tuple(MODELS)[8:-1]),
-    # Its norms round to float32, to other digits in the reweighted backward of ghost clipping.
-    *itertools.product(("bk", "per_layer_adaptive"), ("t5",)),
+# Each layout's numbers of ranks.
+SIZES = {"fsdp": (2, 3, 4), "data": (2, 3, 4), "hsdp": (4,)}
+LAUNCHES = [(layout, size) for layout, sizes in SIZES.items() for size in sizes]
+
+
+def _excluded(layout, style, model):
+    """Of what is rare there are fewer; norms of T5 round to float32, to other digits in the
+    reweighted backward of ghost clipping."""
+    if model in tuple(MODELS)[:8]:
+        return style not in EVERYWHERE and model != "gpt2"
+    return style not in ("bk", "per_layer_adaptive", *(("ghost",) if model != "t5" else ()))
+
+
+# Each layout has every style and every model, and some layout each style on each model.
+CHOSEN = (possible if "DPFT_LONG" in os.environ else covering)(
+    tuple(SIZES), tuple(STYLES), tuple(MODELS), excluded=_excluded
 )
 
 
-# Each pair of a style and a model is in one launch of so many, in an order that mixes both.
-APART = 3 if "DPFT_LONG" in os.environ else 6
-PAIRS = random.Random(0).sample((*CROSSED, *OTHERS), len(CROSSED) + len(OTHERS))
-
-
-def cases(size, turn=0):
-    """Of one launch.
-
-    Args:
-        size: ranks.
-        turn: launches of other sums of both have other pairs, up to `APART`.
-    """
-    chosen = [
-        Case(*pair) for number, pair in enumerate(PAIRS) if (number + size + turn) % APART == 0
-    ]
+def cases(layout, size):
+    """Of one launch: some of those of its layout."""
+    own = [Case(*case) for place, *case in CHOSEN if place == layout]
+    chosen = own[SIZES[layout].index(size) :: len(SIZES[layout])]
     if size == 2:
         single = torch.float32
         chosen += [Case("bk", name, single) for name in ("gpt2", "llama untied", "vit", "lora")]

@@ -308,6 +308,7 @@ def logged(path):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_logs_and_texts_of_a_run_are_those_of_one_process(complete, tmp_path):
     settings = ("clip=per_layer_adaptive", "record_norms=2", "task.limit_eval=5")
     settings += ("decode.batch_size=2",)

@@ -132,6 +132,7 @@ def loaded_in_parts(cohort, folder):
     return trained.whole()
 
 
+@pytest.mark.slow
 def test_nothing_is_gathered_and_any_number_of_ranks_goes_on(tmp_path):
     """Saved by three, and by two copies of two; loaded by two, and by one process."""
     alone = Trained().whole()

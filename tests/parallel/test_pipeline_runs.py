@@ -94,6 +94,7 @@ def test_a_pipelines_run_goes_on_in_one_process_with_leave(tmp_path):
     assert contents.steps_spent == spent == STEPS + 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="four ranks, thrice: DPFT_LONG=1 runs it")
 def test_copies_of_pipelines_that_are_killed_continue_to_the_same_bits(complete, tmp_path):
     continue_to_the_same_bits(complete, tmp_path, *ADAPTIVE, *PIPELINE, "parallel.length=2", size=4)

@@ -24,9 +24,8 @@ from transformers import (
     AutoModelForSpeechSeq2Seq,
 )
 
-from dpft.privacy import make_clipper
 from dpft.privacy.clipping.rules import uses
-from tests.privacy.reference import clear, reference_clip, same_grads
+from tests.privacy.reference import equals_loop
 from tests.privacy.small_models import Case
 
 VOCAB = 24
@@ -372,15 +371,7 @@ def shake(model: nn.Module) -> None:
 def clip_and_compare(case: Case, tolerance: float = 1e-10) -> list[str]:
     """Two batches against one backward per record; how the norms were computed."""
     with in_double():
-        norms, total = reference_clip(
-            case.model, case.record_loss, case.batch, lambda n: min(1.0, 1.0 / n)
-        )
-        clipper = make_clipper(case.model, "bk", threshold=1.0)
-        for _ in range(2):  # in the first the model is looked at
-            clear(case.model)
-            clipper.backward(case.all_losses())
-            torch.testing.assert_close(clipper.norms[:, 0], norms, rtol=tolerance, atol=tolerance)
-            same_grads(case.model, total, tolerance)
+        clipper = equals_loop(case.model, case.losses_of, case.batch, "bk", tolerance=tolerance)
         clipper.close()
     return [entry["form"] for entry in clipper.explain()]
 

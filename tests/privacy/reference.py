@@ -1,9 +1,12 @@
 """The brute-force answer: one ordinary backward per record, nothing clever."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from dpft.privacy import Clipper, make_clipper
 
 
 def reference_clip(
@@ -79,3 +82,26 @@ def same_grads(model: nn.Module, total: dict[str, Tensor], tolerance: float) -> 
             grad, total[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )
     raise AssertionError("gradients differ as a whole, but no parameter's does")
+
+
+def equals_loop(
+    model: nn.Module,
+    losses_of: Callable[[slice], Tensor],
+    batch: int,
+    style: str,
+    threshold: float = 0.7,
+    tolerance: float = 1e-10,
+    **options: Any,
+) -> Clipper:
+    """Norms and sums of ``losses_of(rows)`` are the loop's; returns the clipper, still attached."""
+    clipper = make_clipper(model, style, threshold=threshold, **options)
+    parts, limits = [group.parameters for group in clipper.groups], clipper.thresholds
+    with clipper.paused():
+        records = record_gradients(model, lambda i: losses_of(slice(i, i + 1))[0], batch)
+    norms, total = clip_records(records, parts, lambda k, n: min(1.0, limits[k] / n))
+    for _ in range(2):  # the first batch of a kind is verified, the second takes the short way
+        clear(model)
+        clipper.backward(losses_of(slice(0, batch)))
+        torch.testing.assert_close(clipper.norms, norms, rtol=tolerance, atol=tolerance)
+        same_grads(model, total, tolerance)
+    return clipper

@@ -44,6 +44,9 @@ class Case:
     def record_loss(self, i: int) -> Tensor:
         return self.losses(self.model, self.rows(slice(i, i + 1)))[0]
 
+    def losses_of(self, rows) -> Tensor:
+        return self.losses(self.model, self.rows(rows))
+
     def all_losses(self) -> Tensor:
         return self.losses(self.model, self.data)
 

@@ -1,16 +1,13 @@
 """Tasks, models, adaptations and clipping styles go together, or say why they do not.
 
 What is combined are the shipped configs themselves: a new one is taken in without a change here.
-Each combination that is not refused runs two private steps on generated data, with a small random
-model of each family. Two tests cover what the four choices have to do with each other: task x model
-x adaptation, with a style that changes from one to the next, and model kind x adaptation x style,
-with one task of each kind, which the former therefore leaves out. Of thousands of combinations
-every third or sixth is tried, dealt so that every two of the choices meet; in mixed precision an
-eighth, so that each style does. DPFT_LONG=1 tries all.
+Each combination runs two private steps on generated data, with a small random model of each family.
+They are covering pairs: every task meets every model that it takes and every adaptation, with one
+style; one task of each kind every style. Mixed precision meets every model, style and adaptation.
+DPFT_LONG=1 tries all of these.
 """
 
 import copy
-import itertools
 import os
 from functools import lru_cache
 
@@ -31,17 +28,13 @@ from dpft.tasks.units import Records, Users
 from dpft.training import assembly
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
+from tests.covering import covering, possible
 
 RECORDS, STEPS = 6, 2
 
 
 def choices(group, prefix=""):
     return sorted(file.stem for file in (conf_dir() / group).glob(f"{prefix}*.yaml"))
-
-
-def dealt(options, turn, share):
-    """Every `share`th of the options, from another one each turn; all with DPFT_LONG."""
-    return options if "DPFT_LONG" in os.environ else options[-turn % share :: share]
 
 
 CLIPS = choices("clip")
@@ -57,7 +50,6 @@ KINDS = {
     "masked": ("random-bert", "random-roberta"),
     "image": ("random-vit", "random-wrn"),
 }
-TRAINED = [(kind, model) for kind, models in KINDS.items() for model in models]
 # Models with encoder and decoder take every task that has a source. A Bart also fills blanks.
 PAIRED = ("random-t5", "random-bart")
 TYPICAL = {
@@ -67,12 +59,7 @@ TYPICAL = {
     "image": ("cifar10", None),
 }
 
-# Tasks with models: all but what the other test combines with every style.
-PAIRS = [
-    (task, model)
-    for task, model in itertools.product(TASKS, MODELS)
-    if not any(task == TYPICAL[kind] and model in KINDS[kind] for kind in KINDS)
-]
+SHARES = 24  # of the combinations, a test each
 
 # Why a model kind, model and adaptation do not go together.
 NOT_ADAPTED = {
@@ -203,12 +190,12 @@ def kind_of(task):
     return some_records(*task)[0].needs.kind
 
 
-def also(task):
-    """Models of no kind of their own that the task accepts."""
+def family(task, model):
+    """The row of `NOT_ADAPTED` for a model on a task; None where the task does not take it."""
     needs = some_records(*task)[0].needs
-    if needs.source:
-        return PAIRED
-    return ("random-bart",) if needs.kind == "masked" else ()
+    if model in (PAIRED if needs.source else ("random-bart",) * (needs.kind == "masked")):
+        return "paired"
+    return needs.kind if model in KINDS[needs.kind] else None
 
 
 def expected(kind, model, adapt):
@@ -220,78 +207,42 @@ def expected(kind, model, adapt):
 GROUPED = ("block_wise", "uniform", "two_group", "per_device", "per_device_adaptive", "custom")
 
 
-def judge(reason, kind, model, adapt, clip):
-    """Fail unless the outcome is what the tables here say."""
-    why = expected(kind, model, adapt)
-    if why is not None:
-        assert reason is not None, f"{adapt} on {model} is no longer refused"
-        assert why in reason.lower()
-    elif clip in GROUPED:
-        assert reason is None or any(word in reason for word in ("block", "group", "count=")), (
-            reason
+@lru_cache
+def combinations():
+    """Of task, model, adaptation, style and whether layers are in half precision."""
+    taken = {(task, model): family(task, model) for task in TASKS for model in MODELS}
+
+    def excluded(task, model, adapt, clip, half):
+        kind = taken[task, model]
+        return (
+            kind is None
+            or expected(kind, model, adapt) is not None
+            or (task not in TYPICAL.values() and clip != CLIPS[TASKS.index(task) % len(CLIPS)])
+            or (half and (task not in TYPICAL.values() or (adapt != "full" and clip != "bk")))
         )
-    else:
-        assert reason is None, reason
+
+    choose = possible if "DPFT_LONG" in os.environ else covering
+    return choose(TASKS, MODELS, ADAPTS, CLIPS, (False, True), excluded=excluded)
 
 
-def test_every_two_choices_meet():
-    """What is dealt leaves out no pair of adaptation and style, nor either with a model."""
-    met = {
-        (model, adapt, clip)
-        for turn, (_, model) in enumerate(TRAINED)
-        for adapt in ADAPTS
-        for clip in dealt(CLIPS, turn + ADAPTS.index(adapt), 6)
-    }
-    assert {(adapt, clip) for _, adapt, clip in met} == set(itertools.product(ADAPTS, CLIPS))
-    models = {model for _, model in TRAINED}
-    assert {(model, clip) for model, _, clip in met} == set(itertools.product(models, CLIPS))
+@pytest.mark.parametrize("share", range(SHARES))
+def test_all_that_fits_together_is_trained(share):
+    for task, model, adapt, clip, half in combinations()[share::SHARES]:
+        reason = attempt(task, model, adapt, clip, half)
+        if reason is not None:
+            assert clip in GROUPED, reason
+            assert any(word in reason for word in ("block", "group", "count=")), reason
 
 
-@pytest.mark.parametrize(
-    ("task", "model"), PAIRS, ids=["-".join(filter(None, (*task, model))) for task, model in PAIRS]
-)
-def test_tasks_models_and_adaptations(task, model):
-    kind = kind_of(task)
-    if model in also(task):
-        turn = itertools.cycle(CLIPS)
-        adapts = ADAPTS if task == TYPICAL["causal"] else ("full", "lora")
-        for adapt, clip in zip(adapts, turn, strict=False):
-            judge(attempt(task, model, adapt, clip), "paired", model, adapt, clip)
-        return
-    if model not in KINDS[kind]:
-        reason = attempt(task, model, "full", "bk")
-        assert reason is not None
-        assert f"model {model}" in reason
-        assert "this task needs" in reason
-        return
-    turn = itertools.cycle(CLIPS[TASKS.index(task) :] + CLIPS[: TASKS.index(task)])
-    met = dealt(list(zip(ADAPTS, turn, strict=False)), PAIRS.index((task, model)), 3)
-    for adapt, clip in met:
-        judge(attempt(task, model, adapt, clip), kind, model, adapt, clip)
-
-
-@pytest.mark.parametrize("adapt", ADAPTS)
-@pytest.mark.parametrize(("kind", "model"), TRAINED)
-def test_adaptations_and_styles(kind, model, adapt):
-    refused = expected(kind, model, adapt) is not None
-    clips = dealt(CLIPS, TRAINED.index((kind, model)) + ADAPTS.index(adapt), 6)
-    reasons = {clip: attempt(TYPICAL[kind], model, adapt, clip) for clip in clips}
-    for clip, reason in reasons.items():
-        judge(reason, kind, model, adapt, clip)
-    assert all((reasons[clip] is not None) == refused for clip in set(clips).difference(GROUPED))
-
-
-@pytest.mark.parametrize(("kind", "model"), TRAINED)
-def test_styles_in_mixed_precision(kind, model):
-    """With the checks against autograd on: what a layer rounds must not pass for a wrong rule."""
-    turn = TRAINED.index((kind, model))
-    for clip in dealt(CLIPS, turn, 8):
-        judge(attempt(TYPICAL[kind], model, "full", clip, half=True), kind, model, "full", clip)
-    for adapt in dealt(ADAPTS, turn, 6):
-        judge(attempt(TYPICAL[kind], model, adapt, "bk", half=True), kind, model, adapt, "bk")
-
-
-@pytest.mark.parametrize("model", PAIRED)
-def test_encoder_and_decoder_in_mixed_precision(model):
-    """The widths of source and target each follow from the record alone."""
-    assert attempt(TYPICAL["causal"], model, "full", "bk", half=True) is None
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: "-".join(filter(None, task)))
+def test_what_a_task_does_not_take_is_refused_by_name(task):
+    for model in MODELS:
+        kind = family(task, model)
+        if kind is None:
+            reason = attempt(task, model, "full", "bk")
+            assert f"model {model}" in reason
+            assert "this task needs" in reason
+        elif task in TYPICAL.values():
+            for adapt in ADAPTS:
+                why = expected(kind, model, adapt)
+                assert why is None or why in attempt(task, model, adapt, "bk").lower()

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dpft.privacy import make_clipper
 from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.spec import TWO_BACKWARDS
+from tests.covering import covering
 from tests.privacy.architectures import in_double
-from tests.privacy.reference import clear, clip_records, record_gradients, same_grads
+from tests.privacy.reference import equals_loop
 from tests.privacy.small_models import build
 
 PLANS = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
@@ -26,10 +26,11 @@ def functions(losses):
     return {node.name() for node in uses_between([root], (), {}).nodes}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "roberta_mlm"])
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_either_attention_equals_the_autograd_loop(name, attention, side):
+@pytest.mark.parametrize(
+    ("name", "attention", "side", "style"),
+    covering(("gpt2", "llama", "roberta_mlm"), ("sdpa", "eager"), ("right", "left"), PLANS),
+)
+def test_either_attention_equals_the_autograd_loop(name, attention, side, style):
     """Records of the loop are alone: if they depended on each other, sums would differ."""
     case = build(name)
     case.model.set_attn_implementation(attention)
@@ -38,29 +39,12 @@ def test_either_attention_equals_the_autograd_loop(name, attention, side):
     with in_double():  # Llama's plain attention has its softmax in float32
         fused = any("ScaledDotProduct" in f for f in functions(case.all_losses()))
         assert fused == (attention == "sdpa")
-        records = record_gradients(case.model, case.record_loss, case.batch)
-        for style in PLANS:
-            clipper = make_clipper(case.model, style, threshold=1.0)
-            parts = [group.parameters for group in clipper.groups]
-            limits = clipper.thresholds
-            norms, total = clip_records(records, parts, lambda k, n, c=limits: min(1.0, c[k] / n))
-            clear(case.model)
-            clipper.backward(case.all_losses())
-            torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
-            same_grads(case.model, total, 1e-10)
-            clipper.close()
+        equals_loop(case.model, case.losses_of, case.batch, style)
 
 
 def test_the_fused_function_is_exact_in_float32():
     case = build("gpt2")
     case.model.float().set_attn_implementation("sdpa")
     assert "ScaledDotProductFlashAttentionForCpuBackward0" in functions(case.all_losses())
-    records = record_gradients(case.model, case.record_loss, case.batch)
-    names = [list(records[0])]
-    _, total = clip_records(records, names, lambda k, n: min(1.0, 1.0 / n))
     for style in ("bk", *TWO_BACKWARDS):
-        clipper = make_clipper(case.model, style, threshold=1.0)
-        clear(case.model)
-        clipper.backward(case.all_losses())
-        same_grads(case.model, total, 1e-5)
-        clipper.close()
+        equals_loop(case.model, case.losses_of, case.batch, style, tolerance=1e-5).close()

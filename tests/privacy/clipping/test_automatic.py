@@ -278,23 +278,25 @@ def loss(model, x):
     return (y.sin() * torch.arange(1.0, y[0].numel() + 1).view(y.shape[1:])).mean((1, 2))
 
 
-def compare(model, batches, style, rows=1, **options):
-    """Each of some batches against the loop over records."""
-    clipper = make_clipper(model, style, threshold=0.5, **options)
-    for x in batches:
+def compare(model, batches, style, rows=1, losses=loss, before=lambda number: None):
+    """Each of some batches against the loop over records; how the norms were computed."""
+    clipper = make_clipper(model, style, threshold=0.5)
+    for number, batch in enumerate(batches):
+        before(number)
+        xs = batch if isinstance(batch, list) else [batch]
         with clipper.paused():
             records = record_gradients(
                 model,
-                lambda i, x=x: loss(model, x[i * rows : (i + 1) * rows]).sum(),
-                len(x) // rows,
+                lambda i, xs=xs: losses(model, *(x[i * rows : (i + 1) * rows] for x in xs)).sum(),
+                len(xs[0]) // rows,
             )
         norms, total = clip_records(
             records,
             [g.parameters for g in clipper.groups],
-            lambda k, n: min(1.0, clipper.thresholds[k] / n),
+            lambda k, n: min(1.0, clipper.thresholds[k] / n) if n else 1.0,
         )
         clear(model)
-        clipper.backward(loss(model, x).view(-1, rows).sum(1), rows)
+        clipper.backward(losses(model, *xs).view(-1, rows).sum(1), rows)
         torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
         same_grads(model, total, 1e-10)
     forms = [entry["form"] for entry in clipper.explain()]
@@ -329,23 +331,8 @@ def test_gradients_too_large_to_be_held_are_formed_in_portions(name, monkeypatch
 @pytest.mark.parametrize("style", ["bk", "ghost"])
 @pytest.mark.parametrize("name", ["checkpointed", "checkpointed, on a table"])
 def test_two_forwards_of_other_lengths_before_one_backward(name, style):
-    model = model_of(name)
-    clipper = make_clipper(model, style, threshold=0.5)
-    for size in (4, 3):
-        texts, replies = batches((size, 4), (size, 6))
-        with clipper.paused():
-            records = record_gradients(
-                model,
-                lambda i, x=texts, y=replies: (loss(model, x) + loss(model, y))[i],
-                size,
-            )
-        norms, total = clip_records(
-            records, [clipper.groups[0].parameters], lambda k, n: min(1.0, 0.5 / n)
-        )
-        clear(model)
-        clipper.backward(loss(model, texts) + loss(model, replies))
-        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
-        same_grads(model, total, 1e-10)
+    both = [batches((size, 4), (size, 6)) for size in (4, 3)]
+    compare(model_of(name), both, style, losses=lambda m, x, y: loss(m, x) + loss(m, y))
 
 
 class Skipping(nn.Module):
@@ -360,21 +347,10 @@ class Skipping(nn.Module):
 @pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
 def test_a_module_that_a_later_batch_is_the_first_to_call(style):
     model = nn.Sequential(nn.Linear(D, D), Skipping(), nn.Linear(D, D), Outputs()).double()
-    clipper = make_clipper(model, style, threshold=0.5)
-    for skips in (True, True, False, True, False):
-        model[1].skips = skips
-        (x,) = batches((3, 4))
-        with clipper.paused():
-            records = record_gradients(model, lambda i, x=x: loss(model, x[i : i + 1])[0], 3)
-        norms, total = clip_records(
-            records,
-            [g.parameters for g in clipper.groups],
-            lambda k, n: min(1.0, clipper.thresholds[k] / n) if n else 1.0,
-        )
-        clear(model)
-        clipper.backward(loss(model, x))
-        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
-        same_grads(model, total, 1e-10)
+    skips = (True, True, False, True, False)
+    compare(
+        model, batches((3, 4)) * 5, style, before=lambda n: setattr(model[1], "skips", skips[n])
+    )
 
 
 class Recalling(nn.Module):
@@ -398,21 +374,13 @@ class Recall(Scaled):
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_table_where_the_records_rows_were_before_is_not_shared_out(size, style):
     model = nn.Sequential(nn.Linear(D, D), Recalling()).double()
-    clipper = make_clipper(model, style, threshold=0.5)
-    for brings in (True, True, False, False, True):
-        model[1].brings = brings
-        (x,) = batches((size, 4))
-        with clipper.paused():
-            records = record_gradients(model, lambda i, x=x: loss(model, x[i : i + 1])[0], size)
-        norms, total = clip_records(
-            records,
-            [g.parameters for g in clipper.groups],
-            lambda k, n: min(1.0, clipper.thresholds[k] / n),
-        )
-        clear(model)
-        clipper.backward(loss(model, x))
-        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
-        same_grads(model, total, 1e-10)
+    brings = (True, True, False, False, True)
+    compare(
+        model,
+        batches((size, 4)) * 5,
+        style,
+        before=lambda n: setattr(model[1], "brings", brings[n]),
+    )
 
 
 @pytest.mark.parametrize("name", ["several outputs", "shared by the records", "control flow"])
