@@ -42,7 +42,8 @@ test-all: $(STAMP) ## run all tests: those of compilers, Java, packages, torture
 torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour
 	$(BIN)/python -m tests.torture --kills $(KILLS) --out build/torture.md
 
-lint: $(STAMP) ## check style (ruff), types (mypy) and which package imports which (import-linter)
+lint: $(STAMP) ## check size (budget.toml), style (ruff), types (mypy) and imports (import-linter)
+	$(BIN)/python scripts/budget.py
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
