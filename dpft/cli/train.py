@@ -147,11 +147,14 @@ def execute(raw: dict[str, Any]) -> None:
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console
+    from dpft.runs.lock import LOCK_NAME, DirectoryLock
     from dpft.runs.paths import run_path
     from dpft.training.data import read_data
     from dpft.training.progress import Progress
 
     data = None
+    if launched() == 1 and (run_path(run) / LOCK_NAME).exists():
+        DirectoryLock.acquire(run_path(run)).release()  # a run that is in use is reported at once
     try:
         if launched() == 1 and (run.force or not (run_path(run) / "record.json").exists()):
             with Progress(verbosity=run.verbosity) as progress:
