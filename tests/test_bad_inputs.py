@@ -61,7 +61,6 @@ WRONG = {
     "device": ("tpu", "cuda:-1", "", 5, None, LIST),
     "precision": NAMES,
     "out_of_memory": NAMES,
-    "replay": NAMES,
     "name": ("../x", "/x", "", "..", 5, LIST),
     "runs_dir": ("", " ", 5, None, LIST),
     "force": ("maybe", 1, None),

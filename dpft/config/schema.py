@@ -116,7 +116,6 @@ class Run:
     cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"
-    replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # As checkpoint_every, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
