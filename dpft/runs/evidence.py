@@ -77,8 +77,8 @@ def _logged(file: Path) -> int:
     if not file.is_file():
         return 0
     try:
-        places = (int(entry.get("position", entry["step"])) for entry in read_log(file, REMEDY))
-        return 1 + max(places, default=-1)
+        entries = read_log(file, REMEDY)
+        return 1 + max((int({"position": e["step"], **e}["position"]) for e in entries), default=-1)
     except (ValueError, KeyError, TypeError) as error:
         raise LogError(
             f"{file}: {error!r} in an entry that should have a step; {REMEDY}"

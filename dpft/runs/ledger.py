@@ -375,7 +375,7 @@ class Ledger(Closing):
             )
         stretch, compute = self._stretch, self._header.get(_COMPUTE)
         if stretch.compute != compute:
-            listed = ", ".join(differences(stretch.compute, compute))
+            listed = ", ".join(differences(stretch.compute or {}, compute or {}))
             raise LedgerMismatchError(f"{self._path} was not asked to go on with {listed}")
         place = step + stretch.repeated
         if not stretch.step <= step or place > self.steps_spent:

@@ -48,12 +48,12 @@ def chosen():
     return found | {"selection": {"mean": 10.0, "shape": 1.0, "mechanisms": [spent]}}
 
 
-def begun(taken=20, spent=1.5, seed=None, further=(), **settings):
+def begun(taken=20, spent=1.5, seed=None, stretches=(), **settings):
     """The ledger of a run that took so many of its steps."""
     key = "of a secret" if seed is None else key_fingerprint(key_from_seed(seed))
     header = {"mechanism": record(**settings)["mechanism"], "key": key}
     lines = [{"step": step, "epsilon_rdp": spent} for step in range(taken)]
-    return LedgerContents(header, lines, list(further))
+    return LedgerContents(header, lines, list(stretches))
 
 
 def test_equal_runs_are_one_of_as_many_steps():
