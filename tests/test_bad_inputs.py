@@ -60,7 +60,6 @@ WRONG = {
     "record_norms": COUNTS,
     "device": ("tpu", "cuda:-1", "", 5, None, LIST),
     "precision": NAMES,
-    "replay": NAMES,
     "name": ("../x", "/x", "", "..", 5, LIST),
     "runs_dir": ("", " ", 5, None, LIST),
     "force": ("maybe", 1, None),

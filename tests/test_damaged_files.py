@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_passed_over(copied, name, kind, monkeypatch):
     monkeypatch.setitem(DAMAGES, "utf-16", lambda data: data + b"\0")
     damage(copied / "checkpoints/step-00000002" / name, kind)
     with RunDirectory.open(copied, CONFIG, "task: e2e\n") as run:
-        assert checkpoint.load_latest(run, 3) is None
+        assert checkpoint.load_latest(run) is None
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

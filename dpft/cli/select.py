@@ -176,9 +176,9 @@ def _best(
         for p, record in records.items()
     ):
         raise ConfigError(
-            f"{selection.trials}: steps of a trial were released twice, so that it spent more than "
-            "its candidate; expected no trial with replay=charge, since no price holds then. Give "
-            "another --name, whose price adds to what was spent here"
+            f"{selection.trials}: a trial went on with other devices and repeated steps, so that "
+            "it spent more than its candidate; expected no such trial, since no price holds then. "
+            "Give another --name, whose price adds to what was spent here"
         )
     sizes = {
         int((record or ledgers[p].header)["mechanism"]["dataset_size"])

@@ -115,7 +115,6 @@ class Run:
     ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # As checkpoint_every, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0

@@ -3,7 +3,8 @@
 Every random draw of a run is a function of (key, purpose, step), never of a generator's state. A
 run that was killed therefore replays exactly the batches and the noise it had already used, and no
 two steps can share noise: resuming needs no saved generator and cannot spend privacy twice. Where a
-step cannot be replayed, on another number of ranks for instance, it is drawn anew (`of_epoch`).
+step cannot be replayed, on another number of ranks for instance, another key is used
+(`dpft.runs.ledger.Stretch.key`).
 
 What the guarantee rests on (noise, Poisson sampling, the number of a selection's runs) is drawn
 from a derived key by ChaCha20 (`dpft.privacy.keystream`). The rest may come from `generator`.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -29,25 +29,6 @@ def derive(key: bytes, *labels: str | int) -> bytes:
         text = f"{type(label).__name__}:{label}".encode()
         mac.update(len(text).to_bytes(8, "big") + text)
     return mac.digest()
-
-
-def of_epoch(key: bytes, statements: Iterable[str]) -> bytes:
-    """The key of a run's latest noise epoch; the run's own where there is but the first.
-
-    Guarantee: as `derive` has it, what is drawn in one epoch is independent of what is drawn in any
-    other, for all purposes and steps: a step that is repeated in a new epoch has another batch and
-    other noise, as any two steps of one run have. Statements that differ anywhere give other keys:
-    a run that is begun again from a copy and moves elsewhere than the first time, or from another
-    step, shares nothing with it.
-
-    Args:
-        key: of the run.
-        statements: of the epochs behind the first one, in their order: what the ledger says of each
-            before it releases anything.
-    """
-    for statement in statements:
-        key = derive(key, "noise epoch", statement)
-    return key
 
 
 def seed(key: bytes, *labels: str | int) -> int:

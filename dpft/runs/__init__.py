@@ -21,7 +21,7 @@ from dpft.runs.errors import (
     RunMismatchError,
     disk_report,
 )
-from dpft.runs.evidence import check_ledger, forget_steps, made_at_the_end
+from dpft.runs.evidence import check_ledger, made_at_the_end
 from dpft.runs.finished import (
     Damage,
     check_whole,
@@ -32,7 +32,7 @@ from dpft.runs.finished import (
     state_of_content,
 )
 from dpft.runs.identity import config_hash
-from dpft.runs.ledger import Epoch, Ledger, read_ledger
+from dpft.runs.ledger import Ledger, read_ledger
 from dpft.runs.lineage import base_model
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
@@ -47,7 +47,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Damage",
-    "Epoch",
     "Ledger",
     "LedgerError",
     "LedgerMismatchError",
@@ -69,7 +68,6 @@ __all__ = [
     "damages",
     "disk_report",
     "environment",
-    "forget_steps",
     "fsync_tree",
     "is_finished",
     "key_fingerprint",

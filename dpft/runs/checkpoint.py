@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
 from dpft.runs.directory import RunDirectory
-from dpft.runs.errors import START_OVER, CheckpointError, LedgerMismatchError, disk_report
+from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 from dpft.runs.identity import canonical_json, opened, sealed
 from dpft.runs.wellformed import parse_json
 
@@ -130,16 +130,14 @@ def save(
 
 
 def load_latest(
-    run: RunDirectory | None, ledger_steps: int | None, cohort: TrainingCohort | None = None
+    run: RunDirectory | None, cohort: TrainingCohort | None = None
 ) -> Checkpoint | None:
     """The newest checkpoint whose files are what its manifest says; every rank must ask.
 
-    Guarantee: never returns weights that have seen more steps than the ledger counts.
+    `Ledger.go_on` refuses one that is ahead of the ledger.
 
     Args:
         run: the run; None on the ranks that do not hold it.
-        ledger_steps: `Ledger.next_step`; None for a run without privacy, which has no ledger. Of
-            the first rank.
         cohort: the ranks; None: this process.
 
     Returns:
@@ -147,7 +145,6 @@ def load_latest(
         exactly. Damaged ones are passed over with a warning, in ``warnings`` and the log.
 
     Raises:
-        LedgerMismatchError: a good checkpoint is ahead of the ledger, so the ledger lost lines.
         CheckpointError: it is of another version's form, or a rank does not see it.
     """
     from dpft.parallel.cohort import SingleProcess, together
@@ -172,7 +169,6 @@ def load_latest(
             continue
         with together(cohort):
             if run is not None:
-                _check_ledger(run, path, step, ledger_steps)
                 # A process that was killed behind its last checkpoint may have left one too many.
                 _drop(run.checkpoints, _superfluous(run.checkpoints, step))
         return Checkpoint(step, told["state"], path, told["tensors"], cohort, warnings)
@@ -210,8 +206,8 @@ def load_best(
 def drop_ahead(run: RunDirectory, step: int) -> None:
     """Remove the checkpoints behind ``step``: damaged ones, of steps that are about to be repeated.
 
-    In a new noise epoch they are other weights' history. Read again, if the damage was the disk's
-    passing one, they would be taken for this one's.
+    In a new stretch of the ledger they are other weights' history. If the damage was temporary, a
+    later resume would read them as this one's.
     """
     _drop(run.checkpoints, [path for number, path in _steps(run.checkpoints) if number > step])
 
@@ -242,15 +238,6 @@ def _check_shared(checkpoints: Path, cohort: TrainingCohort) -> None:
             f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
             "writes its part of a checkpoint; expected a folder on a file system that all machines "
             "share: type runs_dir=FOLDER with such a one"
-        )
-
-
-def _check_ledger(run: RunDirectory, path: Path, step: int, ledger_steps: int | None) -> None:
-    if ledger_steps is not None and step > ledger_steps:
-        raise LedgerMismatchError(
-            f"{path} has {step} steps behind it but the ledger holds {ledger_steps}; expected "
-            f"at least {step}: the ledger lost lines and would under-report what was spent. "
-            f"Restore {run.ledger}, or {START_OVER}"
         )
 
 

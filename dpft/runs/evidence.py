@@ -10,7 +10,7 @@ from dpft.runs.finished import DONE, RECORD
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lineage import FILE
 from dpft.runs.log import read_log
-from dpft.runs.metrics import REMEDY, MetricsLog
+from dpft.runs.metrics import REMEDY
 
 # What a run writes when all of its steps were taken.
 _AT_THE_END = (RECORD, DONE, "model", "generations")
@@ -46,17 +46,6 @@ def made_at_the_end(folder: Path) -> str | None:
     return next((name for name in _AT_THE_END if _is_there(folder / name)), None)
 
 
-def forget_steps(folder: Path, step: int) -> None:
-    """Drop what the logs under ``private/`` say of ``step`` and later ones.
-
-    They are about to be repeated in a noise epoch, and logs that are ahead of it would tell of lost
-    lines of the ledger.
-    """
-    for name in _LOGS:
-        if (folder / "private" / name).is_file():
-            MetricsLog(folder / "private" / name, step).close()
-
-
 def check_ledger(folder: Path, planned: int) -> None:
     """Refuse a private run whose ledger counts fewer steps than were spent.
 
@@ -70,7 +59,7 @@ def check_ledger(folder: Path, planned: int) -> None:
     """
     file = folder / "ledger.jsonl"
     steps, told_by = steps_evident(folder, planned)
-    held = read_ledger(file).next_step if file.exists() else 0
+    held = read_ledger(file).steps_spent if file.exists() else 0
     if steps > held:
         raise LedgerMismatchError(
             f"{file} {f'holds {held} steps' if file.exists() else 'is gone'}, but {told_by} tells "
@@ -84,11 +73,12 @@ def _is_there(path: Path) -> bool:
 
 
 def _logged(file: Path) -> int:
-    """Steps in a log of steps."""
+    """Return how many releases a log of steps proves: at least one for each step."""
     if not file.is_file():
         return 0
     try:
-        return 1 + max((int(entry["step"]) for entry in read_log(file, REMEDY)), default=-1)
+        entries = read_log(file, REMEDY)
+        return 1 + max((int({"position": e["step"], **e}["position"]) for e in entries), default=-1)
     except (ValueError, KeyError, TypeError) as error:
         raise LogError(
             f"{file}: {error!r} in an entry that should have a step; {REMEDY}"

@@ -20,7 +20,7 @@ from dpft.runs.log import Log, damaged, read_lines, spelled
 
 LEDGER_VERSION = 2
 _REMEDY = f"restore it from a copy, or {START_OVER}"
-# What a header may say otherwise if a noise epoch begins; see `Ledger.begin_epoch`.
+# What the header says first, and a line that begins a new stretch; see `Stretch`.
 _COMPUTE = "compute"
 # In a summary (`dpft.runs.summary`), the line in place of those that are left out.
 OMITTED, WHOLE = "omitted", "sha256"
@@ -33,34 +33,43 @@ _ACCOUNTED, _AT_ONCE = frozenset({"sampling_rate", "noise_multiplier", "delta"})
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """A stretch of a run whose batches and noise come from a key of their own.
+class Stretch:
+    """Consecutive positions of a ledger whose steps one set of devices computed in a row.
 
     Attributes:
-        number: 0 for what a run begins with.
-        compute: what computed its steps: device, threads, ranks. None: the header says nothing.
-        start: its first step.
-        repeated: steps from ``start`` on that the epoch before had released: what it releases of
-            them are further releases.
+        compute: the devices, threads, ranks and so on; None: the header does not say.
+        position: of its first line: the number of releases before it.
+        step: of its first line.
+        chain: of the line before it.
     """
 
-    number: int
     compute: Any
-    start: int
-    repeated: int
+    position: int = 0
+    step: int = 0
+    chain: bytes = b""
 
     @property
-    def statement(self) -> str:
-        """All of the above as text, the same always: keys are derived from it."""
-        return canonical_json(self._line())
+    def repeated(self) -> int:
+        """Releases of the whole ledger beyond one for each step, up to the end of the stretch."""
+        return self.position - self.step
 
-    def _line(self) -> dict[str, Any]:
-        return {
-            "epoch": self.number,
-            _COMPUTE: self.compute,
-            "from": self.start,
-            "repeated": self.repeated,
-        }
+    def key(self, key: bytes) -> bytes:
+        """Return the key that sampling, noise, dropout and users' draws of its steps follow from.
+
+        Guarantee: a step's draws follow from the run's key and the step's position alone. The first
+        stretch has the run's key. A later one has a key of its own, from where it begins, what
+        computes it and, by the chain, every line before it: no two positions share a batch or
+        noise, nor do the positions of two copies of a run that continue on different devices.
+
+        Args:
+            key: of the run.
+        """
+        if not self.position:
+            return key
+        from dpft.privacy.keys import derive  # and NumPy, which readers of runs do not need
+
+        begun = canonical_json({_COMPUTE: self.compute, "step": self.step})
+        return derive(key, "stretch", self.chain.decode(), begun)
 
 
 @dataclass(frozen=True)
@@ -69,9 +78,9 @@ class LedgerContents:
 
     Attributes:
         header: what every step was spent under: mechanism, data and key.
-        entries: one mapping per release, in the order of time. The steps of an epoch are its
-            ``start``, ``start + 1`` and so on, and have its number as ``epoch`` behind the first.
-        further: the epochs behind the first one, which not many runs have.
+        entries: one mapping per release, in the order of time. The first of a later stretch has its
+            ``compute``.
+        stretches: what was computed in a row, the first one excluded, which not many runs have.
         omitted: steps whose lines a summary leaves out; ``entries`` begins behind them.
         whole: SHA-256 of the ledger that it is a summary of.
         chain: the last line's, which the next line's follows from.
@@ -79,7 +88,7 @@ class LedgerContents:
 
     header: dict[str, Any]
     entries: list[dict[str, Any]]
-    further: list[Epoch] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     omitted: int = 0
     whole: str | None = None
     chain: bytes = b""
@@ -95,22 +104,19 @@ class LedgerContents:
         return self.entries[-1].get("epsilon_rdp") if self.entries else 0.0
 
     @property
-    def epoch(self) -> Epoch:
+    def stretch(self) -> Stretch:
         """The latest."""
-        return self.further[-1] if self.further else Epoch(0, self.header.get(_COMPUTE), 0, 0)
+        return self.stretches[-1] if self.stretches else Stretch(self.header.get(_COMPUTE))
 
     @property
     def next_step(self) -> int:
-        """Number of the step behind the last one of the latest epoch."""
-        here = self.epoch
-        if self.entries and self.entries[-1].get("epoch", 0) == here.number:
-            return int(self.entries[-1]["step"]) + 1
-        return here.start if self.further else self.omitted
+        """Number of the step after the last one on file."""
+        return self.steps_spent - self.repeated
 
     @property
     def repeated(self) -> int:
         """Releases on file, or to come, beyond one for each step of the run."""
-        return sum(epoch.repeated for epoch in self.further)
+        return self.stretch.repeated
 
 
 def read_ledger(path: Path) -> LedgerContents:
@@ -123,7 +129,7 @@ def read_ledger(path: Path) -> LedgerContents:
             epsilon is not the one of the header's mechanism after so many releases.
     """
     with _as_ledger_error():
-        entries, chain = list[dict[str, Any]](), b""
+        lines, chain = list[tuple[dict[str, Any], bytes]](), b""
         for number, (entry, line) in enumerate(read_lines(path, _REMEDY), start=1):
             expected = _chained(chain, b"{" + line[_HEX.stop + 2 :])
             if number == 1 and entry.get("ledger") != LEDGER_VERSION:
@@ -132,19 +138,19 @@ def read_ledger(path: Path) -> LedgerContents:
                 got, due = line[_HEX].decode(errors="replace"), expected[_HEX].decode()
                 told = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
                 raise damaged(path, number, told, _REMEDY)
+            lines.append(({k: v for k, v in entry.items() if k != "chain"}, chain))
             chain = line[_HEX]
-            entries.append({name: value for name, value in entry.items() if name != "chain"})
-        first = entries.pop(0) if entries else {}
+        first, _ = lines.pop(0) if lines else ({}, b"")
         if not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
         held = LedgerContents(first["header"], [], chain=chain)
-        if entries and OMITTED in entries[0]:
-            if why := _wrong_summary(entries):
+        if lines and OMITTED in lines[0][0]:
+            if why := _wrong_summary([entry for entry, _ in lines]):
                 raise damaged(path, 2, why, _REMEDY)
-            left_out = entries.pop(0)
+            left_out, _ = lines.pop(0)
             held = replace(held, omitted=left_out[OMITTED], whole=left_out[WHOLE])
-        for number, entry in enumerate(entries, start=3 if held.omitted else 2):
-            if why := _take(held, entry):
+        for number, (entry, before) in enumerate(lines, start=3 if held.omitted else 2):
+            if why := _take(held, entry, before):
                 raise damaged(path, number, why, _REMEDY)
         _check_epsilons(path, held)
     return held
@@ -199,9 +205,8 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
         for (index, epsilon), due in zip(part, computed.tolist(), strict=True):
             number = isinstance(epsilon, int | float)
             if not (number and math.isclose(epsilon, due, rel_tol=1e-6, abs_tol=1e-9)):
-                line = 2 + index + held.entries[index].get("epoch", 0) + (held.omitted > 0)
                 why = f"got epsilon_rdp {epsilon!r}, expected {due:.6g} by Renyi accounting"
-                raise damaged(path, line, why, _REMEDY)
+                raise damaged(path, 2 + index + (held.omitted > 0), why, _REMEDY)
 
 
 def _wrong_summary(lines: list[dict[str, Any]]) -> str | None:
@@ -216,23 +221,15 @@ def _wrong_summary(lines: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _take(held: LedgerContents, line: dict[str, Any]) -> str | None:
-    """Add a line; what is wrong with it, if anything is."""
-    expected = held.next_step
-    if "step" not in line and "epoch" in line:
-        start = line.get("from")
-        if type(start) is not int or not 0 <= start <= expected:
-            return f"got a noise epoch from step {start!r}, expected 0 to {expected}"
-        epoch = Epoch(held.epoch.number + 1, line.get(_COMPUTE), start, expected - start)
-        if not held.entries or any(line.get(k) != v for k, v in epoch._line().items()):
-            why = f"noise epoch {epoch.number} with {epoch.repeated} repeated steps"
-            return f"got {spelled(line).decode().strip()}, expected {why}"
-        held.further.append(epoch)
-        return None
-    if line.get("step") != expected:
-        return f"got step {line.get('step')!r}, expected {expected}"
-    if line.get("epoch", 0) != held.epoch.number:
-        return f"got a step of epoch {line.get('epoch', 0)!r}, expected {held.epoch.number}"
+def _take(held: LedgerContents, line: dict[str, Any], before: bytes) -> str | None:
+    """Add a line, with the chain of the one before; return what is wrong with it, if anything."""
+    step, expected = line.get("step"), held.next_step
+    if _COMPUTE in line and held.steps_spent:
+        if type(step) is not int or not 0 <= step <= expected:
+            return f"got step {step!r} with compute, expected 0 to {expected}"
+        held.stretches.append(Stretch(line[_COMPUTE], held.steps_spent, step, before))
+    elif step != expected:
+        return f"got step {step!r}, expected {expected}"
     held.entries.append(line)
     return None
 
@@ -256,16 +253,15 @@ class Ledger(Closing):
 
     Where a step cannot be computed as it was, on another number of ranks for instance, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
-    `begin_epoch` begins a *noise epoch*. All that is random in its steps comes from a key that
-    follows from the epoch's statement, and each of its steps is one more release with a line of its
-    own. No line is ever taken back, so `steps_spent` counts all releases of all epochs.
+    `go_on` then continues at the end of the ledger: the repeated steps are new releases with draws
+    and lines of their own, the first of which states ``compute``. No line is ever taken back.
 
     Args:
         path: the ledger file, created if missing. Hold the run's lock while using it.
         header: what every step is spent under: the mechanism as a mapping, a dataset fingerprint
             and the `key_fingerprint`. On a ledger that spent nothing yet it replaces the old one.
-            If ``compute`` alone differs from the latest epoch's, nothing may be spent before
-            `begin_epoch`.
+            If ``compute`` alone differs from the latest stretch's, nothing may be spent before
+            `go_on`.
 
     Raises:
         LedgerMismatchError: the file was written under another header; names the fields.
@@ -279,6 +275,7 @@ class Ledger(Closing):
         if not self._held.entries:
             chain = _write_header(path, self._header)
             self._held = LedgerContents(self._header, [], chain=chain)
+        self._stretch = self._held.stretch
         with _as_ledger_error():
             self._log = Log(path, _REMEDY)
 
@@ -295,8 +292,8 @@ class Ledger(Closing):
         if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
             held[_COMPUTE] = self._header[_COMPUTE]
         if spelled(held) != spelled(self._header):
-            if _COMPUTE in held:  # what differs there is told too
-                held[_COMPUTE] = contents.epoch.compute
+            if _COMPUTE in held:  # what differs there is listed too
+                held[_COMPUTE] = contents.stretch.compute
             listed = "\n  ".join(differences(held, self._header))
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
@@ -318,60 +315,40 @@ class Ledger(Closing):
 
     @property
     def next_step(self) -> int:
-        """Number of the first step that the latest epoch has not released."""
-        return self._held.next_step
+        """Number of the first step whose `spend` is no replay."""
+        return self.steps_spent - self._stretch.repeated
 
     @property
-    def repeated(self) -> int:
-        """Releases, on file or to come, beyond one for each step of the run."""
-        return self._held.repeated
+    def stretch(self) -> Stretch:
+        """What the next step belongs to: the latest on file, or what `go_on` has begun."""
+        return self._stretch
 
-    @property
-    def further(self) -> tuple[Epoch, ...]:
-        """The epochs behind the first one."""
-        return tuple(self._held.further)
+    def go_on(self, step: int) -> Stretch:
+        """Set which step comes next, as a replay or as a new release at the end of the ledger.
 
-    @property
-    def changes(self) -> list[str]:
-        """What of ``compute`` is not as in the latest epoch, as lines ``threads: 1 -> 2``."""
-        before, now = self._held.epoch.compute, self._header.get(_COMPUTE)
-        return [] if before == now else differences(before or {}, now or {})
-
-    def repeats(self, step: int) -> int | None:
-        """How many steps are released again if the run goes on at ``step``; None: they are replays.
-
-        They are replays if the latest epoch released them, and its ``compute`` is this one's.
-        Otherwise going on needs `begin_epoch`, also for 0.
-        """
-        if not self.changes and step >= self._held.epoch.start:
-            return None
-        return self.next_step - step
-
-    def begin_epoch(self, step: int, *, charged: int, **entry: Any) -> None:
-        """Begin a noise epoch, in which all steps from ``step`` on are new releases.
-
-        Guarantee: the epoch is durable before this returns; its key follows from what is written.
-        A kill behind it leaves an epoch of no steps, which goes on or is followed by another one.
+        It is a replay, or the step that is due, if it is one of the latest stretch and ``compute``
+        is that stretch's. Otherwise a stretch begins, which is on file with its first line.
 
         Args:
-            step: that the weights in hand have behind them, at most `next_step`.
-            charged: how many steps the caller's accounting counts once more: `repeats`.
-            entry: what else to note, as in `spend`.
+            step: that the weights in hand have behind them.
+
+        Returns:
+            The stretch of the step, from which the keys of all draws follow.
 
         Raises:
-            LedgerError: there is nothing to repeat here, or the disk is full.
+            LedgerMismatchError: the weights are ahead of the ledger.
         """
-        repeated = self.repeats(step)
-        if repeated is None or repeated < 0 or step < 0 or repeated != charged:
-            raise LedgerError(
-                f"got a noise epoch from step {step} with {charged} repeated steps for "
-                f"{self._path}, which repeats {repeated}; expected the same number, and an epoch "
-                f"only where steps cannot be replayed: resume from the latest checkpoint"
+        if step > self._held.next_step:
+            raise LedgerMismatchError(
+                f"the checkpoint has {step} steps behind it but {self._path} holds "
+                f"{self._held.next_step}; expected at least {step}: the ledger lost lines and "
+                f"would under-report what was spent. Restore it, or {START_OVER}"
             )
-        latest = self._held.epoch
-        epoch = Epoch(latest.number + 1, self._header.get(_COMPUTE), step, repeated)
-        self._append({**entry, **epoch._line()}, "nothing was repeated: ")
-        self._held.further.append(epoch)
+        latest, compute = self._held.stretch, self._header.get(_COMPUTE)
+        if compute != latest.compute or step < latest.step:
+            latest = Stretch(compute, self.steps_spent, step, self._held.chain)
+        self._stretch = latest
+        return latest
 
     def spend(self, step: int, **entry: Any) -> None:
         """Write down that ``step`` is being spent; call it before the optimizer moves the weights.
@@ -380,13 +357,13 @@ class Ledger(Closing):
         weights must not be moved.
 
         Args:
-            step: number of the step, from 0, without gaps. A step that the latest epoch has on file
-                is a replay.
+            step: number of the step, from 0, without gaps. A step that the stretch has on file is a
+                replay.
             entry: what else to note: public values and noisy releases only.
 
         Raises:
-            LedgerMismatchError: a replayed step differs from what is on file, or no noise epoch was
-                begun although ``compute`` differs.
+            LedgerMismatchError: a replayed step differs from what is on file, or ``compute`` from
+                the stretch's, since `go_on` was not called.
             LedgerError: a step was skipped, the entry holds what must stay private, or the disk
                 is full; then this object takes no further step.
         """
@@ -396,25 +373,27 @@ class Ledger(Closing):
                 f"ledger entry holds {', '.join(private)}, computed from private data without "
                 f"noise; expected public values only: log it with MetricsLog, under private/"
             )
-        if self.changes:
-            listed = "\n  ".join(self.changes)
-            raise LedgerMismatchError(
-                f"{self._path} spent {self.steps_spent} steps under another header (old -> "
-                f"new):\n  {listed}\nExpected the same, or a noise epoch for what is repeated. "
-                f"Undo the change and run the same command again, or {START_OVER}"
-            )
-        epoch = self._held.epoch
-        line = {**entry, "step": step, **({"epoch": epoch.number} if epoch.number else {})}
-        if epoch.start <= step < self.next_step:
-            self._replay(step, line)
-            return
-        if step != self.next_step:
+        stretch, compute = self._stretch, self._header.get(_COMPUTE)
+        if stretch.compute != compute:
+            listed = ", ".join(differences(stretch.compute or {}, compute or {}))
+            raise LedgerMismatchError(f"{self._path} was not asked to go on with {listed}")
+        place = step + stretch.repeated
+        if not stretch.step <= step or place > self.steps_spent:
             raise LedgerError(
                 f"got step {step} for {self._path}; expected {self.next_step}, or an earlier one "
-                f"as a replay, from {epoch.start} on: resume from the latest checkpoint at or "
+                f"as a replay, from {stretch.step} on: resume from the latest checkpoint at or "
                 f"below that step"
             )
+        line = {**entry, "step": step}
+        begins = stretch.position > 0 and place == stretch.position
+        if begins:
+            line[_COMPUTE] = compute
+        if place < self.steps_spent:
+            self._replay(self._held.entries[place], line)
+            return
         self._append(line, f"step {step} was not taken: ")
+        if begins:
+            self._held.stretches.append(stretch)
         self._held.entries.append(line)
 
     def _append(self, entry: Mapping[str, Any], on_error: str) -> None:
@@ -423,16 +402,16 @@ class Ledger(Closing):
             self._log.append_line(line)
         self._held = replace(self._held, chain=line[_HEX])
 
-    def _replay(self, step: int, line: Mapping[str, Any]) -> None:
-        old = self._held.entries[step - self.next_step]
+    def _replay(self, old: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         with _as_ledger_error():
             equal = spelled(old) == spelled(line)
         if not equal:
             listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
             raise LedgerMismatchError(
-                f"step {step} was spent before and is not the same now (old -> new):\n  {listed}\n"
-                f"Expected the replay to be identical: same data, code, machine, device and number "
-                f"of threads. Restore them and run the same command again, or {START_OVER}"
+                f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
+                f"{listed}\nExpected the replay to be identical: same data, code, machine, device "
+                f"and number of threads. Restore them and run the same command again, or "
+                f"{START_OVER}"
             )
 
     def close(self) -> None:

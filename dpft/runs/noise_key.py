@@ -48,7 +48,7 @@ def run_key(stored: bytes, ledger: Path, header: Mapping[str, Any], settings: st
     Args:
         stored: the run's secret.
         ledger: the run's. If it counts a release, the header in it is used, whose ``compute`` stays
-            what the run began with; the keys of noise epochs follow from the run's.
+            what the run began with; the keys of later stretches follow from the run's.
         header: of a ledger that begins now.
         settings: a digest of the settings that the header lacks.
 

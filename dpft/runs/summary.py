@@ -18,7 +18,7 @@ def summary(path: Path) -> bytes:
 
     Returns:
         The bytes of the summary, which `read_ledger` reads; the ledger as it is where that is no
-        longer, where steps were released twice, or where it is a summary already.
+        longer, where it has several stretches, or where it is a summary already.
 
     Raises:
         LedgerError: there is no ledger, or it is damaged.
@@ -26,7 +26,7 @@ def summary(path: Path) -> bytes:
     held = read_ledger(path)
     # Without what a kill has torn.
     lines = path.read_bytes().splitlines(keepends=True)[: 1 + len(held.entries)]
-    if held.omitted or held.further or not held.entries:
+    if held.omitted or held.stretches or not held.entries:
         return path.read_bytes()
     whole = b"".join(lines)
     left_out = {OMITTED: len(held.entries) - 1, WHOLE: hashlib.sha256(whole).hexdigest()}

@@ -157,11 +157,6 @@ def check(candidates: Sequence[Candidate]) -> None:
                 "would draw the same noise; expected noise of its own for each, on which the "
                 "price rests: leave it out"
             )
-        if run.replay != "exact":
-            raise ConfigError(
-                f"{typed}: got replay={run.replay}, so that a trial could spend more than its "
-                "candidate, on which the price rests; expected replay=exact: leave it out"
-            )
         if run.track.name in SERVICES:
             raise ConfigError(
                 f"{typed}: got track={run.track.name}, which others may read: how many trials "

@@ -230,9 +230,9 @@ def _with_progress(row: PointState) -> PointState:
             return replace(row, epsilon=math.inf)
         mechanism = first.get("header", {}).get("mechanism", {})
         void = tuple(warnings(mechanism.get("sampling"), None))
-        # A noise epoch that has just begun says what was spent before; the header spends nothing.
+        # The header spends nothing.
         spent = last.get("epsilon_rdp", 0.0 if "header" in last else None)
-        step = int(last["step"]) + 1 if "step" in last else int(last.get("from", 0))
+        step = int(last["step"]) + 1 if "step" in last else 0
         total = mechanism.get("steps")
         return replace(row, step=step, steps=total, epsilon=spent, voided_by=void)
     _, last = _ends(row.point.path / "private" / "metrics.jsonl")

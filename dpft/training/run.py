@@ -138,9 +138,8 @@ def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
 
 def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
     path = run_path(run)
-    # None of these is a setting of the run: kept, `force` would start it over when resumed, and
-    # `replay` would be leave to repeat steps that were not yet taken when it was given.
-    kept = {**run.raw, "force": False, "resume": None, "replay": "exact"}
+    # Neither is a setting of the run: kept, `force` would start it over when it is resumed.
+    kept = {**run.raw, "force": False, "resume": None}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
     # Begun again by torchrun, the same words mean to go on with what they began.
     force = run.force and not restarted()

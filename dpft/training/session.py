@@ -25,7 +25,7 @@ from dpft.runs.closing import Closing
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.assembly import whole_again
-from dpft.training.epochs import go_on, in_epoch
+from dpft.training.continuing import go_on, in_stretch
 from dpft.training.evaluation import Evaluations
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
@@ -56,8 +56,8 @@ class Session(Closing):
         tracker: is told of every step; None: nobody is.
 
     Raises:
-        ConfigError, LedgerMismatchError: if the folder's run is not this one, or steps would be
-            released once more without leave.
+        ConfigError, LedgerMismatchError: if the folder's run is not this one, or repeated steps
+            would exceed its budget.
     """
 
     def __init__(
@@ -92,31 +92,31 @@ class Session(Closing):
         self.seconds = 0.0
         self._saved_at = time.monotonic()
         self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
-        spent = self._ledger.next_step if self._ledger else None
-        saved = runs.checkpoint.load_latest(directory, spent, self._cohort)
+        saved = runs.checkpoint.load_latest(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
                 self._check(directory, saved)
                 if self._ledger is not None:
-                    begun = 0 if saved is None else saved.step
-                    go_on(run, self._mechanism, directory, self._ledger, begun, progress)
+                    start = 0 if saved is None else saved.step
+                    go_on(run, self._mechanism, directory, self._ledger, start, progress)
         self._start = self._done = self._saved = self._take_over(saved)
         self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
-        further = self._cohort.from_first(self._ledger.further if self._ledger else ())
-        self._prepared = in_epoch(prepared, further)
+        stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
+        if stretch is not None and stretch.position:
+            self._prepared = in_stretch(prepared, stretch)
         self._mechanism = self._prepared.parts.mechanism
 
     @property
     def prepared(self) -> Prepared:
-        """What is trained, under the key and the accounting of the latest noise epoch."""
+        """What is trained, with the key and the accounting of the ledger's latest stretch."""
         return self._prepared
 
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
         run, prepared, directory = self._run, self._prepared, self._directory
         names = [group.name for group in self._clipper.groups]
-        start = self._start
+        start, repeated = self._start, self._mechanism.repeated
         doing = f"training with optim.microbatch_tokens={run.optim.token_budget}"
         with ExitStack() as stack:
             stack.enter_context(explained(doing, _MORE_ROOM))
@@ -148,7 +148,8 @@ class Session(Closing):
                 asked = self._evaluate(step + 1, stopping)
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
-                    metrics.append(step, lr=rate, **summary)
+                    more = {"position": step + repeated} if repeated else {}  # in the ledger
+                    metrics.append(step, lr=rate, **summary, **more)
                     norms.append(step, recorded, statistics.signal, statistics.noise)
                     if self._tracker.tracks:
                         thresholds = tuple(statistics.released.thresholds)

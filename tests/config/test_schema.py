@@ -19,7 +19,7 @@ PLACE = {"name", "runs_dir", "sweep", "origin"}
 EXECUTION = {
     *("resume", "force", "device", "threads", "checkpoint_every"),
     *("checkpoint_minutes", "verbosity"),
-    *("record_norms", "cache", "parallel", "ranks", "replay", "track"),
+    *("record_norms", "cache", "parallel", "ranks", "track"),
 }
 
 

@@ -546,6 +546,16 @@ def test_what_would_be_another_release_is_refused(broken, tmp_path, what):
     assert "force=true" not in str(error.value)
 
 
+def test_on_other_devices_no_step_is_taken(broken, tmp_path, monkeypatch):
+    compute = rounds_like(torch.device("cpu")) | {"threads": 99}
+    monkeypatch.setattr("dpft.integrations.transformers.spending.rounds_like", lambda _: compute)
+    trainer = again(broken, tmp_path)
+    before = trainer.privacy.ledger.read_bytes()
+    with pytest.raises(runs.LedgerMismatchError, match=r"steps of another machine .*\n.* -> 99"):
+        trainer.train(resume_from_checkpoint=True)
+    assert trainer.privacy.ledger.read_bytes() == before
+
+
 @pytest.mark.parametrize("left", ["checkpoints alone", "checkpoints and the key"])
 def test_steps_that_only_a_checkpoint_tells_of_are_not_taken_anew(broken, tmp_path, left):
     """With the key the noise of the lost steps would be drawn again, for other records."""

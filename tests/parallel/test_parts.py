@@ -60,7 +60,7 @@ class Trained:
         checkpoint.save(run, step, tensors, rest, self.cohort)
 
     def load(self, run):
-        latest = checkpoint.load_latest(run, None, self.cohort)
+        latest = checkpoint.load_latest(run, self.cohort)
         names = list(self.moved)
         like = {name: t for name, t in latest.described().items() if "/" in name}
         room = room_for(self.optimizer, names, like)
@@ -227,7 +227,7 @@ def refusals(cohort, folder):
         trained.save(run, 4)
         if cohort.rank == 0:
             damage(folder / "checkpoints/step-00000004/part-00001")
-        latest = checkpoint.load_latest(run, None, trained.cohort)
+        latest = checkpoint.load_latest(run, trained.cohort)
         said.append((latest.step, latest.warnings))
     try:
         trained.save(run, 6 + cohort.rank)
@@ -263,7 +263,7 @@ def test_a_rank_that_does_not_see_the_folder_is_told_to_share_it(tmp_path):
             return tmp_path / "gone"
 
     with pytest.raises(CheckpointError, match=r"rank 1 of 2 does not see .* all machines share"):
-        checkpoint.load_latest(None, None, Elsewhere())
+        checkpoint.load_latest(None, Elsewhere())
 
 
 def test_fewer_ranks_than_files_look_at_all_of_them(tmp_path):

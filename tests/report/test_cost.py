@@ -5,7 +5,7 @@ import pytest
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
 from dpft.privacy.rounding import up
 from dpft.report.cost import composed, planned, remarks
-from dpft.runs.ledger import Epoch, LedgerContents
+from dpft.runs.ledger import LedgerContents, Stretch
 from dpft.runs.noise_key import key_fingerprint, key_from_seed
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -48,12 +48,12 @@ def chosen():
     return found | {"selection": {"mean": 10.0, "shape": 1.0, "mechanisms": [spent]}}
 
 
-def begun(taken=20, spent=1.5, seed=None, further=(), **settings):
+def begun(taken=20, spent=1.5, seed=None, stretches=(), **settings):
     """The ledger of a run that took so many of its steps."""
     key = "of a secret" if seed is None else key_fingerprint(key_from_seed(seed))
     header = {"mechanism": record(**settings)["mechanism"], "key": key}
     lines = [{"step": step, "epsilon_rdp": spent} for step in range(taken)]
-    return LedgerContents(header, lines, list(further))
+    return LedgerContents(header, lines, list(stretches))
 
 
 def test_equal_runs_are_one_of_as_many_steps():
@@ -235,7 +235,7 @@ def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
 
 
 def test_what_was_spent_beyond_the_plan_is_part_of_what_holds():
-    again = begun(further=[Epoch(1, None, 13, 7)])
+    again = begun(stretches=[Stretch(None, position=20, step=13)])
     assert planned(again) == pytest.approx(record(steps=57)["privacy"]["stated"])
     assert planned(begun(taken=60)) == pytest.approx(record(steps=60)["privacy"]["stated"])
     assert planned(begun(spent=99.0)) == 99.0

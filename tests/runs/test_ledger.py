@@ -183,7 +183,7 @@ def test_no_flipped_bit_is_accepted(path: Path, torn: bytes) -> None:
         for entry in entries[:6]:
             ledger.spend(**entry, update=f"{draw.getrandbits(64):016x}")
     with Ledger(path, header_of(first, threads=2)) as ledger:
-        ledger.begin_epoch(4, charged=2, epsilon_rdp=first.rdp_after(6))
+        ledger.go_on(4)
         for step in range(4, 6):
             entry = {"epsilon_rdp": first.rdp_after(step + 3)}
             ledger.spend(step, **entry, update=f"{draw.getrandbits(64):016x}")

@@ -115,7 +115,7 @@ def test_no_two_headers_share_a_key(tmp_path: Path, change: dict[str, object]) -
 
 
 def test_the_key_stays_once_a_step_was_released_with_it(tmp_path: Path) -> None:
-    """Also where a run goes on elsewhere: its noise epochs have keys that follow from this one."""
+    """Also where a run goes on elsewhere: its later stretches have keys that follow from it."""
     file, elsewhere = tmp_path / "ledger.jsonl", HEADER | {"compute": {"threads": 2}}
     with Ledger(file, HEADER) as ledger:
         assert run_key(b"stored", file, elsewhere) != run_key(b"stored", file, HEADER)

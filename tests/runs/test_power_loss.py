@@ -172,7 +172,8 @@ def recovered(life: Life, folder: Path) -> list[str]:
             spent = run.ledger.read_bytes().splitlines(keepends=True)[1:]
             if spent != lines[: len(spent)]:
                 said.append("a line of the ledger that was never written")
-            saved = runs.checkpoint.load_latest(run, ledger.steps_spent)
+            saved = runs.checkpoint.load_latest(run)
+            ledger.go_on(saved.step if saved else 0)
             if saved is not None:
                 said += believed(life, saved.path)
                 runs.load_private_state(run, "audit", saved.step)

@@ -75,7 +75,7 @@ def test_a_ledger_that_is_shorter_is_copied_as_it_is(tmp_path: Path) -> None:
 
 def test_steps_that_were_released_twice_keep_their_lines(whole: Path) -> None:
     with Ledger(whole, {**HEADER, "compute": {"threads": 2}}) as ledger:
-        ledger.begin_epoch(1, charged=4)
+        ledger.go_on(1)
         ledger.spend(1)
     assert summary(whole) == whole.read_bytes()
 

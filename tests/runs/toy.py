@@ -36,8 +36,9 @@ def train(
         momentum = torch.zeros(size, size, dtype=torch.float64)
         with Ledger(run.ledger, header) as ledger:
             start = 0
-            if (latest := checkpoint.load_latest(run, ledger.steps_spent)) is not None:
+            if (latest := checkpoint.load_latest(run)) is not None:
                 start = latest.step
+                ledger.go_on(start)
                 latest.fill({"weight": weight.detach(), "momentum": momentum})
             if file_limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))

@@ -138,7 +138,6 @@ def test_a_lost_description_is_not_replaced_by_another(tmp_path, candidates, lef
         (["sampling=shuffle"], "expected private runs"),
         (["name=mine"], "--name"),
         (["privacy.noise_seed=1"], "the same noise"),
-        (["replay=charge"], "spend more than its candidate"),
         *((["track=" + service], "which others may read") for service in SERVICES),
         (["task.limit_train=24,48"], "task.limit_train: 24 -> 48"),
         (["task.sample_seed=0,1"], "the price rests on how many there are"),
@@ -204,9 +203,9 @@ def by_hand(tmp_path, monkeypatch):
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
                 point.path.mkdir(parents=True)
                 if score == "diverged":
-                    about = {"epoch": 1, "compute": {"threads": 2}, "from": 0, "repeated": 1}
+                    again = {"step": 0, "compute": {"threads": 2}}
                     header = {"mechanism": {"dataset_size": size}}
-                    lines = chained_lines(header, [{"step": 0}, about] if repeated else [])
+                    lines = chained_lines(header, [{"step": 0}, again] if repeated else [])
                     (point.path / "ledger.jsonl").write_bytes(lines)
                     continue
                 metrics = {"accuracy": score}
@@ -260,7 +259,7 @@ def test_a_trial_that_diverged_is_the_worst_and_the_price_is_the_same(by_hand, t
 
 @pytest.mark.parametrize("scores", [[0.25, 0.75], ["diverged", 0.5]], ids=["best", "diverged"])
 def test_a_trial_that_released_steps_twice_spent_more_than_the_price_says(by_hand, scores):
-    with pytest.raises(ConfigError, match="released twice"):
+    with pytest.raises(ConfigError, match="repeated steps"):
         by_hand(scores, repeated=1)
 
 

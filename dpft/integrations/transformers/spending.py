@@ -249,7 +249,7 @@ class Spending(Closing):
             if seed is None:
                 self.key = runs.run_key(self._stored, self.ledger, header)
             self._ledger = runs.Ledger(self.ledger, header)
-            self._check_steps(start)
+            self._check_devices(start)
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
         return start
 
@@ -381,16 +381,12 @@ class Spending(Closing):
             self._clipper.move(held["estimates"])
         return int(held["step"])
 
-    def _check_steps(self, start: int) -> None:
+    def _check_devices(self, start: int) -> None:
         assert self._ledger is not None
-        if start > self._ledger.next_step:
-            raise runs.LedgerMismatchError(
-                f"the checkpoint has {start} steps behind it but {self.ledger} holds "
-                f"{self._ledger.next_step}; expected at least {start}: the ledger lost lines and "
-                f"would under-report what was spent. Restore it, or {runs.START_OVER}"
-            )
-        if self._ledger.repeats(start) is not None:
-            listed = "\n  ".join(self._ledger.changes)
+        was = self._ledger.stretch
+        now = self._ledger.go_on(start)
+        if now != was:
+            listed = "\n  ".join(differences(was.compute, now.compute))
             raise runs.LedgerMismatchError(
                 f"{self.ledger} counts {self._ledger.steps_spent} steps of another machine (old -> "
                 f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "

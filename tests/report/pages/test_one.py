@@ -151,7 +151,7 @@ def test_an_unfinished_run_that_repeats_steps_counts_all_releases(tmp_path):
     head = {"mechanism": stated, "unit": "one row", "compute": {"threads": 1}}
     ledger(run, steps=3, **head)
     with Ledger(run / "ledger.jsonl", {**head, "key": "k3y", "compute": {"threads": 2}}) as log:
-        log.begin_epoch(1, charged=2)
+        log.go_on(1)
         log.spend(1, epsilon_rdp=epsilon(4, stated))
     (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
     text = page_of(run).text

@@ -1,0 +1,202 @@
+"""A run that goes on elsewhere: with fresh noise, and every release accounted for."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from dpft import runs
+from dpft.privacy import keys
+from dpft.training.run import run_experiment
+from tests.small_runs import settings
+
+SIX = ("optim.steps=6", "checkpoint_every=2", "privacy.noise_multiplier=1")
+
+
+class Killed(BaseException):
+    """Nothing may catch it."""
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    """Their number is what the ledger is told; as many would only wait for each other here."""
+    told = [1]
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: told.append(number))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1])
+    monkeypatch.setattr("dpft.training.run._decode_stage", lambda *_: None)
+
+
+def go(folder, *words):
+    return run_experiment(settings(folder, *SIX, *words))
+
+
+def ledger_of(folder):
+    return runs.read_ledger(folder / "small/ledger.jsonl")
+
+
+@contextmanager
+def killed_after(releases, monkeypatch):
+    """SIGKILL, as it were, when the ledger has so many lines and the weights have not moved."""
+    spend = runs.Ledger.spend
+
+    def dying(self, step, **entry):
+        spend(self, step, **entry)
+        if self.steps_spent == releases:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Ledger, "spend", dying)
+        with pytest.raises(Killed):
+            yield
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """Five of six steps are released, and the last checkpoint is of the fourth."""
+    with killed_after(5, monkeypatch):
+        go(tmp_path)
+    return tmp_path
+
+
+def test_the_repeated_step_counts_twice_wherever_the_guarantee_is_stated(stopped, capsys):
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    record = go(stopped, "threads=2").record
+    said = " ".join(capsys.readouterr().err.split())
+    ledger = ledger_of(stopped)
+    assert [entry["step"] for entry in ledger.entries] == [0, 1, 2, 3, 4, 4, 5]
+    assert ledger.entries[5]["compute"]["threads"] == 2
+    privacy, mechanism = record["privacy"], record["mechanism"]
+    assert privacy["steps_taken"] == ledger.steps_spent == 7
+    assert (mechanism["steps"], mechanism["repeated"], record["training"]["steps"]) == (6, 1, 6)
+    assert ledger.epsilon == pytest.approx(privacy["epsilon"]["rdp"], rel=1e-12)
+    step = PoissonSampledDpEvent(0.5, GaussianDpEvent(1.0))
+    found = PLDAccountant().compose(step, 7).get_epsilon(privacy["delta"])
+    assert privacy["stated"] == pytest.approx(found, rel=1e-3)
+    assert "going on with threads: 1 -> 2 repeats 1 released steps: epsilon" in said
+    assert f"becomes {privacy['stated']:.3f}"[:-2] in said
+    assert "1 of the 7 noisy steps" in (stopped / "small/model/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "finish", "why"),
+    [
+        (("privacy.noise_multiplier=null", "eps=3"), False, "The budget of the run is epsilon 3"),
+        (("audit.gradients=2",), False, "canaries' scores are of all steps"),
+        ((), True, "record.json exists, so the run took all"),
+    ],
+    ids=["budget", "audit", "finished"],
+)
+def test_what_may_not_count_again_is_refused_before_anything_is_spent(
+    tmp_path, monkeypatch, words, finish, why
+):
+    if finish:
+        go(tmp_path)
+        (tmp_path / "small/model/model.safetensors").unlink()
+        shutil.rmtree(tmp_path / "small/checkpoints/step-00000006")
+    else:
+        with killed_after(5, monkeypatch):
+            go(tmp_path, *words)
+    before = (tmp_path / "small/ledger.jsonl").read_bytes()
+    with pytest.raises(runs.RunError, match=rf"(?s)threads: 1 -> 2.*would become .*{why}"):
+        go(tmp_path, *words, "threads=2")
+    assert (tmp_path / "small/ledger.jsonl").read_bytes() == before
+    go(tmp_path, *words)
+    assert ledger_of(tmp_path).steps_spent == 6
+
+
+@pytest.mark.parametrize("words", [(), ("clip=per_layer_adaptive",)], ids=["fixed", "adaptive"])
+def test_no_key_is_used_for_two_releases(tmp_path, monkeypatch, words):
+    """Batches, noise, noisy counts and masks; and a repeated step has its checkpoint's state."""
+    derive, drawn = keys.derive, []
+    monkeypatch.setattr(
+        keys,
+        "derive",
+        lambda key, *labels: drawn.append((labels, derive(key, *labels))) or drawn[-1][1],
+    )
+    lives = []
+    for threads, dies in ((1, 5), (2, 7), (3, None)):
+        drawn.clear()
+        if dies:
+            with killed_after(dies, monkeypatch):
+                go(tmp_path, *words, f"threads={threads}")
+        else:
+            go(tmp_path, *words, f"threads={threads}")
+        lives.append({(labels, key) for labels, key in drawn if labels[0] in PURPOSES})
+    first, second, _ = (e for e in ledger_of(tmp_path).entries if e["step"] == 4)
+    assert ledger_of(tmp_path).steps_spent == 6 + 3
+    assert first["update"] != second["update"]
+    assert first.get("thresholds") == second.get("thresholds")
+    labels = [{labels for labels, _ in life} for life in lives]
+    assert {label for label, *_ in labels[0]} == PURPOSES - (set() if words else {"quantiles"})
+    assert labels[0] & labels[1]
+    used = [key for life in lives for _, key in life]
+    assert len(used) == len(set(used))
+
+
+PURPOSES = {"noise", "sampling", "dropout", "quantiles"}
+
+
+def test_killed_again_it_goes_on_bit_for_bit(stopped, monkeypatch):
+    other = stopped / "other"
+    shutil.copytree(stopped / "small", other / "small")
+    go(stopped, "threads=2")
+    for releases in (6, 6, 7):  # at the first step there, in its replay, at the last
+        with killed_after(releases, monkeypatch):
+            go(other, "threads=2")
+    go(other, "threads=2")
+    for name in ("ledger.jsonl", "model/model.safetensors"):
+        assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()
+
+
+def test_where_the_checkpoint_holds_all_steps_nothing_counts_again(tmp_path, monkeypatch, capsys):
+    """Also with a target epsilon, which stays as it is."""
+    words = ("privacy.noise_multiplier=null", "eps=3")
+    save = runs.checkpoint.save
+
+    def dying(run, step, *rest):
+        save(run, step, *rest)
+        if step == 4:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.checkpoint, "save", dying)
+        with pytest.raises(Killed):
+            go(tmp_path, *words)
+    record = go(tmp_path, *words, "threads=2").record
+    assert "repeats no released step" in " ".join(capsys.readouterr().err.split())
+    ledger = ledger_of(tmp_path)
+    assert (ledger.steps_spent, ledger.repeated, len(ledger.stretches)) == (6, 0, 1)
+    assert "repeated" not in record["mechanism"]
+
+
+def test_a_damaged_checkpoint_that_comes_back_is_not_taken(stopped, monkeypatch):
+    """It has the history of the first stretch, and steps that the new one has not released."""
+    newest = stopped / "small/checkpoints/step-00000004"
+    newest.rename(stopped / "aside")
+    newest.mkdir()
+    with killed_after(6, monkeypatch):
+        go(stopped, "threads=2")
+    assert not newest.exists()
+    record = go(stopped, "threads=2").record
+    assert record["privacy"]["steps_taken"] == ledger_of(stopped).steps_spent == 6 + 3
+
+
+def test_a_lost_line_is_found(stopped, monkeypatch):
+    with killed_after(7, monkeypatch):
+        go(stopped, "threads=2")
+    file = stopped / "small/ledger.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-2]))
+    # What is left ends with the first stretch, which came as far as any checkpoint.
+    with pytest.raises(runs.LedgerMismatchError, match=r"holds 5 steps, but .* tells of 6"):
+        go(stopped, "threads=2")
+
+
+def test_more_releases_than_are_accounted_for_end_the_run(stopped, monkeypatch):
+    """Whatever mistake leads there."""
+    monkeypatch.setattr("dpft.training.session.in_stretch", lambda prepared, stretch: prepared)
+    with pytest.raises(runs.LedgerError, match="counts 7 releases, of which 6 are accounted for"):
+        go(stopped, "threads=2")
