@@ -11,7 +11,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
 from dpft.config.overrides import override
 from dpft.config.schema import Run
-from dpft.privacy.sampling import fitting_batch
+from dpft.privacy.spec import fitting_batch
 from dpft.tasks.own import NOT_READ
 
 # Settings of the training records and of whose they are. The column of users is kept, since it
