@@ -21,6 +21,7 @@ from dpft.tasks import load_task
 from dpft.tasks.objectives.encoding import encode_all
 from dpft.tasks.units import Records
 from dpft.training.assembly import assemble
+from dpft.training.mechanisms import make_mechanism
 
 STEPS = 20
 
@@ -40,7 +41,7 @@ def main() -> None:
     run = parse(compose(sys.argv[1:]))
     task = load_task(run.task)
     records = task.records("train")
-    parts = assemble(run, task, len(records), torch.device("cpu"))
+    parts = assemble(run, task, make_mechanism(run, len(records)), torch.device("cpu"))
     objective = task.objective(parts.loaded)
     examples = list(encode_all(objective, list(records)))
     free = Records(objective, examples)
