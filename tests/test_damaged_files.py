@@ -13,7 +13,6 @@ from dpft.config.errors import DpftError
 from dpft.report.card import model_card
 from dpft.report.comparison import show
 from dpft.report.pages.gather import Options, gather
-from dpft.reproduce.study.sheet import read_key
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.runs.stored import stored_config
@@ -21,7 +20,7 @@ from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.tasks import load_task
-from dpft.training.out_of_memory import Budget, begin_with
+from dpft.training.microbatch import begin_with, begun_with
 from dpft.training.predictions import read_predictions
 from tests.processes import dpft
 from tests.report.pages.example import record
@@ -52,9 +51,6 @@ def whole(tmp_path_factory):
     sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
-    key = {"schema_version": 1, "mind": "", "study": "a", "seed": 0,
-           "items": {}, "raters": {}, "systems": {}}  # fmt: skip
-    (base / "key.json").write_text(json.dumps(key))
     return base
 
 
@@ -79,14 +75,13 @@ REFUSED = {
     "identity.json": opened,
     "config.yaml": stored_config,
     "private/noise_key": key_of,
-    "private/microbatches.json": lambda base: Budget(9, file=base / "private/microbatches.json"),
+    "private/microbatches.json": lambda base: begun_with(base / "private/microbatches.json"),
     "private/norms.jsonl": lambda base: read_norms(base / "private/norms.jsonl"),
     "texts.jsonl": lambda base: read_predictions(base / "texts.jsonl"),
     "data.jsonl": data_of,
     "list.txt": lambda base: read_list(base / "list.txt"),
     "sweep.json": lambda base: SweepFolder(base).points(),
     "journal.jsonl": lambda base: Journal(base / "journal.jsonl").read(),
-    "key.json": lambda base: read_key(base / "key.json"),
 }
 DAMAGES = {
     "empty": lambda data: b"",

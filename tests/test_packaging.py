@@ -98,7 +98,7 @@ def test_every_dependency_is_explained() -> None:
 
 def test_every_import_is_declared() -> None:
     declared = names(PROJECT["dependencies"])
-    for extra in ("peers", "sweep", "wandb", "mlflow", "trackio", "eval", "kernels"):
+    for extra in ("peers", "sweep", "wandb", "mlflow", "trackio", "kernels"):
         declared |= names(PROJECT["optional-dependencies"][extra])
     providers = packages_distributions()
     undeclared = set()

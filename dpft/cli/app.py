@@ -87,12 +87,8 @@ VERBS = {
     "score": Verb("Score a run's generations, or any file"),
     "compare": Verb("Scores and guarantees of several runs side by side"),
     "report": Verb("One HTML page of a run, of several or of a sweep"),
-    "study": Verb("Human ratings of several runs' texts: make, read"),
     "export": Verb("The model as a folder for other tools", USE),
-    "push": Verb("Upload the model to the hub", USE),
-    "chat": Verb("Talk to a trained model", USE),
     "predict": Verb("A trained model's answers to the rows of a file", USE),
-    "eval": Verb("Score a model by lm-evaluation-harness", USE),
     "generate": Verb("Synthetic records from a private run", USE),
     "quality": Verb("What synthetic records are worth, and what covers each figure", USE, hub=True),
     "table": Verb("A paper's table beside your runs, and the missing ones", PAPERS, resumes=True),
@@ -147,18 +143,16 @@ class _Command(typer.core.TyperCommand):
 
 
 def _command(name: str) -> Any:
-    """The verb with its options, or the group of a module that has several ``VERBS``."""
+    """Return the verb with its options."""
     verb, module = VERBS[name], import_module(f"dpft.cli.{name}")
     settings: dict[str, Any] = {"ignore_unknown_options": verb.forwards}
     if verb.own_help:
         settings["help_option_names"] = []
     own = _typer(help=f"{verb.summary}.")
-    functions = getattr(module, "VERBS", None) or {name: module.main}
-    for each, function in functions.items():
-        run = guarded(function, hub=verb.hub, resumes=verb.resumes)
-        own.command(
-            each, cls=_Command, context_settings=settings, add_help_option=not verb.own_help
-        )(run)
+    run = guarded(module.main, hub=verb.hub, resumes=verb.resumes)
+    own.command(name, cls=_Command, context_settings=settings, add_help_option=not verb.own_help)(
+        run
+    )
     return typer.main.get_command(own)
 
 

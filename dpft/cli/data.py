@@ -13,6 +13,7 @@ import typer
 from dpft.cli.output import progress_bar
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.overrides import override
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
@@ -155,8 +156,6 @@ def _folder(task_name: str, to: Path | None) -> Path:
 
 
 def _advise(task_name: str, folder: Path) -> None:
-    from dpft.cli.again import override
-
     words = [f"task={task_name}", override("task.data_dir", str(folder))]
     echo(f"use it with: {shlex.join(['dpft', 'train', *words])}")
 

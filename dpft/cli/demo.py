@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dpft.cli.again import override
 from dpft.config.compose import compose
+from dpft.config.overrides import override
 from dpft.config.schema import parse
 from dpft.report.terminal import echo, secho
 

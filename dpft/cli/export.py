@@ -8,23 +8,32 @@ from typing import Annotated
 import typer
 
 from dpft.cli.guard import alone
-from dpft.cli.options import Base, Licence, Merge, RunFolder
+from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 
 
 def main(
     path: RunFolder,
-    merge: Merge = False,
-    gguf: Annotated[
-        bool, typer.Option("--gguf", help="Also a GGUF file, by llama.cpp's converter.")
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="The whole model, LoRA merged into it; else LoRA's adapter by itself."
+        ),
     ] = False,
     to: Annotated[
         Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
     ] = None,
-    base: Base = None,
-    licence: Licence = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="What an adapter names as its base, where the run's is on no hub."),
+    ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            "--license", metavar="ID", help="For the card; default: the base's, if known."
+        ),
+    ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
 
@@ -37,13 +46,7 @@ def main(
 
     trained, folder = loaded_run(path), to or path / "export"
     plan = plan_export(trained, merge=merge, base=base, licence=licence)
-    if gguf and plan.shape.base is not None:
-        raise ConfigError("--gguf takes a whole model, and this is an adapter; type --merge too")
     export(plan, folder)
-    if gguf:
-        from dpft.training.gguf import write_gguf
-
-        write_gguf(folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
     from dpft.report.evaluation import chosen

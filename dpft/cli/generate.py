@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
-from dpft.cli.options import NotPrivate, RunFolder
+from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
+from dpft.config.overrides import override
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def main(
             "out=FILE; seed=0; unique=true; decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
-    not_private: NotPrivate = False,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
+    ] = False,
 ) -> None:
     """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
 
@@ -86,10 +88,9 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
-    from dpft.cli.again import override, training_command
     from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task
-    from dpft.training.synthesis import find_sources, is_typed, keep, sample
+    from dpft.training.synthesis import find_sources, keep, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -144,25 +145,13 @@ def main(
     _say(content, out)
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
-    again = training_command(trained.run, own, out, len(synthetic.targets))
     file = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
     echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
-    echo(f"train on it with: {again}")
-    if is_typed(settings.sources):
-        # As they were read: `yes` is a word there.
-        labels = yaml.load(str(settings.sources), Loader=yaml.BaseLoader)
-        words = [
-            "task=classification",
-            override("task.label_column", trained.run.task["source_column"]),
-            override("task.text_column", trained.run.task["target_column"]),
-            override("task.classes", labels),
-            override("task.train_file", str(out)),
-            *("task.test_file=FILE", "model=roberta-base", "clip=none"),
-        ]
-        classifier = shlex.join(["dpft", "train", *words])
-        echo(f"or, if the sources are labels, as a classifier: {classifier}")
+    word = shlex.quote(override("task.synthetic" if own else "task.train_file", str(out)))
+    usual = "the run's settings of task and model," if own else "task=text2text task.test_share=0.1"
+    echo(f"train on them with dpft train, {usual} {word} clip=none")
     if task.unit_noun == "user":
-        warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
+        warn("note: synthetic records belong to no user: leave task.unit=user out there")
 
 
 def _beside(out: Path) -> list[Path]:
@@ -231,8 +220,8 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     known = [field.name for field in dataclasses.fields(GenerateSettings)]
     plain: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
+    for word in overrides:
+        key, equals, value = word.partition("=")
         if equals and key.startswith("decode."):
             decoding[key.removeprefix("decode.")] = read_value(value)
         elif equals and key in known:
@@ -241,7 +230,7 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             plain[key] = value if key in words else read_value(value)
         else:
             raise ConfigError(
-                f"got {override!r}{suggestion(key, known)}; expected "
+                f"got {word!r}{suggestion(key, known)}; expected "
                 f"{', '.join(f'{name}=...' for name in known)} or decode.NAME=VALUE"
             )
     return plain, decoding

@@ -11,23 +11,6 @@ Settings = Annotated[
     list[str] | None, typer.Argument(help="Settings and flags, as for dpft train.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="run", help="A run directory that was trained.")]
-Merge = Annotated[
-    bool,
-    typer.Option(
-        "--merge", help="The whole model, LoRA merged into it; else LoRA's adapter by itself."
-    ),
-]
-Base = Annotated[
-    str | None,
-    typer.Option(help="What an adapter names as its base, where the run's is on no hub."),
-]
-Licence = Annotated[
-    str | None,
-    typer.Option("--license", metavar="ID", help="For the card; default: the base's, if known."),
-]
-NotPrivate = Annotated[
-    bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
-]
 DecodeSettings = Annotated[
     list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
 ]

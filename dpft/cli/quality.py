@@ -137,11 +137,11 @@ def _downstream(
     beside: Path | None,
 ) -> list[QualityNumber]:
     """Train on the records without noise, which they need not, and score on real ones."""
-    from dpft.cli.again import words_on
     from dpft.config.compose import compose
     from dpft.config.schema import parse
     from dpft.privacy.guarantee import Guarantee
     from dpft.training.quality import downstream
+    from dpft.training.quality.new_run import words_on
     from dpft.training.run import run_experiment
 
     where = path.resolve()
@@ -184,7 +184,7 @@ def _scored_otherwise(split: str, ours: Mapping[str, Any], theirs: Mapping[str, 
         ours: the record of the one.
         theirs: that of the other.
     """
-    from dpft.cli.again import PLACES
+    from dpft.training.quality.new_run import PLACES
 
     one, other = ours["scores"][split], theirs["scores"][split]
     if one["examples"] != other["examples"]:
@@ -203,9 +203,9 @@ def _scored_otherwise(split: str, ours: Mapping[str, Any], theirs: Mapping[str, 
 
 def _decoded_otherwise(ours: Decode, theirs: Mapping[str, Any]) -> str:
     """What of another run's decoding is different, as it is typed; empty if they are the same."""
-    from dpft.cli.again import override
     from dpft.config.checks import build
     from dpft.config.decode import Decode
+    from dpft.config.overrides import override
 
     found = build(Decode, theirs, "decode")
     names = ("beams", "sample", "top_p", "max_new_tokens", "length_penalty")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpft.config.errors import ConfigError
 from dpft.config.files import regular
-from dpft.config.overrides import setting_of
+from dpft.config.overrides import override, setting_of
 from dpft.report.terminal import echo
 
 FLAG = "--config"
@@ -54,8 +54,6 @@ def settings_in(file: Path) -> list[str]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
-
-    from dpft.cli.again import override
 
     try:
         # Not PyYAML, which reads 1e-3 as text.

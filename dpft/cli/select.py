@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpft.cli import options, sweep
-from dpft.cli.again import override
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
+from dpft.config.overrides import override
 from dpft.report.terminal import echo, secho
 from dpft.runs.ledger import read_ledger
 from dpft.sweep.arguments import ParsedOverrides, parse_arguments

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpft.cli import options
-from dpft.cli.again import override
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.overrides import setting_of
+from dpft.config.overrides import override, setting_of
 from dpft.parallel.launch import check_launcher, launched
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho

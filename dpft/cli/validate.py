@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.again import override
 from dpft.cli.train import resumed
 from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError, NotInstalledError
-from dpft.config.overrides import check_budget
+from dpft.config.overrides import check_budget, override
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo

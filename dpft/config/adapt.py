@@ -20,12 +20,9 @@ _ADAPTATIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "top2": (("blocks",), ()),
     "lora": (("rank", "alpha"), ("dropout", "targets")),
     "prefix": (("length",), ("hidden",)),
-    "prompt": (("length",), ("hidden",)),
     "rgp": (("rank", "follow"), ()),
 }
 ADAPTATIONS = tuple(_ADAPTATIONS)
-# Those that train positions before a text, and leave the model's weights as they are.
-VIRTUAL_TOKENS = ("prefix", "prompt")
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,8 @@ class Adapt:
         dropout: ``lora``: of the adapters' inputs.
         targets: ``lora``: names of the layers to adapt; None: queries and values, see
             `dpft.models.lora.targets_of`.
-        length: ``prefix``, ``prompt``: positions that it takes.
-        hidden: ``prefix``, ``prompt``: width of the network that it comes out of; None: no network.
+        length: ``prefix``: positions that it takes.
+        hidden: ``prefix``: width of the network that it comes out of; None: no network.
         follow: ``rgp``: what the carriers follow, the ``update`` since the start (Yu et al. 2021c)
             or the ``weight`` (the code they published).
     """

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from dpft.config.checks import Bounds, Count, Effect, Fraction, NonNegative, Positive, Whole
 from dpft.config.errors import ConfigError
 
-Optimizer = Literal["adam", "adamw", "adam_bc", "sgd", "lamb"]
+Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
@@ -30,8 +30,6 @@ class Optim:
         weight_decay: decoupled from the gradient for ``adamw`` and ``lamb``.
         betas: decay of both moments, of Adam and LAMB.
         adam_epsilon: in the denominator of Adam and LAMB.
-        adam_gamma: ``adam_bc``: the least second moment once the noise's variance is taken off,
-            ``gamma'`` of Tang et al. (2023); None: a tenth of that variance.
         momentum: of ``sgd``.
         schedule: after the warm-up, ``constant`` or ``linear`` to zero.
         warmup_steps: steps in which the rate rises from zero to its peak.
@@ -49,7 +47,6 @@ class Optim:
     weight_decay: NonNegative = 0.0
     betas: Annotated[tuple[float, ...], Bounds(least=0, below=1)] = (0.9, 0.999)
     adam_epsilon: Positive = 1e-8
-    adam_gamma: Positive | None = None
     momentum: Fraction = 0.0
     schedule: Literal["constant", "linear"] = "constant"
     warmup_steps: Whole = 0
@@ -95,16 +92,6 @@ class Optim:
             raise ConfigError(
                 f"optim.momentum is {self.momentum}, which has no effect on optim={self.name}; "
                 "expected 0, or optim=sgd"
-            )
-        if self.adam_gamma is not None and self.name != "adam_bc":
-            raise ConfigError(
-                f"optim.adam_gamma is {self.adam_gamma}, which has no effect on optim={self.name}; "
-                "type optim=adam_bc"
-            )
-        if self.name == "adam_bc" and self.adam_epsilon != 1e-8:
-            raise ConfigError(
-                f"optim.adam_epsilon is {self.adam_epsilon}, which has no effect on optim=adam_bc; "
-                "type optim.adam_gamma, or leave it out"
             )
         if self.name == "sgd" and self.betas != (0.9, 0.999):
             raise ConfigError(

@@ -48,6 +48,34 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def override(key: str, value: Any, literal: bool = True) -> str:
+    """Return ``key=value`` in Hydra's grammar.
+
+    Args:
+        key: of the setting.
+        value: a text, a number, a list or the like.
+        literal: whether ``${...}`` in a text is itself, and does not stand for another setting.
+    """
+    return f"{key}={_value(value, literal)}"
+
+
+def _value(value: Any, literal: bool) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_value(one, literal) for one in value)}]"
+    if not isinstance(value, str):
+        return str(value)
+    import yaml
+
+    # A word that reads as a number, a truth value or null is quoted to stay a word.
+    if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
+        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else quoted(value)
+    return quoted(value).replace("${", r"\${") if literal else quoted(value)
+
+
 def readable(word: str) -> str:
     """The word, with quotation marks around texts that Hydra reads with such alone.
 

@@ -114,15 +114,13 @@ class Run:
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"
+    precision: Literal["float32", "bfloat16"] = "float32"
     replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # As checkpoint_every, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
     # Other kernels give other bits, by which a replayed step would be another release.
     compile: bool = False
-    loss_scale: Annotated[int, Bounds(least=2, most=2**24)] = 1024
     # What `dpft.config.defaults` chose, and why; the values stand in their groups too.
     origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
@@ -152,19 +150,8 @@ class Run:
                 "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or "
                 "clip=none for training without privacy"
             )
-        if self.optim.name == "adam_bc" and not self.clip.private:
-            raise ConfigError(
-                "optim=adam_bc with clip=none: there is no noise whose variance could be taken "
-                "off; type optim=adam"
-            )
-        if self.optim.name == "adam_bc" and self.adapt.name == "rgp":
-            raise ConfigError(
-                "optim=adam_bc with adapt=rgp: noise is on the carriers, and what of it reaches a "
-                "coordinate of the weights differs from one to the next; type optim=adam"
-            )
         if self.compile:
             self._check_compile()
-        self._check_float16()
         if self.adapt.name == "scratch" and self.model.init != "scratch":
             raise ConfigError(
                 f"model.init is {self.model.init} with adapt=scratch, which trains drawn weights; "
@@ -213,37 +200,6 @@ class Run:
                     f"type {instead}, or compile=false"
                 )
 
-    @property
-    def scale(self) -> int:
-        """What losses are multiplied with before a backward."""
-        return self.loss_scale if self.precision == "float16" else 1
-
-    def _check_float16(self) -> None:
-        """Refuse a scale that rounds or does nothing, and what float16 does not go with."""
-        if self.precision != "float16":
-            if self.loss_scale != Run.loss_scale:
-                raise ConfigError(
-                    f"loss_scale is {self.loss_scale} with precision={self.precision}, whose "
-                    "losses are not scaled; type precision=float16, or leave loss_scale out"
-                )
-            return
-        if self.loss_scale & (self.loss_scale - 1):
-            raise ConfigError(
-                f"loss_scale is {self.loss_scale}; expected a power of two, since dividing by "
-                "another number rounds: type loss_scale=1024"
-            )
-        if self.parallel.name == "pipeline":
-            raise ConfigError(
-                "precision=float16 with parallel=pipeline, whose stages do not hand on scaled "
-                "gradients; type precision=bfloat16, or parallel=data or parallel=fsdp"
-            )
-        if self.audit.records:
-            raise ConfigError(
-                f"precision=float16 with audit.records={self.audit.records}, whose losses have a "
-                "large weight: their gradients overflow, and would be left out of what they are to "
-                "audit; type precision=bfloat16, or audit.records=0 audit.gradients=1000"
-            )
-
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of.
 
@@ -257,8 +213,6 @@ class Run:
             beside |= {"evaluate"}
         if self.precision == "float32":
             beside |= {"precision"}
-        if self.precision != "float16":
-            beside |= {"loss_scale"}
         if not self.compile:
             beside |= {"compile"}
         kept = {key: value for key, value in self.raw.items() if key not in beside}

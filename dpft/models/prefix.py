@@ -7,21 +7,42 @@ a small network instead of a text. They belong to no record, so every record has
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PrefixTuningConfig
+from peft import (
+    PeftConfig,
+    PeftModelForCausalLM,
+    PrefixTuningConfig,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from torch import Tensor
 
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.virtual_tokens import VirtualTokensModel, with_virtual_tokens
+from dpft.models.wrap import wrapped
 
 
-class PrefixModel(VirtualTokensModel):
-    """A causal language model with a trained prefix; see `VirtualTokensModel`."""
+class PrefixModel(PeftModelForCausalLM):
+    """A causal language model with a trained prefix; its inputs are those of the plain model.
+
+    The prefix takes positions ``0 .. n - 1``, and token ``k`` of a record has position ``n + k``,
+    however much padding stands before it.
+
+    Guarantee: with ``position_ids`` counted from the first real token, the logits of a record
+    depend on that record alone. Some versions of peft drop ``position_ids`` in their own forward
+    and count columns, which with padding on the left depend on the longest record of the batch.
+    """
+
+    @property
+    def prefix_length(self) -> int:
+        """Positions that the prefix takes, ``n``."""
+        n: int = self.active_peft_config.num_virtual_tokens
+        return n
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, **options: Any
@@ -72,15 +93,31 @@ class PrefixModel(VirtualTokensModel):
         )
         return output[:, self.prefix_length :]
 
+    def _check_room(self, width: int) -> int | None:
+        most: int | None = getattr(self.base_model.config, "max_position_embeddings", None)
+        if most is not None and self.prefix_length + width > most:
+            raise ModelError(
+                f"{self.prefix_length} trained positions and a text of {width} tokens take "
+                f"{self.prefix_length + width} positions; the model has {most}: type "
+                f"task.max_length={most - self.prefix_length} or less, or a smaller adapt.length"
+            )
+        return most
+
+    def _fitting(self, width: int, new: int) -> int:
+        """How many of ``new`` tokens there are positions for behind a text of ``width``."""
+        most = self._check_room(width + 1)
+        return new if most is None else min(new, most - self.prefix_length - width)
+
     def _with_prefix(self, tensor: Tensor, value: int) -> Tensor:
         return torch.cat([tensor.new_full((len(tensor), self.prefix_length), value), tensor], dim=1)
 
 
 def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The frozen model behind a trained prefix.
+    """The frozen model behind a trained prefix, whose network is drawn from ``seed``.
 
     Raises:
-        ModelError: if it is not a causal language model, or one that takes no keys and values.
+        ModelError: if it is not a causal language model, or one that takes no keys and values, or
+            if it has no positions for the prefix and for a text.
     """
     if needs.kind != "causal":
         raise ModelError(
@@ -98,10 +135,29 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
             f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "
             "none; type adapt=lora"
         )
+    assert settings.length is not None
+    positions: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
+    if positions is not None and settings.length + 2 > positions:
+        raise ModelError(
+            f"adapt.length is {settings.length}, and the model has {positions} positions for both "
+            "what is trained and a text; type a smaller adapt.length"
+        )
     sizes: dict[str, Any] = {
         "num_virtual_tokens": settings.length,
         "prefix_projection": settings.hidden is not None,
         "encoder_hidden_size": settings.hidden,
     }
     config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
-    return with_virtual_tokens(loaded, PrefixModel, config, seed)
+    torch.manual_seed(seed)
+    return wrapped(loaded, lambda model: PrefixModel(model, config))
+
+
+def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
+    """The model behind the prefix that ``save_pretrained`` wrote to ``folder``.
+
+    What is saved is keys and values; the network that they came from is not.
+    """
+    config = PeftConfig.from_pretrained(str(folder), trust_remote_code=False)
+    behind = wrapped(loaded, lambda model: PrefixModel(model, config))
+    set_peft_model_state_dict(behind.model, load_peft_weights(str(folder), device="cpu"))
+    return behind

@@ -1,7 +1,7 @@
 """Saving a trained model so that others can load it, and loading it again.
 
 The folder of a run's model holds an ordinary model in ``save_pretrained`` form, whatever the
-adaptation: LoRA is merged into it, RGP has moved its weights. With prefix or prompt tuning it is
+adaptation: LoRA is merged into it, RGP has moved its weights. With prefix tuning it is
 the frozen model, and what was trained is in ``adapter/``. What LoRA learned is also kept by itself,
 in another folder: put on the merged model, it would count twice.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models.hub import hub_name
-from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, load_model, virtual_tokens
+from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, holds_prefix, load_model
 from dpft.models.needs import Needs
 from dpft.runs.lineage import base_model
 
@@ -25,9 +25,9 @@ _CARD = """# Adapter
 
 In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
 the run's `model/` already: put on that, it would count twice. Where no base is named, its weights
-were drawn by the run or got a token more, and only the merged model is to be had. A prefix or a
-prompt belongs to the model in the folder above, which is the base model as it was; without the
-prefix or prompt that model has learned nothing.
+were drawn by the run or got a token more, and only the merged model is to be had. A prefix
+belongs to the model in the folder above, which is the base model as it was; without the prefix that
+model has learned nothing.
 
 What it was trained on, and with which guarantee, says `model/README.md` of the run. `dpft export`
 makes a folder of it that peft loads with its base.
@@ -35,7 +35,7 @@ makes a folder of it that peft loads with its base.
 
 
 def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -> None:
-    """Write model and tokenizer in ``save_pretrained`` form, and a prefix or prompt beside them.
+    """Write model and tokenizer in ``save_pretrained`` form, and a prefix beside them.
 
     The model in memory stays as it is.
 
@@ -89,15 +89,11 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
         settings, path=str(folder), init="pretrained", tied=None, pooling=None
     )
     loaded = load_model(trained, needs, seed, own=True)
-    kind = virtual_tokens(folder / ADAPTER / ADAPTER_CONFIG)
-    if kind is None:
+    if not holds_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded
-    from dpft.models.prefix import PrefixModel
-    from dpft.models.prompt import PromptModel
-    from dpft.models.virtual_tokens import load_virtual_tokens
+    from dpft.models.prefix import load_prefix
 
-    made_by = PrefixModel if kind == "PREFIX_TUNING" else PromptModel
-    return load_virtual_tokens(loaded, made_by, folder / ADAPTER)
+    return load_prefix(loaded, folder / ADAPTER)
 
 
 def _check_classes(folder: Path, needs: Needs) -> None:

@@ -9,10 +9,10 @@ So the ranks first agree on who they are, and then use a part of the store that 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeo
 from dpft.config.errors import DpftError, RankError
 from dpft.parallel.cohort import TIMEOUT, UnansweredError
 
+_LOGGER = logging.getLogger(__name__)
 # How far apart ranks may begin: machines start when they have room, and disks may be slow. On one
 # machine all begin together. Nobody can know of a rank that died before it was heard of.
 _JOINING, _JOINING_HERE = timedelta(minutes=5), timedelta(seconds=30)
@@ -115,8 +116,8 @@ def _tries(within: timedelta, rank: int, size: int, missing: Callable[[], str]) 
         yield
         if waited > _SILENT and not said:
             said = True
-            sys.stderr.write(
-                f"dpft: rank {rank} of {size} waits for {missing()}, {seconds:.0f} s at most\n"
+            _LOGGER.warning(
+                "rank %d of %d waits for %s, %.0f s at most", rank, size, missing(), seconds
             )
         # Signals are heard in between. One server answers all ranks: many ask less often.
         time.sleep(min(1.0, 0.02 * size))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 
@@ -90,18 +89,13 @@ def check_processes(run: Run, count: int) -> None:
         )
     if run.audit.active:
         raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
-    if run.out_of_memory == "halve":
-        raise ConfigError(
-            f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
-            "type out_of_memory=stop and a smaller optim.microbatch_tokens"
-        )
     if run.optim.microbatch_tokens == "auto":
         raise ConfigError(
             f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
             "a number: dpft plan --largest finds one for a device and a layout"
         )
-    if run.parallel.name == "fsdp" and run.adapt.name in VIRTUAL_TOKENS:
+    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
         # A prefix's keys and values reach a layer in an object that FSDP's hooks do not look into.
-        raise ConfigError(f"adapt={run.adapt.name} with parallel=fsdp; expected parallel=data")
+        raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
     if run.adapt.name == "rgp":
         raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")

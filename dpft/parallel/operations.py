@@ -118,7 +118,7 @@ def flops(counted: Mapping[Operation, int]) -> dict[str, int]:
 def outside_halves(counted: Mapping[Operation, int]) -> float:
     """The share of products' floating-point operations whose factors are not in half precision."""
     by = flops(counted)
-    halves = by.get("bfloat16", 0) + by.get("float16", 0)
+    halves = by.get("bfloat16", 0)
     return 1 - halves / sum(by.values()) if by else 0.0
 
 

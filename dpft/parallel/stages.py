@@ -290,7 +290,7 @@ def _inside(name: str, module: str) -> bool:
 def _check_trained(
     trained: Mapping[str, nn.Parameter], model: nn.Module, prefix: str, anatomy: Anatomy
 ) -> None:
-    """Refuse trained parameters that are in no piece: a prefix, a soft prompt, a scorer."""
+    """Refuse trained parameters that are in no piece: a prefix, a scorer."""
     pieces = (*anatomy.first, anatomy.blocks, *anatomy.last)
     for name in trained:
         inner = name.removeprefix(prefix)

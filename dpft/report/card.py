@@ -17,7 +17,7 @@ from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
 from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import shown, standard_error
+from dpft.tasks.metrics.shown import shown
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -112,15 +112,11 @@ def _scores(scores: Mapping[str, Any]) -> str:
         (
             split,
             name,
-            "not computed"
-            if value is None
-            else number(shown(name, value, score["signature"])) + standard_error(name, score),
+            "not computed" if value is None else number(shown(name, value, score["signature"])),
             f"{score['examples']:,}",
             score["signature"],
         )
         for split, score in scores.items()
         for name, value in score["metrics"].items()
     ]
-    errors = any(score.get("standard_errors") for score in scores.values())
-    head = "Score ± standard error" if errors else "Score"
-    return table(("Split", "Metric", head, "Examples", "Signature"), rows) if rows else ""
+    return table(("Split", "Metric", "Score", "Examples", "Signature"), rows) if rows else ""

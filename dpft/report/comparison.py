@@ -17,10 +17,9 @@ from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.lineage import begun_with, names_apart
-from dpft.runs.record import HARNESS
 from dpft.runs.run_index import run_names
 from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure, standard_error
+from dpft.tasks.metrics.shown import figure
 
 Row = dict[str, str]
 _LARGE = 1e6  # an epsilon of which digits say nothing
@@ -83,13 +82,6 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
             cells[metric] = figure(metric, value, section.get("signature"))
             if (constant := section.get("baselines", {}).get(metric)) is not None:
                 cells[f"{metric} of one class"] = f"{constant:.4f}"
-    for name, section in scores.items():
-        if name.startswith(HARNESS):
-            for metric, value in section["metrics"].items():
-                column = f"{name.removeprefix(HARNESS)} {metric}"
-                cells[column] = (
-                    "-" if value is None else f"{value:.4f}{standard_error(metric, section)}"
-                )
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
         if key == "pld" and (epsilon is None or "pld" not in epsilon):

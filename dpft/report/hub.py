@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.privacy.guarantee import Guarantee
 
 # As the cards of these models on the hub have it; of a name that ends in a dash all sizes.
@@ -108,7 +107,7 @@ def loader(record: Mapping[str, Any], shape: ModelFacts) -> str | None:
     """Python that loads the folder ``FOLDER``; None where that takes more words."""
     model = record.get("model", {})
     tag = model.get("pipeline")
-    if tag not in _CLASSES or (shape.base is None and model.get("adaptation") in VIRTUAL_TOKENS):
+    if tag not in _CLASSES or (shape.base is None and model.get("adaptation") == "prefix"):
         return None
     name, given = f"AutoModelFor{_CLASSES[tag]}", ""
     if shape.classes:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from dpft.config.errors import TrainingError
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -21,6 +25,28 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
+
+
+@contextmanager
+def explained(doing: str, advice: str) -> Iterator[None]:
+    """Within this context running out of memory is a TrainingError.
+
+    Args:
+        doing: what takes the memory, with the settings that decide how much.
+        advice: what to type.
+
+    Raises:
+        TrainingError: if memory runs out.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise TrainingError(
+            f"out of memory in {doing} ({said}); expected room for it: {advice}"
+        ) from error
 
 
 def resident(field: str) -> int | None:

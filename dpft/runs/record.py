@@ -20,7 +20,6 @@ from dpft.runs.stored import runs_beside
 from dpft.runs.wellformed import NonNegative, fault, parse_json
 
 SCHEMA_VERSION = 2
-HARNESS = "lm-eval "  # before the names of tasks whose scores are lm-evaluation-harness's
 
 
 class DatasetRecord(TypedDict):
@@ -90,13 +89,11 @@ class ScoreRecord(TypedDict):
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
     ``correct``: likewise, which of them were answered rightly (`dpft.tasks.metrics.correct`).
-    ``standard_errors``: by metric. ``distinct``: how many answers differ. ``baselines``: by metric,
-    what the most frequent class scores everywhere. ``confusion``: counts by true class, then by
-    answer.
+    ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
+    scores everywhere. ``confusion``: counts by true class, then by answer.
     """
 
     metrics: dict[str, float | None]
-    standard_errors: NotRequired[dict[str, float]]
     examples: int
     distinct: NotRequired[int]
     baselines: NotRequired[dict[str, float]]

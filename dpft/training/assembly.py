@@ -90,7 +90,7 @@ def assemble(
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
-    clipper = attach_clipper(run.clip, model, several, run.scale)
+    clipper = attach_clipper(run.clip, model, several)
     return TrainingParts(loaded, begun, clipper, over_groups(mechanism, run.clip, clipper))
 
 

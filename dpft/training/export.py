@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from dpft import runs
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.card import model_card
 from dpft.report.hub import ModelFacts, licence_of, on_hub
@@ -26,7 +25,7 @@ from dpft.tasks.classification import Classification
 from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
-_ADAPTERS = ("lora", *VIRTUAL_TOKENS)
+_ADAPTERS = ("lora", "prefix")
 # What belongs to the weights in a run's ``model/``; the rest is the tokenizer's.
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
@@ -75,16 +74,15 @@ def plan_export(
         licence: as the hub spells it; None: that of the base, if it is known.
 
     Raises:
-        ConfigError: if a prefix or prompt is to be merged, or an adapter's base is nowhere to be
-            found.
+        ConfigError: if a prefix is to be merged, or an adapter's base is nowhere to be found.
         RunError: if the run is not finished, or damaged.
     """
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in _ADAPTERS and not merge
-    if adaptation in VIRTUAL_TOKENS and merge:
+    if adaptation == "prefix" and merge:
         raise ConfigError(
-            f"adapt={adaptation} with --merge: a {adaptation} stands before every text, and the "
-            "model has no weights for it; leave --merge out, for an adapter that peft loads"
+            "adapt=prefix with --merge: a prefix stands before every text, and the model has no "
+            "weights for it; leave --merge out, for an adapter that peft loads"
         )
     if base is not None and not adapter:
         raise ConfigError(
@@ -99,7 +97,7 @@ def plan_export(
     }
     shape, written = ModelFacts(licence=licence, asked=asked(trained)), {}
     if adapter:
-        # Where a prefix or prompt is, and where earlier versions kept LoRA.
+        # Where a prefix is, and where earlier versions kept LoRA.
         where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
         if where is None:
             raise runs.RunError(
@@ -208,7 +206,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def asked(trained: TrainedRun) -> str:
-    """Python that asks the model as it was trained; see `dpft.report.hub.Shape`."""
+    """Python that asks the model as it was trained; see `dpft.report.hub.ModelFacts`."""
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):

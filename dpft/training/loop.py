@@ -17,15 +17,13 @@ from dpft.config.errors import DivergedError, TrainingError
 from dpft.config.optim import Optim
 from dpft.config.schedule import lr_factor
 from dpft.models.load import Reparametrisation
-from dpft.parallel.cohort import SingleProcess, TrainingCohort, own_part, together
+from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
-from dpft.training.adam_bc import AdamBC
-from dpft.training.out_of_memory import Budget, Pieces
 
 if TYPE_CHECKING:
     from dpft.audit.auditor import Auditor
@@ -151,7 +149,6 @@ def train(
     start: int = 0,
     reparametrisation: Reparametrisation | None = None,
     audit: Auditor | None = None,
-    budget: Budget | None = None,
     cohort: TrainingCohort | None = None,
     pipeline: PipelinedSums | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
@@ -172,13 +169,12 @@ def train(
         mechanism: the source of sampling, noise and expected batch size.
         optimizer: any torch optimizer over the clipper's parameters, or over those that a
             reparametrisation moves.
-        settings: learning-rate schedule, and microbatch size unless ``budget`` says otherwise.
+        settings: learning-rate schedule, and microbatch size.
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
         reparametrisation: where the clipper's parameters are others than those that the optimizer
             moves.
         audit: canaries in slots behind the last unit, which are sampled as units are.
-        budget: the microbatch size of each step, and what is done where memory runs out.
         cohort: the processes that train together, which the clipper was made with; None: this one.
         pipeline: what forms sums where ranks hold stages of the model; None: the clipper does.
         spend: called with each step and what it released, before the weights move: the ledger.
@@ -204,12 +200,13 @@ def train(
     noise = mechanism.noise(key, clipper)
     # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
     exact = full_precision if clipper.private else nullcontext
-    budget = budget or Budget(settings.token_budget)
     cohort = cohort or SingleProcess()
     # Masks fall to rows: each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()
     # What ranks must do together they must agree on; copies of a model are by themselves.
     agreed = cohort.any if cohort.divided else None
+
+    cut = partial(data.microbatches, token_budget=settings.token_budget)
 
     def summed(step: int, pieces: Pieces) -> StepStatistics:
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
@@ -248,12 +245,7 @@ def train(
         drawn = sampler.batch(step)
         real = [index for index in drawn if index < len(data)]
         with together(cohort, f"step {step}: {drawn}"):
-            statistics = budget.attempt(
-                step,
-                cut=partial(_cut, data, cohort, real),
-                run=partial(attempted, step),
-                forget=partial(forget, clipper),
-            )
+            statistics = attempted(step, cohort.pieces(real, cut))
         with moving():
             if audit is not None:
                 audit.insert([index - len(data) for index in drawn if index >= len(data)])
@@ -270,9 +262,6 @@ def train(
             spend(step, statistics.released)
             if reparametrisation is not None:
                 reparametrisation.transfer()
-            if isinstance(optimizer, AdamBC):
-                named = clipper.parameters
-                optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
             optimizer.step()
             if mechanism.noise_multiplier:
                 _check_weights(optimizer, step, agreed)
@@ -360,10 +349,6 @@ def _observe(
         statistics.factors.append(factors)
 
 
-def _cut(data: TrainingSet, cohort: TrainingCohort, drawn: Sequence[int], tokens: int) -> Pieces:
-    return cohort.pieces(drawn, partial(data.microbatches, token_budget=tokens))
-
-
 def forget(clipper: Clipper) -> None:
     """Undo a sum that broke off."""
     clipper.reset()
@@ -396,6 +381,5 @@ def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | 
     if (agreed or bool)(found is not None):
         raise TrainingError(
             f"the gradient of {found or 'a parameter elsewhere'} is not finite at step {step}; "
-            "expected finite numbers. Type a smaller optim.lr, or with precision=float16 a smaller "
-            "loss_scale; the last checkpoint is kept"
+            "expected finite numbers. Type a smaller optim.lr; the last checkpoint is kept"
         )

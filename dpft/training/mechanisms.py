@@ -96,16 +96,13 @@ def quantiles_of(clip: Clip) -> Quantiles | None:
     return Quantiles(clip.quantile, clip.quantile_lr, clip.rescale)
 
 
-def attach_clipper(
-    clip: Clip, model: nn.Module, cohort: Cohort | None = None, loss_scale: float = 1.0
-) -> Clipper:
+def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
     """The clipper that the settings describe, attached to ``model``.
 
     Args:
         clip: the settings.
         model: whose parameters are trained.
         cohort: the processes that train it together; None: this one.
-        loss_scale: of the losses, for float16.
 
     Raises:
         ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
@@ -115,7 +112,7 @@ def attach_clipper(
 
     try:
         if not clip.private:
-            return make_clipper(model, "none", cohort=cohort, loss_scale=loss_scale)
+            return make_clipper(model, "none", cohort=cohort)
         return make_clipper(
             model,
             "flat",  # every part of a style is given below; this one is without defaults
@@ -127,7 +124,6 @@ def attach_clipper(
             adaptive=quantiles_of(clip),
             rules=own_parts.rules_for(model),
             cohort=cohort,
-            loss_scale=loss_scale,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

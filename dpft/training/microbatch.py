@@ -4,14 +4,17 @@ On a GPU as many as fit, by trial: steps of made up records, checked ones too, o
 On a CPU a thousand, beyond which caches and padding make a step slower, or what fits of it: by
 simulation against what is free, since too much would bring down others. What is found depends
 on the settings and the machine and on nobody's records. It holds for the whole run: other
-microbatches would round a released step otherwise (`dpft.training.out_of_memory`).
+microbatches would round a replayed step otherwise, which would be a second release of it.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -20,14 +23,11 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.parallel.metering import Meter
 from dpft.parallel.simulate import steps
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import START_OVER, disk_report
+from dpft.runs.identity import opened, sealed
 from dpft.runs.memory import is_out_of_memory
 from dpft.training.devices import available_memory, device_of
-from dpft.training.out_of_memory import (
-    MICROBATCHES,
-    begin_with,
-    begun_with,
-    free,
-)
 from dpft.training.plan import SHARE, largest, most_of, peak_of
 from dpft.training.planned_step import StepShape, shape_of, training_of
 from dpft.training.progress import Progress
@@ -43,7 +43,7 @@ def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) 
         ConfigError: if it cannot be found, or not one record fits.
         RunError: if the run has released steps and what it began with is lost.
     """
-    file = directory.private / MICROBATCHES
+    file = directory.private / "microbatches.json"
     tokens = begun_with(file)
     if tokens is None:
         if directory.ledger.exists() and runs.read_ledger(directory.ledger).steps_spent:
@@ -56,6 +56,41 @@ def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) 
         begin_with(file, tokens)
         progress.say(f"optim.microbatch_tokens=auto: {tokens} tokens")
     return replace(run, optim=replace(run.optim, microbatch_tokens=tokens))
+
+
+def begun_with(file: Path) -> int | None:
+    """The tokens that `begin_with` wrote; None: it has written none.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        tokens = opened(json.loads(file.read_text(encoding="utf-8")))["tokens"]
+        if type(tokens) is not int or tokens < 1:
+            raise ValueError(f"tokens is {tokens!r}")
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        raise runs.RunError(
+            f"{file} cannot be read ({error}); expected how many tokens this run's microbatches "
+            f"have, without which no step can be repeated. Put it back, or {START_OVER}"
+        ) from error
+    return tokens
+
+
+def begin_with(file: Path, tokens: int) -> None:
+    """Keep how many tokens a run's microbatches have, before any step is released.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    try:
+        write_atomic(file, f"{json.dumps(sealed({'tokens': tokens}))}\n", mode=0o600)
+    except OSError as error:
+        raise runs.RunError(
+            f"could not write {file}: {disk_report(file.parent, error)}. Nothing is lost: free "
+            "some space and run the same command again"
+        ) from error
 
 
 def _found(run: Run) -> int:
@@ -103,7 +138,9 @@ def _tried(run: Run, shape: StepShape, device: torch.device) -> Callable[[int], 
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        free()  # outside of the clause: the exception's frames hold what filled memory
+        # Outside of the clause: the exception's frames hold what filled memory.
+        gc.collect()
+        torch.cuda.empty_cache()
         return found
 
     return peak

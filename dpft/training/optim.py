@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from dpft.config.optim import Optim
-from dpft.training.adam_bc import AdamBC
 
 
 def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -42,14 +41,6 @@ def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch
             adam_debias=True,
         )
         return lamb
-    if settings.name == "adam_bc":
-        return AdamBC(
-            parameters,
-            lr=settings.lr,
-            betas=(first, second),
-            gamma=settings.adam_gamma,
-            weight_decay=settings.weight_decay,
-        )
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return cls(
         parameters,

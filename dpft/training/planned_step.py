@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers import masking_utils
 
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
 from dpft.config.parallel import Parallel
 from dpft.config.schema import Run
@@ -35,7 +34,6 @@ from dpft.tasks.objectives.infill import Infilling
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import UnitBatch
-from dpft.training.adam_bc import AdamBC
 from dpft.training.mechanisms import attach_clipper
 from dpft.training.optim import make_optimizer
 
@@ -209,7 +207,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         ConfigError: for what cannot be simulated.
     """
     needs = load_task(run.task).needs
-    if run.adapt.name in (*VIRTUAL_TOKENS, "rgp"):
+    if run.adapt.name in ("prefix", "rgp"):
         raise ConfigError(
             f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
             "adapt=full or adapt=lora"
@@ -237,7 +235,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         return trained.train()
 
     if run.precision != "float32":
-        objective = Mixed(objective, run.precision)
+        objective = Mixed(objective)
 
     def batch() -> UnitBatch:
         tensors = made(run, shape, config).tensors
@@ -252,15 +250,11 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
 
     def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
         if not private:
-            return make_clipper(model, "none", cohort=cohort, loss_scale=run.scale)
-        return attach_clipper(run.clip, model, cohort, run.scale)
+            return make_clipper(model, "none", cohort=cohort)
+        return attach_clipper(run.clip, model, cohort)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        every = list(parameters)
-        made = make_optimizer(run.optim, iter(every))
-        if isinstance(made, AdamBC):
-            made.deviations = dict.fromkeys(every, 1.0)  # no noise is drawn here
-        return made
+        return make_optimizer(run.optim, iter(parameters))
 
     return Training(
         build,

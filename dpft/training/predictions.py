@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +17,12 @@ from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
+from dpft.runs.memory import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.correct import packed
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores
-from dpft.training.out_of_memory import in_smaller_batches
 from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
@@ -62,7 +61,6 @@ def predict(
     seed: int,
     progress: Progress,
     *,
-    halve: bool = False,
     cohort: TrainingCohort | None = None,
 ) -> list[Prediction]:
     """Answer every instance, of ``settings.split``, with live progress.
@@ -77,21 +75,25 @@ def predict(
         settings: how to decode.
         seed: for sampling.
         progress: counts what all ranks have done.
-        halve: whether to begin again in smaller batches where memory runs out.
         cohort: ranks that each answer some batches, and all return all answers; None: this one.
 
     Raises:
         RankError: if another rank failed, or has other instances.
+        TrainingError: if memory runs out.
     """
-    several = cohort or SingleProcess()
-
-    def attempt(size: int) -> list[Prediction]:
-        sized = replace(settings, batch_size=size)
-        with progress.phase("predicting", len(instances)) as advance, together(several):
-            objective = task.objective(loaded)
-            return objective.predict(loaded.model, instances, sized, seed, advance, several)
-
-    predictions = in_smaller_batches(settings.batch_size, halve, attempt)
+    several, size = cohort or SingleProcess(), settings.batch_size
+    advice = (
+        f"type dpft decode RUN decode.batch_size={size // 2}; what was trained is kept"
+        if size > 1
+        else "type fewer decode.beams or decode.max_new_tokens, or take a machine with more"
+    )
+    with (
+        explained(f"decoding with decode.batch_size={size}", advice),
+        progress.phase("predicting", len(instances)) as advance,
+        together(several),
+    ):
+        objective = task.objective(loaded)
+        predictions = objective.predict(loaded.model, instances, settings, seed, advance, several)
     stopped = sum(prediction.finished is False for prediction in predictions)
     if stopped:
         progress.warn(
@@ -101,7 +103,6 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
-        objective = task.objective(loaded)
         limit = (
             objective.too_long_for(settings)
             if isinstance(objective, Causal)

@@ -60,7 +60,7 @@ def is_whole(
 
 
 def others(run: Run, found: Sequence[runs.Damage], path: Path) -> dict[str, dict[str, Any]]:
-    """What ``dpft decode``, ``score`` and ``eval`` added to a record that is made again.
+    """What ``dpft decode`` and ``score`` added to a record that is made again.
 
     Of a finished run that is damaged, or of one that was trained and stopped before its end.
 

@@ -308,6 +308,5 @@ def _answers(
         run.decode,
         run.seed,
         progress,
-        halve=run.out_of_memory == "halve",
         cohort=prepared.cohort,
     )

@@ -22,13 +22,13 @@ from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written
 from dpft.runs.closing import Closing
+from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.assembly import whole_again
 from dpft.training.epochs import go_on, in_epoch
 from dpft.training.evaluation import Evaluations
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
-from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
 from dpft.training.stopping import Stopping
@@ -37,6 +37,11 @@ from dpft.training.trackers import Figures, Guarded
 _AUDIT = "audit"  # the folder under private/
 # Of the tensors in a checkpoint.
 _WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
+_MORE_ROOM = (
+    "free some memory, or take a machine with more, and run the same command again, which "
+    "continues this run. A smaller optim.microbatch_tokens, or model.checkpointing=true, needs "
+    "less memory and begins another run, which spends privacy of its own"
+)
 
 
 class Session(Closing):
@@ -112,23 +117,9 @@ class Session(Closing):
         run, prepared, directory = self._run, self._prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start = self._start
-        # Which step runs out of memory depends on the records that it drew.
-        may_tell = self._progress.may_tell(self._mechanism.noise_multiplier > 0)
-        with together(self._cohort):
-            budget = Budget(
-                run.optim.token_budget,
-                halve=run.out_of_memory == "halve",
-                file=None if directory is None else directory.private / MICROBATCHES,
-                released=self._ledger.next_step if self._ledger else 0,
-                warn=self._progress.warn if may_tell else lambda said: None,
-                fixed=prepared.units.shapes is not None,
-            )
-        # Ranks that cut a batch otherwise than the first, which reads the file, would wait for it.
-        budget.sizes = self._cohort.from_first(budget.sizes)
+        doing = f"training with optim.microbatch_tokens={run.optim.token_budget}"
         with ExitStack() as stack:
-            stack.enter_context(
-                explained(f"training with optim.microbatch_tokens={run.optim.token_budget}")
-            )
+            stack.enter_context(explained(doing, _MORE_ROOM))
             show = stack.enter_context(self._progress.training(start, self._mechanism))
             metrics = norms = None
             if directory is not None:
@@ -182,7 +173,6 @@ class Session(Closing):
                 start=start,
                 reparametrisation=prepared.parts.loaded.reparametrisation,
                 audit=prepared.auditor,
-                budget=budget,
                 cohort=self._cohort,
                 pipeline=prepared.parts.pipeline,
                 spend=self._spend,

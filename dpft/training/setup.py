@@ -196,7 +196,7 @@ def prepare(
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
         key = runs.run_key(stored, directory.ledger, header, directory.config_hash)
     key = cohort.from_first(key)  # the first rank has the ledger
-    trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
+    trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
@@ -205,7 +205,7 @@ def prepare(
             f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
-    if parts.pipeline is None or run.precision == "float16":
+    if parts.pipeline is None:
         check_blank(trained, loaded.model, clipper, run.precision, cohort.sharded)
         if cohort.sharded:
             from dpft.parallel.sharded import reshard

@@ -55,8 +55,8 @@ def test_help_lists_every_verb_by_the_first_words_of_its_own_help(verb):
 @pytest.mark.parametrize(
     "typed",
     [
-        *("eval", "eval x", "push", "push x", "select", "study make", "study read x", "predict"),
-        *("score", "compare", "report", "chat", "generate", "quality", "export", "decode"),
+        *("select", "predict", "export", "decode"),
+        *("score", "compare", "report", "generate", "quality"),
     ],
 )
 def test_an_argument_that_is_missing_is_told_with_an_example(typed):
@@ -504,7 +504,7 @@ def test_an_error_of_our_own_is_not_one_of_files(monkeypatch):
     assert isinstance(invoke("validate").exception, ConnectionResetError)
 
 
-@pytest.mark.parametrize("verb", [[], ["table"], ["study", "make"]])
+@pytest.mark.parametrize("verb", [[], ["table"]])
 def test_help_has_a_short_name(verb):
     result = invoke(*verb, "-h")
     assert result.exit_code == 0

@@ -153,13 +153,13 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 
 dpft.config.offline.stay_offline_if_unreachable = lambda: print("asked")
-lines = ("decode nowhere", "score nowhere", "generate nowhere n=2", "study make nowhere --out x")
+lines = ("decode nowhere", "score nowhere", "generate nowhere n=2")
 for line in (*lines, "compare nowhere", "report nowhere", "validate resume=nowhere"):
     result = CliRunner().invoke(app, line.split())
     print(result.exit_code, "nowhere" in result.stderr, result.stdout)
 """
     )
-    assert said.split("\n") == ["2 True "] * 7
+    assert said.split("\n") == ["2 True "] * 6
 
 
 def test_no_file_takes_the_number_of_a_standard_descriptor(tmp_path):

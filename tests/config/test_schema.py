@@ -19,7 +19,7 @@ PLACE = {"name", "runs_dir", "sweep", "origin"}
 EXECUTION = {
     *("resume", "force", "device", "threads", "checkpoint_every"),
     *("checkpoint_minutes", "verbosity"),
-    *("record_norms", "out_of_memory", "cache", "parallel", "ranks", "replay", "track"),
+    *("record_norms", "cache", "parallel", "ranks", "replay", "track"),
 }
 
 
@@ -41,29 +41,12 @@ def test_the_hash_is_of_everything_else():
     raw = compose([])
     identity = parse(raw).identity()
     left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "evaluate", "precision", "compile"}
-    left_out |= {"loss_scale"}
     left_out -= {"origin"}  # there only where a default was taken
     assert set(raw) - set(identity) == left_out
     assert "audit" in parse(compose(["audit=bound"])).identity()
     assert "precision" in parse(compose(["precision=bfloat16"])).identity()
     assert "compile" in parse(compose(["compile=true"])).identity()
     assert "evaluate" in parse(compose(["evaluate=best"])).identity()
-    assert parse(compose(["precision=float16"])).identity()["loss_scale"] == 1024
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (["loss_scale=64"], "type precision=float16, or leave loss_scale out"),
-        (["precision=float16", "loss_scale=1000"], "type loss_scale=1024"),
-        (["precision=float16", "loss_scale=1"], "loss_scale is 1; expected a number >= 2"),
-        (["precision=float16", "parallel=pipeline"], "type precision=bfloat16, or parallel=data"),
-        (["precision=float16", "audit.records=4"], "audit.records=0 audit.gradients=1000"),
-    ],
-)
-def test_a_scale_that_rounds_or_does_nothing_is_refused(typed, said):
-    with pytest.raises(ConfigError, match=said):
-        parse(compose(typed))
 
 
 @pytest.mark.parametrize(

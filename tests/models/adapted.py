@@ -29,7 +29,6 @@ SMALL = {
     "top2": Adapt("top2", blocks=1),
     "lora": Adapt("lora", rank=2, alpha=4),
     "prefix": Adapt("prefix", length=3, hidden=5),
-    "prompt": Adapt("prompt", length=3),
     "rgp": Adapt("rgp", rank=2, follow="update"),
 }
 

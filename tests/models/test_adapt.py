@@ -95,7 +95,7 @@ def test_it_is_refused_with_a_reason(model, tied, name):
         adapted(model, name, tied)
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "rgp"])
+@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
 def test_a_network_of_convolutions_has_no_adapters(name):
     with pytest.raises(ModelError, match="type adapt="):
         adapted("wrn", name, False)
@@ -199,7 +199,6 @@ def parameters_of(model, name, kind):
         ("lora", 12 * 4 * (768 + 3 * 768)),  # 147,456: "about 0.15 million" (Li et al. 2022)
         # 10 embeddings, then a network of 768, 512, and keys and values of 12 blocks
         ("prefix", 10 * 768 + (768 + 1) * 512 + (512 + 1) * 2 * 12 * 768),  # "about 10 million"
-        ("prompt", 20 * 768),
         ("top2", 2 * 7_087_872 + 2 * 768),
         ("attention", 12 * (768 * 4 * 768 + 4 * 768)),
         ("bias", 12 * (3 + 1 + 4 + 1 + 2) * 768 + 768),

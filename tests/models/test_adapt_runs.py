@@ -48,7 +48,6 @@ def settings(tmp_path, *overrides):
     [
         ("lora", "../adapter/adapter_model.safetensors"),
         ("prefix", "adapter/adapter_model.safetensors"),
-        ("prompt", "adapter/adapter_model.safetensors"),
         ("rgp", "model.safetensors"),
     ],
 )
@@ -75,7 +74,7 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
     assert generations.read_text() == first
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "rgp"])
+@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
 def test_what_is_saved_is_what_was_trained(tmp_path, monkeypatch, name):
     """Told by logits: a few greedy words may stay the same under other weights."""
     trained = []
@@ -133,16 +132,15 @@ def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
     assert "trained before" not in (none.path / "model" / "dpft.json").read_text()
 
 
-@pytest.mark.parametrize("name", ["prefix", "prompt"])
-def test_a_prefix_or_prompt_is_told_on_the_card_and_is_no_base(name, tmp_path):
-    first = run_experiment(settings(tmp_path, "name=first", f"adapt={name}"))
+def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
+    first = run_experiment(settings(tmp_path, "name=first", "adapt=prefix"))
     card = (first.path / "model" / "README.md").read_text()
     assert "The weights in this folder are the base model's, as they were" in card
-    assert f"What was trained is the {name} in" in card
+    assert "What was trained is the prefix in" in card
     base = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).model.state_dict()
     frozen = loaded_run(first.path).loaded.model.get_base_model().state_dict()
     assert all(torch.equal(frozen[key], base[key]) for key in base)
-    with pytest.raises(ModelError, match="a prefix or a prompt cannot be trained further"):
+    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
         run_experiment(
             settings(tmp_path, "name=second", "model=custom", f"model.path={first.path / 'model'}")
         )
@@ -238,5 +236,5 @@ def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
     monkeypatch.setattr("dpft.models.files.Files._load", load)
     whole = load_model(Model("custom", "me/whole"), Needs("causal"), seed=0)
     assert any(label.startswith("base trained before on e2e") for label in whole.labels)
-    with pytest.raises(ModelError, match="a prefix or a prompt cannot be trained further"):
+    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
         load_model(Model("custom", "me/prefixed"), Needs("causal"), seed=0)

@@ -86,16 +86,6 @@ def test_one_process_goes_on_from_what_shards_have_saved(complete, tmp_path):
     close(weights(tmp_path / "runs/run"), weights(complete(1, *PLAIN).path))
 
 
-def test_shards_in_float16_take_their_weights_from_the_checkpoint(complete, tmp_path):
-    """Without privacy no backward lets go of the base model's, which the check of ranges asked."""
-    settings = (*PLAIN, *SHARDED, "precision=float16")
-    saved = tmp_path / "runs/run/checkpoints/step-00000004/manifest.json"
-    killed(2, tmp_path, (saved, 0), *settings)
-    finished(ranks(2, tmp_path, *settings, "name=run"))
-    name, whole = "model/model.safetensors", complete(2, *settings).path
-    assert (tmp_path / "runs/run" / name).read_bytes() == (whole / name).read_bytes()
-
-
 def test_copies_of_shards_end_where_one_process_does(complete):
     """Two copies of the model, each spread over two of four ranks."""
     four = complete(4, "clip=bk", *SHARDED, "parallel.shards=2").path
@@ -108,7 +98,6 @@ def test_copies_of_shards_end_where_one_process_does(complete):
         (1, SHARDED, "parallel=fsdp with one process"),
         (2, (*SHARDED, "optim=lamb"), "optim=lamb with parallel=fsdp"),
         (2, (*SHARDED, "adapt=prefix"), "adapt=prefix with parallel=fsdp"),
-        (2, (*SHARDED, "adapt=prompt"), "adapt=prompt with parallel=fsdp"),
         (2, (*SHARDED, "parallel.shards=3"), "expected a number that divides them"),
         (2, ("+parallel.shards=2",), "has no effect on parallel=data"),
     ],

@@ -150,7 +150,6 @@ def test_on_another_number_of_ranks_repeated_steps_are_charged(tmp_path, before,
     ("settings", "said"),
     [
         (("audit=bound",), "audit with 2 processes"),
-        (("out_of_memory=halve",), "out_of_memory=halve with 2 processes"),
         (("adapt=rgp",), "adapt=rgp with 2 processes"),
     ],
 )

@@ -16,7 +16,6 @@ from dpft.privacy.noise import Released
 from dpft.privacy.shapes import BLANK
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.units import Records
-from dpft.training.adam_bc import AdamBC
 from dpft.training.loop import train
 from dpft.training.session import Session
 from tests.parallel.matrix import UNITS, Case, built, losses
@@ -56,10 +55,7 @@ def trained(ranks, mesh, style):
     clipper = make_clipper(made.model, style, cohort=ranks, **case.options)
     mechanism = mechanism_of(clipper)
     sampler, noise = mechanism.sampler(b"key"), mechanism.noise(b"key", clipper)
-    named = clipper.parameters
-    optimizer = torch.optim.AdamW(named.values(), lr=1e-2)
-    if clipper.adaptive:  # whose noise changes from step to step
-        optimizer = AdamBC(named.values(), lr=1e-3, betas=(0.9, 0.99))
+    optimizer = torch.optim.AdamW(clipper.parameters.values(), lr=1e-2)
     sizes = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -71,7 +67,6 @@ def trained(ranks, mesh, style):
             real = torch.tensor([index != BLANK for index in mine or [BLANK]])
             clipper.backward(losses(case, made, rows), real=None if real.all() else real)
         noise.privatise_(step)
-        optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
         optimizer.step()
     clipper.close()
     parts = {}

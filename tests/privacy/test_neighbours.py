@@ -39,7 +39,6 @@ from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
-from dpft.training.out_of_memory import Budget
 from dpft.training.run import run_experiment
 from tests.integrations.test_trainer import PRIVACY, trainer_of
 from tests.parallel.ranks import together
@@ -50,9 +49,9 @@ ORDINARY, BATCH, PLACES, WIDEST = 12, 6, 5, 24
 
 NAN, INFINITE, STEEP = "is NaN", "is infinite", "has an infinite gradient"
 OVERFLOW, EMPTY, LONGEST = "overflows in bfloat16", "has no target", "is the longest"
-IN_BATCH, ALONE = "runs out of memory with others", "runs out of memory alone"
+NO_ROOM = "does not fit in memory"
 ONLY, SOLE = "is the only one of its user", "is the only one of a batch"
-CONDITIONS = (NAN, INFINITE, STEEP, OVERFLOW, EMPTY, LONGEST, IN_BATCH, ALONE, ONLY, SOLE)
+CONDITIONS = (NAN, INFINITE, STEEP, OVERFLOW, EMPTY, LONGEST, NO_ROOM, ONLY, SOLE)
 WEIGHTLESS = (NAN, INFINITE, STEEP, OVERFLOW)
 
 STEPS, MANY = 3, 70
@@ -71,7 +70,7 @@ class Record(dict[str, Tensor]):
 
 
 CLASSES = 8
-MARKS = {IN_BATCH: 5, ALONE: 6, STEEP: 7}  # in the first label, which has no loss
+MARKS = {NO_ROOM: 5, STEEP: 6}  # in the first label, which has no loss
 
 
 def records(condition: str, present: bool) -> list[Record]:
@@ -121,8 +120,7 @@ def collate(rows: list[Record], width: int = 0) -> dict[str, Tensor]:
 def losses(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """The mean over each record's own targets, ``(B,)``."""
     marks, labels = inputs["labels"][:, 0], inputs["labels"][:, 1:]
-    # A user has two rows at least.
-    if (marks == MARKS[ALONE]).any() or ((marks == MARKS[IN_BATCH]).any() and len(marks) > 2):
+    if (marks == MARKS[NO_ROOM]).any():
         raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
     logits = model(inputs["x"])[:, 1:].float()
     found = token_losses(logits, labels).sum(1) / (labels != -100).sum(1).clamp(min=1)
@@ -213,7 +211,6 @@ def loop(
             **{"model": model, "data": units, "clipper": clipper, "cohort": ranks, "key": b"key"},
             **{"optimizer": make_optimizer(optim, iter(model.parameters())), "settings": optim},
             mechanism=mechanism_of(clipper, len(units), STEPS, **more),
-            budget=Budget(128, halve=ranks is None, fixed=shapes is not None),
             spend=lambda step, released: spent.append((step, released.thresholds)),
         )
     return {"spent": spent, "weights": weights(model)}
@@ -262,7 +259,6 @@ WORDS = {
     STEEP: ("clip=ghost",),
     OVERFLOW: ("precision=bfloat16",),
     LONGEST: ("clip=per_layer",),
-    IN_BATCH: ("out_of_memory=halve",),
     ONLY: USERS,
     SOLE: ("sampling=truncated_poisson",),
 }
@@ -305,7 +301,7 @@ def marked(own: Callable[..., Tensor], condition: str) -> Callable[..., Tensor]:
     def odd_losses(objective: Any, model: nn.Module, batch: Batch) -> Tensor:
         ids = batch.tensors["input_ids"]
         odd = (ids == objective.tokenizer(MARK)["input_ids"][-1]).any(1)
-        if odd.any() and (condition == ALONE or (condition == IN_BATCH and len(odd) > 1)):
+        if condition == NO_ROOM and odd.any():
             raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
         found = own(objective, model, batch)
         factors = {NAN: math.nan, INFINITE: math.inf, OVERFLOW: 1e37, STEEP: 0.0}
@@ -326,8 +322,7 @@ ENTRIES: dict[str, Entry] = {
 }
 
 STOPS = {
-    IN_BATCH: ("OutOfMemoryError", "", "TrainingError", "", "OutOfMemoryError", ""),
-    ALONE: ("OutOfMemoryError", *3 * ("TrainingError",), "OutOfMemoryError", "TrainingError"),
+    NO_ROOM: (*5 * ("OutOfMemoryError",), "TrainingError"),
     EMPTY: ("", "", "", "", "", "DataError"),
 }
 """What cannot be equal, by condition and entry point: docs/explanation/pitfalls.md says why."""
@@ -356,8 +351,8 @@ def test_one_record_decides_nothing(entry, condition, tmp_path):
 def test_one_record_decides_nothing_on_two_ranks():
     """A rank that runs out of memory stops, and the other with it."""
     for condition, *pairs in zip(CONDITIONS, *together(on_ranks, 2), strict=True):
-        if condition in (IN_BATCH, ALONE):
-            stops = {"TrainingError", "RankError"}
+        if condition == NO_ROOM:
+            stops = {"OutOfMemoryError", "RankError"}
             assert {pair.ends[0] for pair in pairs} == stops
             assert [(pair.ends[1], pair.releases) for pair in pairs] == 2 * [("no error", [])]
         else:

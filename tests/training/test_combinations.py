@@ -78,11 +78,8 @@ PAIRS = [
 # Why a model kind, model and adaptation do not go together.
 NOT_ADAPTED = {
     ("classifier", "*", "prefix"): "prefix",
-    ("classifier", "*", "prompt"): "prompt",
     ("masked", "*", "prefix"): "prefix",
-    ("masked", "*", "prompt"): "prompt",
     ("image", "*", "prefix"): "prefix",
-    ("image", "*", "prompt"): "prompt",
     ("image", "random-wrn", "lora"): "lora",
     ("image", "random-wrn", "rgp"): "rgp",
     ("image", "random-wrn", "top2"): "top2",
@@ -91,7 +88,6 @@ NOT_ADAPTED = {
     ("causal", "*", "linear"): "tied",
     ("causal", "random-llama", "bias"): "bias",
     ("paired", "*", "prefix"): "adapt=prefix",
-    ("paired", "*", "prompt"): "adapt=prompt",
     ("paired", "*", "linear"): "adapt=linear",
     ("paired", "random-t5", "bias"): "adapt=bias",
 }

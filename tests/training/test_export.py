@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 from peft import AutoPeftModelForCausalLM
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
@@ -35,10 +34,8 @@ from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import read_table
 from dpft.training import export as exporting
-from dpft.training import push as pushing
 from dpft.training.export import asked, plan_export, preprocessor
 from dpft.training.run import run_experiment
-from dpft.training.talk import Talk
 from dpft.training.trained import loaded_run
 from tests.small_runs import settings
 
@@ -47,7 +44,6 @@ IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 LIKED = {"good": "yes", "bad": "no"}
 OWN_ROWS = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
 TURNS = [{"role": "user", "content": "hello"}]
-SECRETS = ("noise_key", "metrics.jsonl", "visits.csv", "ledger", "checkpoint", "private")
 
 
 def invoke(*arguments, **options):
@@ -79,6 +75,11 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert invoke("export", made, "--merge", "--to", tmp_path / "whole").exit_code == 0
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
     assert torch.equal(logits(whole), own)
+    # The whole folder is uploaded: nothing of the run's own folder may be in it.
+    assert {p.name for p in (tmp_path / "whole").iterdir()} == {
+        "README.md", "chat_template.jinja", "config.json", "dpft.json", "generation_config.json",
+        "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
     done = invoke("export", made, "--to", tmp_path / "beside", "--base", BASE)
     assert f"an adapter of {BASE}" in done.output
     # Of peft, which puts it on the base: once.
@@ -224,18 +225,14 @@ def test_what_cannot_be_taken_home_is_refused_by_name(made, tmp_path):
     trained = loaded_run(made)
     with pytest.raises(ConfigError, match=r"bundled:tiny, is on no hub; type --merge"):
         plan_export(trained, merge=False)
-    for name in ("prefix", "prompt"):
-        adapt = Adapt(name, length=2, hidden=4)
-        behind = dataclasses.replace(trained, run=dataclasses.replace(trained.run, adapt=adapt))
-        with pytest.raises(ConfigError, match=f"adapt={name} with --merge"):
-            plan_export(behind, merge=True)
+    adapt = Adapt("prefix", length=2, hidden=4)
+    behind = dataclasses.replace(trained, run=dataclasses.replace(trained.run, adapt=adapt))
+    with pytest.raises(ConfigError, match="adapt=prefix with --merge"):
+        plan_export(behind, merge=True)
     (tmp_path / "mine.txt").write_text("mine")
     done = invoke("export", made, "--merge", "--to", tmp_path)
     assert "give an empty or a new folder" in done.output
     assert done.exit_code == 2
-    done = invoke("export", made, "--gguf", "--base", "ann/tiny", "--to", tmp_path / "x")
-    assert "type --merge too" in done.output
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -278,99 +275,6 @@ def test_further_chat_templates_are_exported_and_not_left_of_another_run(
     (folder / exporting._UNFINISHED).touch()  # it was broken off
     exporting.export(plain, folder)
     assert not (folder / template).exists()
-
-
-def test_gguf_is_by_llama_cpps_converter_or_says_what_to_type(made, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "a b")
-    assert "python llama.cpp/convert_hf_to_gguf.py '" in done.output
-    assert (tmp_path / "a b" / "config.json").exists()
-    converter = tmp_path / "convert_hf_to_gguf.py"
-    converter.write_text(
-        "import sys, pathlib\nassert sys.argv[2] == '--outfile'\n"
-        "pathlib.Path(sys.argv[3]).write_text(' '.join(p.name for p in "
-        "sorted(pathlib.Path(sys.argv[1]).iterdir())))\n"
-    )
-    converter.chmod(0o700)
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "c d")
-    assert done.exit_code == 0, done.output
-    assert "model.safetensors" in (tmp_path / "c d" / "model.gguf").read_text()
-    converter.write_text("raise SystemExit('no such architecture')")
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "e")
-    assert "no such architecture" in done.output
-    assert done.exit_code == 2
-
-
-class Hub:
-    """The hub's client, which notes what it is given."""
-
-    def __init__(self):
-        self.took = None
-        self.holds = {}
-
-    def list_repo_files(self, name):
-        if name not in self.holds:
-            raise RepositoryNotFoundError.__new__(RepositoryNotFoundError)  # made of a reply
-        return sorted(self.holds[name])
-
-    def create_repo(self, name, *, private, exist_ok):
-        self.private = private
-        return SimpleNamespace(repo_id=name, url=f"https://hub/{name}")
-
-    def upload_folder(
-        self, *, repo_id, folder_path, allow_patterns, delete_patterns, commit_message
-    ):
-        self.took = {p.name for p in Path(folder_path).rglob("*")}
-        assert self.took == set(allow_patterns)
-        held = self.holds.get(repo_id, set())
-        removed = filter_repo_objects(held, allow_patterns=delete_patterns)
-        self.holds[repo_id] = self.took | held - {*removed}
-
-
-def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
-    hub = Hub()
-    monkeypatch.setattr(pushing, "HfApi", lambda: hub)
-    assert (
-        "HF_HUB_OFFLINE forbids it; type dpft export"
-        in invoke("push", made, "a/b", "--merge").output
-    )
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
-    done = invoke("push", made, "a/b", "--merge")
-    assert "type --yes" in done.output
-    assert hub.took is None
-    assert "a folder of this machine" in invoke("push", made, "a/b", "--base", BASE).output
-    assert "is no name on the hub" in invoke("push", made, "a/b/c", "--merge", "--yes").output
-    done = invoke("push", made, "a/b", "--merge", "--yes")
-    assert done.output.endswith("https://hub/a/b\n")
-    assert hub.private is True
-    monkeypatch.setattr(hub, "create_repo", lambda name, **options: 1 / 0)
-    done = invoke("push", made, "a/b", "--merge", "--yes")
-    assert "the hub did not take a/b (ZeroDivisionError: division by zero); expected" in done.output
-    assert done.exit_code == 2
-    assert hub.took == {
-        "README.md", "chat_template.jinja", "config.json", "dpft.json", "generation_config.json",
-        "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-    }  # fmt: skip
-    assert all(name in done.output for name in hub.took)
-    assert not any(secret in done.output for secret in SECRETS)
-
-
-def test_a_push_leaves_nothing_of_the_model_that_was_there_before(made, monkeypatch):
-    """An adapter beside the weights would be put on them by whoever loads the repository."""
-    hub = Hub()
-    hub.holds["ann/tiny"] = {".gitattributes", "picture.png", "onnx/notes.txt", "model.gguf"}
-    monkeypatch.setattr(pushing, "HfApi", lambda: hub)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
-    first = invoke("push", made, "ann/tiny", "--base", "ann/base", "--yes")
-    assert "removed from ann/tiny" in " ".join(first.output.split())
-    assert {"adapter_config.json", "adapter_model.safetensors"} < hub.holds["ann/tiny"]
-    done = invoke("push", made, "ann/tiny", "--merge", "--yes")
-    said = " ".join(done.output.split())
-    assert "with this model: adapter_config.json, adapter_model.safetensors" in said
-    assert hub.holds["ann/tiny"] == {".gitattributes", "picture.png", "onnx/notes.txt", *hub.took}
-    assert "removed from" not in invoke("push", made, "ann/new", "--merge", "--yes").output
 
 
 def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
@@ -427,18 +331,10 @@ def test_what_could_not_be_written_back_is_said_before_it_is_answered(made, tmp_
     assert not out.exists()
 
 
-def test_a_text_goes_on_and_is_measured_whatever_its_length(tmp_path):
-    """The model has 256 positions; what does not fit is said, or leaves room for a reply."""
+def test_a_text_is_measured_whatever_its_length(tmp_path):
+    """The model has 256 positions; what does not fit is reported."""
     words = ["task=language_modeling", "task.max_length=32", "model=tiny"]
     folder = run_experiment(settings(tmp_path, *words)).path
-    trained = loaded_run(folder)
-    talk = Talk(trained, dataclasses.replace(trained.run.decode, beams=1, max_new_tokens=6))
-    asked = []
-    trained.loaded.model.register_forward_pre_hook(
-        lambda module, args, given: asked.append(given["input_ids"].shape[1]), with_kwargs=True
-    )
-    talk.ask("word " * 3000, lambda piece: None)
-    assert asked[0] == 250
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("word " * 99, "word")))
     done = invoke("predict", folder, file)
@@ -503,40 +399,6 @@ def test_texts_have_no_probabilities_of_classes(made, tmp_path):
     done = invoke("predict", made, tmp_path / "any.jsonl", "--probabilities")
     assert done.exit_code == 2
     assert "run is a run of task=chat, whose answers are texts" in " ".join(done.output.split())
-
-
-def test_a_chat_is_asked_in_the_template_and_told_as_it_is_written(made):
-    trained, prompts = loaded_run(made), []
-    usual = dataclasses.replace(trained.run.decode, max_new_tokens=6)
-    talk = Talk(trained, usual, "Be kind.")
-    tokenizer = trained.loaded.text_tokenizer
-    model = trained.loaded.model
-    model.register_forward_pre_hook(
-        lambda module, args, given: prompts.append(given["input_ids"]), with_kwargs=True
-    )
-    for turn in ("hello", "and now?"):
-        pieces, before = [], len(prompts)
-        written = talk.ask(turn, pieces.append)
-        assert "".join(pieces).strip() == written.text
-        assert len(pieces) > 1
-        asked = tokenizer.decode(prompts[before][0])
-        assert asked.endswith(f"user: {turn}\nassistant:")
-        assert asked.startswith("system: Be kind.\nuser: hello\n")
-    assert f"assistant: {talk._said[1][1]}" in asked
-    talk.forget()
-    talk.ask("anew", pieces.append)
-    assert "hello" not in tokenizer.decode(prompts[-1][0])
-
-
-def test_chat_reads_lines_and_refuses_what_writes_no_text(made, monkeypatch):
-    done = invoke("chat", made, "--system", "Be kind.", input="hello\n\n/new\nhello\n")
-    assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 2
-    assert "expected 1: replies" in invoke("chat", made, "decode.beams=2").output
-    trained = loaded_run(made)
-    trained.__dict__["task"] = TextClassification(classes=("a", "b"))
-    with pytest.raises(ConfigError, match="writes no text; type dpft predict"):
-        Talk(trained, trained.run.decode)
 
 
 def test_rows_are_questions_without_their_answers(tmp_path):

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli.again import training_command
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.decode import Decode
@@ -22,7 +20,6 @@ from dpft.config.schema import parse
 from dpft.privacy.accounting import Trials
 from dpft.sweep.release import release
 from dpft.sweep.selection import Selection
-from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.objectives.decode import Written
@@ -148,11 +145,8 @@ def test_the_guarantee_is_the_runs(made, private):
     assert stopped > 30  # of 40 texts of at most eight tokens
     assert f"{stopped} of them were stopped before their end; decode.max_new_tokens=16" in said
     assert f"Of those written, {stopped} were stopped" in text
-    command = (
-        f"dpft train task=e2e task.source=sample task.limit_eval=2 task.synthetic={out} "
-        "optim.batch_size=8 clip=none"
-    )
-    assert f"train on it with: {command}\n" in said
+    assert "train on them with dpft train, the run's settings of task and model, task." in said
+    assert f" task.synthetic={out} clip=none\n" in said
     assert "The noise came from the explicit seed" in text
     # 1/(2N) for 64 records is 0.0078125: never rounded down.
     assert ", 0.00782)-differential privacy" in record["privacy"]["statement"]
@@ -359,49 +353,6 @@ def test_shuffled_batches_have_no_bounds_in_the_guarantee(made):
     assert "upper bound" not in text
     assert "for Poisson sampling, not a bound here" in text
     assert "> **Warning:** Not proven." in text
-
-
-def test_the_command_repeats_where_the_data_are(tmp_path):
-    file = tmp_path / "my rows.jsonl"
-    typed = [
-        "task=text2text",
-        f'task.train_file="{file}"',
-        "task.test_share=0.2",
-        'task.source_column="1"',
-        'task.before="say \\"x, y\\": "',
-        "task.limit_train=5",
-        "model=gpt2",
-        "model.path=here/gpt2",
-        "optim.batch_size=12",
-    ]
-    run = parse(compose(typed))
-    words = shlex.split(training_command(run, True, tmp_path / "a b.jsonl", 270))
-    assert words[:2] == ["dpft", "train"]
-    again = parse(compose(words[2:]))
-    changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
-    assert again.task == {**run.task, **changed}
-    assert again.task["before"] == 'say "x, y": '
-    assert again.model == run.model
-    assert (again.optim.batch_size, again.clip.private) == (64, False)
-    words = shlex.split(training_command(run, False, tmp_path / "a.jsonl", 5000))
-    task = parse(compose(words[2:])).task
-    assert (task["train_file"], task["test_share"]) == (str(tmp_path / "a.jsonl"), 0.1)
-
-
-def test_the_command_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
-    typed = [
-        "task=text2text",
-        f"task.train_file={tmp_path}/a.jsonl",
-        "task.test_share=0.2",
-        "task.unit=user",
-        "task.user_column=author",
-        "task.records_per_user=3",
-    ]
-    words = shlex.split(training_command(parse(compose(typed)), True, tmp_path / "b.jsonl", 5000))
-    again = parse(compose(words[2:])).task
-    assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
-    assert again["records_per_user"] == 8
-    load_task(again)
 
 
 def test_nothing_is_overwritten(made, private):

@@ -45,14 +45,13 @@ def test_what_released_steps_had_is_not_found_anew(go, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             run()
     note = kept.read_text()
-    ((step, tokens),) = json.loads(note)["tokens"]
-    assert step == 0
+    tokens = json.loads(note)["tokens"]
     assert tokens > 100
     assert runs.read_ledger(path / "ledger.jsonl").steps_spent
     kept.unlink()
     with pytest.raises(runs.RunError, match=r"microbatches\.json is missing"):
         run()
-    kept.write_text(note.replace(f", {tokens}]", f", {tokens + 1}]"))
+    kept.write_text(note.replace(f" {tokens},", f" {tokens + 1},"))
     with pytest.raises(runs.RunError, match="does not match its own checksum"):
         run()
     kept.write_text(note)
@@ -66,11 +65,10 @@ def test_too_little_memory_is_said_before_anything_is_begun(go):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["prefix", "prompt"])
-def test_what_is_not_simulated_asks_for_a_number(go, name):
+def test_what_is_not_simulated_asks_for_a_number(go):
     run, _ = go
-    with pytest.raises(ConfigError, match=rf"adapt is {name}.*microbatch_tokens=4096"):
-        run(None, f"adapt={name}")
+    with pytest.raises(ConfigError, match=r"adapt is prefix.*microbatch_tokens=4096"):
+        run(None, "adapt=prefix")
 
 
 def test_a_gpu_is_tried_until_it_runs_out(monkeypatch):

@@ -15,22 +15,15 @@ from dpft.config.folder import conf_dir
 from dpft.config.optim import OPTIMIZERS, Optim
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import parse
-from dpft.training.adam_bc import AdamBC
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 from dpft.training.optim import make_optimizer
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
 
-def told(optimizer, *parameters, std=0.2):
-    if isinstance(optimizer, AdamBC):
-        optimizer.deviations = dict.fromkeys(parameters, std)
-    return optimizer
-
-
 def stepped(settings, *gradients, weight=(1.0, 2.0, 2.0)):
     p = nn.Parameter(torch.tensor(weight))
-    optimizer = told(make_optimizer(settings, iter([p])), p)
+    optimizer = make_optimizer(settings, iter([p]))
     for gradient in gradients:
         p.grad = torch.tensor(gradient)
         optimizer.step()
@@ -72,56 +65,6 @@ def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():
     assert moved == pytest.approx(0.1 * first.norm().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("gamma", [None, 1e-3])
-def test_adam_bc_takes_off_the_variance_of_the_noise_that_each_square_had(gamma):
-    """Tang et al. 2023, algorithm 1, from sums over all steps instead of running averages."""
-    generator = torch.Generator().manual_seed(0)
-    p, q = (nn.Parameter(torch.ones(50, dtype=torch.float64)) for _ in range(2))
-    optimizer = AdamBC([p, q], lr=0.1, betas=(0.9, 0.99), gamma=gamma)
-    grads, variances, expected = [], [], torch.ones(2, 50, dtype=torch.float64)
-    for step in range(1, 30):
-        stds = torch.tensor([[0.05 * step], [0.1]], dtype=torch.float64)  # as thresholds move
-        grads.append(torch.randn(2, 50, generator=generator, dtype=torch.float64) * stds + 0.1)
-        variances.append(stds**2)
-        p.grad, q.grad = grads[-1].clone()
-        optimizer.deviations = dict(zip((p, q), stds.flatten().tolist(), strict=True))
-        optimizer.step()
-
-        def average(values, beta):
-            weights = [beta ** (len(values) - 1 - s) for s in range(len(values))]
-            return sum(w * x for w, x in zip(weights, values, strict=True)) / sum(weights)
-
-        phi = average(variances, 0.99)
-        floor = 0.1 * phi if gamma is None else torch.tensor(gamma, dtype=torch.float64)
-        second = (average([g**2 for g in grads], 0.99) - phi).maximum(floor)
-        expected -= 0.1 * average(grads, 0.9) / second.sqrt()
-        torch.testing.assert_close(torch.stack([p, q]), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("deviations", [(), (0.0,)])
-def test_adam_bc_does_not_guess_the_noise(deviations):
-    p = nn.Parameter(torch.ones(3))
-    optimizer = make_optimizer(dataclasses.replace(OPTIM, name="adam_bc"), iter([p]))
-    optimizer.deviations = dict(zip([p], deviations, strict=False))
-    p.grad = torch.ones(3)
-    with pytest.raises(ValueError, match=r"shape \(3,\) has standard deviation 0.0; expected"):
-        optimizer.step()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["optim=adam_bc", "clip=none"], "optim=adam_bc with clip=none: there is no noise"),
-        (["optim=adam_bc", "adapt=rgp"], "optim=adam_bc with adapt=rgp: noise is on the carriers"),
-        (["optim=adam", "+optim.adam_gamma=1e-8"], "no effect on optim=adam; type optim=adam_bc"),
-        (["optim=adam_bc", "+optim.adam_epsilon=1e-6"], "no effect on optim=adam_bc"),
-    ],
-)
-def test_adam_bc_where_it_means_nothing_is_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        parse(compose(["task=e2e", "eps=3", *settings]))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_resumed_optimizer_goes_on_as_it_was(name):
     momentum = 0.9 if name == "sgd" else 0.0
@@ -130,7 +73,7 @@ def test_a_resumed_optimizer_goes_on_as_it_was(name):
     whole, _ = stepped(settings, *gradients)
     half, optimizer = stepped(settings, *gradients[:2])
     p = nn.Parameter(half.clone())
-    resumed = told(make_optimizer(settings, iter([p])), p)
+    resumed = make_optimizer(settings, iter([p]))
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     p.grad = torch.tensor(gradients[2])
     resumed.step()
@@ -141,7 +84,7 @@ def test_a_resumed_optimizer_goes_on_as_it_was(name):
 def test_a_frozen_weight_with_a_gradient_moves(name):
     """RGP's matrices are frozen for autograd and given a gradient all the same."""
     p = nn.Parameter(torch.ones(3), requires_grad=False)
-    optimizer = told(make_optimizer(dataclasses.replace(OPTIM, name=name), iter([p])), p)
+    optimizer = make_optimizer(dataclasses.replace(OPTIM, name=name), iter([p]))
     p.grad = torch.ones(3)
     optimizer.step()
     assert (p < 1).all()

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli.again import words_on
 from dpft.cli.app import app
 from dpft.cli.quality import _decoded_otherwise, _scored_otherwise, _tell
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.pages.quality import cells, written_as
+from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
 from dpft.training.quality import Generated, downstream, nearness, overlaps, shapes
 from dpft.training.quality.distance import encoder, mmd, unit_rows
+from dpft.training.quality.new_run import words_on
 from dpft.training.quality.words import distinct, found_in, runs, words
 from dpft.training.run import run_experiment
 
@@ -151,8 +152,7 @@ def test_generated_conversations_are_read_back(story):
     assert "one user" in said
     checked = invoke("data", "check", "chat", f"task.train_file={file}")
     assert f"chat train: {len(turns)} records" in checked.output
-    assert "task.train_on=all" in said
-    assert f"task.synthetic={file} " in said
+    assert f"task.synthetic={file} clip=none" in said
 
 
 def test_private_figures_lie_in_private_and_are_shown_on_request(story):
@@ -314,6 +314,36 @@ def test_the_new_run_decodes_as_the_first_did(tmp_path, typed, others, same):
     again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, others)))
     assert (again.decode == run.decode) == same
     assert again.decode.split == run.decode.split
+
+
+def test_the_new_run_is_tested_on_the_same_data(tmp_path):
+    typed = [
+        "task=text2text",
+        f'task.train_file="{tmp_path}/my rows.jsonl"',
+        "task.test_share=0.2",
+        'task.source_column="1"',
+        'task.before="say \\"x, y\\": "',
+        "task.limit_train=5",
+        "model=gpt2",
+        "model.path=here/gpt2",
+        "optim.batch_size=12",
+    ]
+    run = parse(compose(typed))
+    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270, [])))
+    changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
+    assert again.task == {**run.task, **changed}
+    assert again.task["before"] == 'say "x, y": '
+    assert again.model == run.model
+    assert (again.optim.batch_size, again.clip.private) == (64, False)
+
+
+def test_the_new_run_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
+    users = ["task.unit=user", "task.user_column=author", "task.records_per_user=3"]
+    run = parse(compose([*OWN, "task.test_share=0.2", *users]))
+    again = parse(compose(words_on(run, tmp_path / "b.jsonl", 5000, []))).task
+    assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
+    assert again["records_per_user"] == 8
+    load_task(again)
 
 
 def test_texts_for_labels_train_a_classifier_of_the_same_data(tmp_path):

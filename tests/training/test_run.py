@@ -380,7 +380,7 @@ def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
 
 
 def test_batches_of_one_size_are_labelled_everywhere(tmp_path, quick_scores):
-    settings = ("sampling=truncated_poisson", "optim=adam_bc", "name=cut", "privacy.max_batch=20")
+    settings = ("sampling=truncated_poisson", "name=cut", "privacy.max_batch=20")
     outcome = run_experiment(parse(config(tmp_path, *settings)))
     record, steps = outcome.record, outcome.record["training"]["steps"]
     assert record["mechanism"]["max_batch"] == 20

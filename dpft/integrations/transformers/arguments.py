@@ -19,7 +19,7 @@ TESTED = 5
 """The major version of transformers whose Trainer this is written for."""
 
 # Arguments of `make_clipper` that have others here.
-_NOT_CLIPPING = frozenset({"model", "style", "threshold", "cohort", "loss_scale"})
+_NOT_CLIPPING = frozenset({"model", "style", "threshold", "cohort"})
 
 # What stays on this machine: losses may go there if they are asked for.
 _LOCAL = frozenset({"tensorboard"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,6 @@ from torch.autograd.graph import GradientEdge, Node
 from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.automatic import Recomputation
-from dpft.privacy.clipping.scaling import unscaled
 from dpft.privacy.clipping.sites import Site, check_joins
 
 _BUILT_IN = "dpft.privacy."  # where the rules and uses are that dpft tests
@@ -161,9 +159,7 @@ class Captured(NamedTuple):
     hidden: Collection[str]
 
 
-def uses_of(
-    call: Call, g: Tensor, batch: int, rows: int = 1, scale: float = 1.0
-) -> list[tuple[str, Use]]:
+def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
     """What one call adds to the gradients of its parameters, by their canonical names.
 
     Under autocast a layer multiplies in half precision: norms and sums are computed from the input
@@ -173,16 +169,14 @@ def uses_of(
 
     Args:
         call: the call.
-        g: its output gradient, of losses times ``scale``.
+        g: its output gradient.
         batch: ``B``.
         rows: of the model's batch for each record.
-        scale: of the losses (`scaling`), which the uses are without.
     """
     check_rows(call, batch * rows, g)
     if call.automatic is not None:
-        automatic = replace(call.automatic, scale=scale)
-        return automatic.uses(call.site.names, call.inputs(), g, batch)
-    a, g = rule_inputs(call, g, batch, rows, scale)
+        return call.automatic.uses(call.site.names, call.inputs(), g, batch)
+    a, g = rule_inputs(call, g, batch, rows)
     names = call.site.names
     uses = call.site.rule.uses(call.site.module, a, g)
     if uses.keys() != names.keys():
@@ -208,18 +202,15 @@ def is_built_in(rule: Rule) -> bool:
     return type(rule).__module__.startswith(_BUILT_IN)
 
 
-def rule_inputs(
-    call: Call, g: Tensor, batch: int, rows: int, scale: float
-) -> tuple[Tensor | None, Tensor]:
+def rule_inputs(call: Call, g: Tensor, batch: int, rows: int) -> tuple[Tensor | None, Tensor]:
     """The layer's input and its output's gradient as its rule takes them, `B` records each."""
     a = call.input()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
-    keeps = g.dtype == torch.bfloat16 and scale == 1 and call.site.rule.keeps_halves
+    keeps = g.dtype == torch.bfloat16 and call.site.rule.keeps_halves
     if g.dtype.itemsize < 4 and not keeps:
-        g = g.float() if scale == 1 else g
+        g = g.float()
         a = a.float() if a is not None and a.is_floating_point() else a
-    g = unscaled(g, scale)
     check_joins(call.site, rows)
     if rows > 1:
         g = g.unflatten(0, (batch, rows))

@@ -27,12 +27,7 @@ from dpft.privacy.clipping.rows import RecordRows, takes_rows
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
-from dpft.privacy.clipping.rules.shared import (
-    Change,
-    PositionsRule,
-    for_records,
-    soft_prompts,
-)
+from dpft.privacy.clipping.rules.shared import Change, PositionsRule, for_records
 from dpft.privacy.clipping.sites import Site
 from dpft.privacy.clipping.taps import Token, tap
 
@@ -86,7 +81,6 @@ class Capture:
         self._in_backward = False
         self._packed = False
         self._handles: list[Any] = []
-        self._prompted: list[nn.Module] = []
         self._sharded = sharded
         self._leaves: dict[str, dict[str, Tensor]] = {}
         self._rows = RecordRows()
@@ -288,9 +282,6 @@ class Capture:
         }
         after: list[Callable[[], Any]] = []
         for name, module in model.named_modules():
-            if give_prompt := soft_prompts(module):
-                self._prompted.append(module)
-                vars(module)["get_prompt"] = give_prompt
             trained = any(id(p) in self._frames.names for p in module.parameters())
             site = layers.get(id(module))
             if trained and (change := for_records(module)):
@@ -584,7 +575,4 @@ class Capture:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for module in self._prompted:
-            vars(module).pop("get_prompt", None)
-        self._prompted.clear()
         self.calls.clear()

@@ -26,7 +26,6 @@ from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group, find_blocks
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
-from dpft.privacy.clipping.scaling import check_scale
 from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision, waits
@@ -64,8 +63,6 @@ class Clipper:
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
-        loss_scale: what losses are multiplied with before a backward. Norms and sums are without it
-            (`scaling`).
         checker: of each batch, before its sums are formed.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
@@ -95,14 +92,12 @@ class Clipper:
         rules: Mapping[str, Rule],
         adaptive: Quantiles | None = None,
         cohort: Cohort | None = None,
-        loss_scale: float = 1.0,
     ) -> None:
         self.plan = plan
         self.parameters = MappingProxyType(dict(parameters))
         self.groups = tuple(groups)
         self.adaptive = adaptive
         self.cohort = cohort
-        self.loss_scale = check_scale(loss_scale)
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
@@ -117,9 +112,7 @@ class Clipper:
         self._model = model
         self._capture = Capture(model, sites, clipped, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
-        self.checker = Checker(
-            self._capture, self._guard, self.parameters, self.groups, cohort, self.loss_scale
-        )
+        self.checker = Checker(self._capture, self._guard, self.parameters, self.groups, cohort)
         self._set([group.threshold for group in self.groups])
 
     @property
@@ -200,15 +193,7 @@ class Clipper:
         Args:
             part: without hooks of this clipper: close it first.
             groups: of the part's trained parameters.
-
-        Raises:
-            UnsupportedLayerError: where losses are scaled.
         """
-        if self.loss_scale != 1:
-            raise UnsupportedLayerError(
-                f"loss_scale is {self.loss_scale:g} for a part of a model, whose losses are made "
-                "of another part's gradients; expected 1"
-            )
         parameters = {name: p for name, p in part.named_parameters() if p.requires_grad}
         return Clipper(
             part,
@@ -292,7 +277,7 @@ class Clipper:
             some = bool(real.any()) or (self._sharded and len(losses) > 0)
             losses = _silenced(losses, real)
         if some and not self.private:
-            self._add_unclipped(losses)
+            losses.sum().backward()
         elif some:
             if not captured.calls:
                 raise UnsupportedLayerError(
@@ -301,7 +286,7 @@ class Clipper:
                     "layers to read what is trained (torch's spectral_norm does not)"
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(self._scaled(losses), captured, rows, real)
+                self._clip(losses, captured, rows, real)
         self._keep_real(real)
         for parameter in self.parameters.values():
             if parameter.grad is None:
@@ -345,7 +330,7 @@ class Clipper:
             real = real.to(losses.device)
             losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            self.checker.ahead(self._scaled(losses), captured, rows, real)
+            self.checker.ahead(losses, captured, rows, real)
 
     def take(self) -> Captured:
         """The forwards since the last time, for `start`; forgotten here."""
@@ -463,19 +448,6 @@ class Clipper:
             for name in group.parameters
         ]
 
-    def _scaled(self, losses: Tensor) -> Tensor:
-        return losses if self.loss_scale == 1 else losses * self.loss_scale
-
-    def _add_unclipped(self, losses: Tensor) -> None:
-        """Add the gradient of the summed losses to ``.grad``, by autograd."""
-        sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-        if self.loss_scale != 1 and sums:  # to the gradient that is added, without a copy
-            torch._foreach_mul_(sums, self.loss_scale)
-        self._scaled(losses).sum().backward()
-        if self.loss_scale != 1:
-            sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-            torch._foreach_mul_(sums, 1 / self.loss_scale)
-
     def _count(self) -> None:
         """Add the last norms to `below`."""
         usable = self.factors > 0
@@ -534,7 +506,6 @@ class Clipper:
             self.cohort,
             arrived,
             self.careful or arrived is not None,  # stages of a pipeline wait for each other
-            self.loss_scale,
         )
 
     @property

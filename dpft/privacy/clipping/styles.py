@@ -34,7 +34,6 @@ def make_clipper(
     adaptive: Quantiles | None = None,
     rules: Mapping[str, Rule] | None = None,
     cohort: Cohort | None = None,
-    loss_scale: float = 1.0,
 ) -> Clipper:
     """Attach a clipper to ``model``.
 
@@ -60,8 +59,6 @@ def make_clipper(
         rules: rules for further layer types, by qualified class name; they come before `RULES`.
         cohort: the processes that train this model together, each on a copy of its own; None: this
             one alone.
-        loss_scale: what losses are multiplied with before a backward, for layers in float16: a
-            power of two. Thresholds, norms and sums are those of the losses without it.
 
     Returns:
         An object with ``backward(losses)`` and ``norms``.
@@ -94,9 +91,7 @@ def make_clipper(
     if plan == "none":
         if cohort is not None:
             check_single_process(model, cohort)
-        return Clipper(
-            model, plan, parameters, (), function, {}, cohort=cohort, loss_scale=loss_scale
-        )
+        return Clipper(model, plan, parameters, (), function, {}, cohort=cohort)
     check_single_process(model, cohort)
     refuse_compiled(model)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
@@ -142,5 +137,4 @@ def make_clipper(
         {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
         adaptive,
         cohort,
-        loss_scale,
     )

@@ -17,7 +17,7 @@ from dpft.report.terminal import clock
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure, standard_error
+from dpft.tasks.metrics.shown import figure
 
 # Names and values; a value of None has no row.
 Rows = list[tuple[str, Any]]
@@ -81,13 +81,11 @@ def scores(run: Gathered) -> dict[str, Any]:
     record = run.record or {}
     sections = record.get("scores") or {}
     constants = any(scored.get("baselines") for scored in sections.values())
-    errors = any(scored.get("standard_errors") for scored in sections.values())
     rows = [
         (
             split,
             metric,
             figure(metric, value, scored.get("signature"), none="not computed"),
-            *([standard_error(metric, scored, before="") or "-"] if errors else []),
             *([_constant(scored, metric)] if constants else []),
             f"{scored.get('examples', 0):,}",
         )
@@ -97,7 +95,6 @@ def scores(run: Gathered) -> dict[str, Any]:
     return {
         "head": (
             *("split", "metric", "score"),
-            *(["standard error"] if errors else []),
             *(["most frequent class everywhere"] if constants else []),
             "examples",
         ),
@@ -173,7 +170,6 @@ def brief_scores(run: Gathered) -> str:
     for split, scored in ((run.record or {}).get("scores") or {}).items():
         figures = ", ".join(
             f"{metric} {figure(metric, value, scored.get('signature'), none='not computed')}"
-            f"{standard_error(metric, scored)}"
             for metric, value in scored["metrics"].items()
         )
         said.append(f"{split} ({scored.get('examples', 0):,} examples): {figures}")

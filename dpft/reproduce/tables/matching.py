@@ -62,8 +62,6 @@ def match_key(config: Mapping[str, Any]) -> str:
             groups["privacy"]["epsilon"] = None
     if config.get("precision", "float32") != "float32":
         groups["precision"] = config["precision"]
-    if config.get("precision") == "float16":
-        groups["loss_scale"] = config["loss_scale"]
     audit = audit_of(config)
     if audit.active:
         groups["audit"] = asdict(audit)

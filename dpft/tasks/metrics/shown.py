@@ -5,7 +5,6 @@ The scorer of E2E gives them from 0 to 1, and records keep what a scorer gave.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 HUNDRED = ("BLEU", "ROUGE_L")
@@ -30,12 +29,6 @@ def figure(metric: str, value: float | None, signature: Any, none: str = "-") ->
         return none
     digits = 2 if _is_fraction(metric, signature) else 4
     return f"{shown(metric, value, signature):.{digits}f}"
-
-
-def standard_error(metric: str, section: Mapping[str, Any], before: str = " ± ") -> str:
-    """Of a score, as text behind it; empty where its section of the record has none."""
-    value = (section.get("standard_errors") or {}).get(metric)
-    return "" if value is None else f"{before}{value:.4f}"
 
 
 def _is_fraction(metric: str, signature: Any) -> bool:

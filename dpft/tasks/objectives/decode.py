@@ -20,8 +20,6 @@ from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating
 
 if TYPE_CHECKING:
-    from transformers.generation.streamers import BaseStreamer
-
     from dpft.parallel.cohort import TrainingCohort
 
 # Prompts end in the end token, which is the padding token too; where a batch needs no padding,
@@ -57,7 +55,6 @@ def decode(
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
     cohort: TrainingCohort | None = None,
-    streamer: BaseStreamer | None = None,
 ) -> list[Written]:
     """One generated text for each prompt, in the prompts' order.
 
@@ -66,8 +63,7 @@ def decode(
     does not matter: those of one batch may all write equally much. Each batch is sampled from a
     seed of its own, and so the same by whichever process of ``cohort``. What the model's own files
     say about decoding is not read, but for the token that a decoder with an encoder begins with.
-    The model is left in training mode if it was. A ``streamer`` is given the tokens of a single
-    prompt's text as they are written, without beams.
+    The model is left in training mode if it was.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
@@ -98,7 +94,6 @@ def decode(
             eos_token_id=end,
             pad_token_id=padding,
             **({"decoder_start_token_id": start} if encoder else {}),
-            **({} if streamer is None else {"streamer": streamer}),
         )[:, 1 if encoder else width :]
         # What is short may be padded with end tokens too: a row without any is one that had none.
         finished = (output == end).any(1).tolist()

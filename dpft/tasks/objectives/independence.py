@@ -218,7 +218,7 @@ class _Passes:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return None  # training will say so, or take smaller pieces
+            return None  # training will say so
 
     def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
         """Of the parameters that are clipped here, by name."""

@@ -50,7 +50,7 @@ def kept(*roots: object) -> Counter[tuple[str, str, object]]:
         seen[id(value)] = value
         kind = type(value).__name__
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            value = torch.from_numpy(np.ascontiguousarray(value))
+            value = torch.tensor(value)  # a copy: an array may be read-only
         if isinstance(value, Tensor):
             found[holder, kind, (tuple(value.shape), *bit_sums(value).tolist())] += 1
         elif isinstance(value, types.FunctionType) and not _of_library(value):

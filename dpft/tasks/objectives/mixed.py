@@ -1,8 +1,4 @@
-"""Losses in mixed precision: products in half precision, everything that is summed in float32.
-
-bfloat16 has the range of float32. In float16 small gradients vanish unless the loss is scaled
-before the backward, which is the clipper's to do and to undo (`dpft.privacy.clipping.scaling`).
-"""
+"""Losses in mixed precision: products in bfloat16, everything that is summed in float32."""
 
 from __future__ import annotations
 
@@ -20,11 +16,8 @@ if TYPE_CHECKING:
     from dpft.privacy import Clipper
 
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
 class Mixed:
-    """The losses of an objective, computed under autocast.
+    """The losses of an objective, computed under autocast in bfloat16.
 
     Weights, losses, norms, clipped sums and noise are float32. The gradients that are clipped are
     those of the losses as they were computed. How they are rounded depends on the shapes they are
@@ -34,12 +27,10 @@ class Mixed:
 
     Args:
         objective: whose losses they are.
-        precision: ``bfloat16`` or ``float16``.
     """
 
-    def __init__(self, objective: Losses, precision: str = "bfloat16") -> None:
+    def __init__(self, objective: Losses) -> None:
         self._objective = objective
-        self._dtype = _DTYPES[precision]
 
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         return self._objective.collate(examples, widths)
@@ -54,22 +45,10 @@ class Mixed:
         return self._objective.blank()
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per row, ``(B,)`` in float32.
-
-        Raises:
-            ModelError: if the model computes with numbers that float16 does not have.
-        """
+        """One loss per row, ``(B,)`` in float32."""
         device = next(iter(batch.tensors.values())).device
-        try:
-            with torch.autocast(device.type, dtype=self._dtype):
-                return self._objective.losses(model, batch).float()
-        except RuntimeError as error:
-            if "without overflow" not in str(error):
-                raise
-            raise ModelError(
-                f"{type(model).__name__} computes with a number that precision=float16 does not "
-                f"have ({error}); type precision=bfloat16 or precision=float32"
-            ) from error
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            return self._objective.losses(model, batch).float()
 
 
 def check_blank(
@@ -97,17 +76,12 @@ def check_blank(
         what = not_finite_on_a_blank(trained, model, parameters)
     if what is None:
         return
-    said = f"{type(model).__name__} has no finite {what} for an empty record"
-    if precision == "float16":
-        raise ModelError(
-            f"{said}: its numbers go beyond 65504, the largest of float16; type "
-            "precision=bfloat16 or precision=float32"
-        )
     other = "" if precision == "float32" else ", or type precision=float32"
     raise ModelError(
-        f"{said}, so it would learn from none: its weights are no numbers, or its attention makes "
-        "none of padding, as some kernels of some GPUs do; expected a model that computes numbers "
-        f"beside padding: use another model or another version of torch{other}"
+        f"{type(model).__name__} has no finite {what} for an empty record, so it would learn from "
+        "none: its weights are no numbers, or its attention makes none of padding, as some kernels "
+        "of some GPUs do; expected a model that computes numbers beside padding: use another model "
+        f"or another version of torch{other}"
     )
 
 
@@ -124,5 +98,5 @@ def check_supported(precision: str, device: torch.device) -> None:
     ):
         raise ConfigError(
             f"precision is bfloat16, which {torch.cuda.get_device_name(device)} has no arithmetic "
-            "for; type precision=float16 or precision=float32"
+            "for; type precision=float32"
         )

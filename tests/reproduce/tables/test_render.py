@@ -143,9 +143,7 @@ def test_overrides_are_told_without_folders(tmp_path):
     assert "/home" not in text
 
 
-@pytest.mark.parametrize(
-    "word", ["cache=off", "out_of_memory=halve", "parallel=fsdp", "parallel.shards=2", "device=cpu"]
-)
+@pytest.mark.parametrize("word", ["cache=off", "parallel=fsdp", "parallel.shards=2", "device=cpu"])
 def test_how_a_machine_runs_it_is_no_override_of_the_table(filled, word):
     altered = replace(filled, plan=replace(filled.plan, extra=("optim.lr=1", word)))
     assert shown_extra(altered) == "optim.lr=1"

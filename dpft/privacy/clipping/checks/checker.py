@@ -31,7 +31,6 @@ class Checker:
         parameters: the trainable ones by name.
         groups: of these.
         cohort: the processes whose sums are added up; None: this one alone.
-        loss_scale: what losses are multiplied with before a backward.
 
     Attributes:
         schedule: when rules are compared.
@@ -44,7 +43,6 @@ class Checker:
         parameters: Mapping[str, nn.Parameter],
         groups: Sequence[Group],
         cohort: Cohort | None,
-        loss_scale: float,
     ) -> None:
         self._capture = capture
         self._guard = guard
@@ -52,7 +50,6 @@ class Checker:
         self._groups = groups
         # Where parameters are sharded the ranks go through a backward together, or not at all.
         self._together = cohort if cohort is not None and cohort.sharded else None
-        self._loss_scale = loss_scale
         self.reset()
 
     def reset(self) -> None:
@@ -85,7 +82,7 @@ class Checker:
         """The structure of the losses' graph, once it and the rules were checked.
 
         Args:
-            losses: multiplied with the scale, ``(B,)``.
+            losses: ``(B,)``.
             captured: of their forward.
             rows: see `Clipper.backward`.
             real: the same.
@@ -113,7 +110,7 @@ class Checker:
             ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
         if due or permuting:
             turn = self.schedule.batches
-            check_order(self._capture, losses, structure, leaves, rows, turn, self._loss_scale)
+            check_order(self._capture, losses, structure, leaves, rows, turn)
         if due:
             if ahead is not None:  # None where the check was due on another rank
                 self.schedule.checked(*ahead)
@@ -167,7 +164,6 @@ class Checker:
             real,
             turn=self.schedule.batches,
             retain_graph=retain_graph,
-            scale=self._loss_scale,
         )
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:

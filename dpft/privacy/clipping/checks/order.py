@@ -21,7 +21,6 @@ from dpft.privacy.clipping.capture import Capture, Listener
 from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.rules import UnsupportedLayerError
-from dpft.privacy.clipping.scaling import QUANTUM
 
 # Factors of a record's loss: powers of two, which scale a gradient without rounding it, and of at
 # most 1, so that none overflows.
@@ -67,7 +66,6 @@ def check_order(
     parameters: Mapping[str, Tensor],
     rows: int,
     turn: int,
-    scale: float = 1.0,
 ) -> None:
     """Check that each layer's rows are the records of the losses, in their order.
 
@@ -82,14 +80,11 @@ def check_order(
         parameters: the trainable parameters.
         rows: of the model's batch for each loss.
         turn: see `factors_of`.
-        scale: of the losses (`scaling`).
 
     Raises:
         UnsupportedLayerError: if a row is not its record's.
     """
-    # Smaller factors leave less above what vanishes in float16, and layers multiply what is lost.
-    quantum = 16 * QUANTUM if scale > 1 else 0.0
-    order = Reweighted(3e-2 if structure.halved else 1e-3, sums=True, quantum=quantum)
+    order = Reweighted(3e-2 if structure.halved else 1e-3, sums=True)
     batch = len(losses)
 
     def backward(weighted: Tensor, listener: Listener) -> None:

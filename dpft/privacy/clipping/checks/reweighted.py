@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -25,16 +23,14 @@ class Reweighted:
         sums: whether sums over parts of a row are compared beside its norm. They are linear: of
             another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
             ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
-        quantum: by which each number of a row may be off, however small it is.
     """
 
     # What rounding may change as a share of a row's norm at the call where it is largest: what is
     # zero but for rounding, as behind a softmax, is other rounding then.
     _ANYWHERE = 1e-5
 
-    def __init__(self, share: float = 1e-2, sums: bool = False, quantum: float = 0.0) -> None:
+    def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
         self._share = share
-        self._quantum = quantum
         self._sums = sums
         self._seen: dict[int, Tensor] = {}
         self._scales = self._allowed = torch.empty(0)
@@ -62,7 +58,6 @@ class Reweighted:
         expected = numbers * self._scales.to(numbers)[:, None]
         norms = expected[:, 0]
         allowed = self._share * norms + self._allowed.to(numbers)
-        allowed += self._quantum * math.sqrt(g.numel() / len(g))
         excess = (self._numbers(g) - expected).abs().amax(1) - allowed
         # A record whose loss is not finite is dropped, wherever its rows are.
         self._excess.append(excess.masked_fill(~norms.isfinite(), -1.0).max())

@@ -17,15 +17,11 @@ from dpft.privacy.clipping.checks.order import each_gradient, factors_of
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
-from dpft.privacy.clipping.scaling import QUANTUM, unscaled
 from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.precision import full_precision
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
-
-# By how much losses are scaled less for a comparison than for their sum.
-_HEADROOM = 64.0
 
 Uses = Sequence[tuple[str, Use]]
 
@@ -74,7 +70,6 @@ def check_rules(
     *,
     turn: int,
     retain_graph: bool,
-    scale: float = 1.0,
 ) -> Verified:
     """Compare the rules' sums with autograd's gradients; nothing is clipped yet.
 
@@ -96,7 +91,6 @@ def check_rules(
         real: which losses are of records, bool ``(B,)``; None: all.
         turn: see `dpft.privacy.clipping.checks.order.factors_of`.
         retain_graph: whether another backward is to come.
-        scale: of the losses (`scaling`).
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
@@ -106,11 +100,6 @@ def check_rules(
     usable = losses.detach().isfinite()
     usable = usable if real is None else usable & real.to(usable.device)
     factors = factors_of(batch, turn).to(losses.device, losses.dtype)
-    quantum = QUANTUM if scale > 1 else 0.0
-    if scale > 1:
-        # Autograd rounds its sum over the records to float16 too, and it overflows before they do.
-        lower = min(scale, _HEADROOM)
-        factors, scale = factors / lower, scale / lower
     weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
     named = [group.parameters for group in groups]
     sums = RuleSums(parameters, structure.reached, named, batch)
@@ -120,23 +109,19 @@ def check_rules(
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
-        uses = uses_of(call, g, batch, rows, scale)
-        plain, share = call.automatic is None and scale == 1, 3e-2 if halved else 1e-3
+        uses, share = uses_of(call, g, batch, rows), 3e-2 if halved else 1e-3
+        plain = call.automatic is None
         if plain and _agrees_on_finite(capture, call, g, batch, rows, uses, share):
             sums.alone.update(call.site.names.values())
-        if call.automatic is None and not is_built_in(call.site.rule):
-            picked = records_to_check(batch, real)
-            _check_apart(call, g, batch, rows, uses, picked, halved, scale)
+        if plain and not is_built_in(call.site.rule):
+            _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
         for name, use in uses:
             sums.add(name, use, size, halved)
         call.let_go()
 
-    def complete(name: str, gradient: Tensor) -> None:
-        sums.complete(name, unscaled(gradient, scale))
-
     # A compiled block tells its gradients by tokens, which no way to a parameter goes through.
     tokens = structure.other_leaves if capture.compiled else ()
-    with each_gradient(parameters, complete), capture.listening(listen), full_precision():
+    with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
             weighted,
             [*parameters.values(), *tokens],
@@ -145,7 +130,7 @@ def check_rules(
         )
     eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
     tolerances = (3e-2, 3e-4) if halved else (1e-3, 100 * eps)
-    verified = sums.verify(*tolerances, quantum / scale)
+    verified = sums.verify(*tolerances)
     for name, version in _versions(parameters).items():
         if version != before[name]:
             raise UnsupportedLayerError(
@@ -164,7 +149,7 @@ def _agrees_on_finite(
     The gradient of the whole batch is not finite then, whatever factor the others have. So the
     layer is run again on the finite ones. Returns whether that was needed and possible.
     """
-    a, g = rule_inputs(call, g, batch, rows, 1.0)
+    a, g = rule_inputs(call, g, batch, rows)
     parts = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
     index = torch.stack(parts).all(0).nonzero().flatten()
     module, names = call.site.module, call.site.names
@@ -199,21 +184,14 @@ def _agrees_on_finite(
 
 
 def _check_apart(
-    call: Call,
-    g: Tensor,
-    batch: int,
-    rows: int,
-    uses: Uses,
-    records: Tensor,
-    halved: bool,
-    scale: float,
+    call: Call, g: Tensor, batch: int, rows: int, uses: Uses, records: Tensor, halved: bool
 ) -> None:
     """Check that a rule gives a record the same gradient by itself as among others.
 
     Raises:
         UnsupportedLayerError: naming the parameter where it does not.
     """
-    a, g = rule_inputs(call, g, batch, rows, scale)
+    a, g = rule_inputs(call, g, batch, rows)
     tolerance = 3e-2 if halved else 1e-3
     names = call.site.names
     for record in records.to(g.device).unbind():
@@ -308,7 +286,7 @@ class RuleSums:
         self._theirs[name] = gradient
         self._compare(name)
 
-    def verify(self, tolerance: float, rounding: float, quantum: float = 0.0) -> Verified:
+    def verify(self, tolerance: float, rounding: float) -> Verified:
         """What the comparison has shown.
 
         Args:
@@ -316,7 +294,6 @@ class RuleSums:
                 the records had together before they cancelled, where `add` took in half
                 precision.
             rounding: of the largest gradient, what arithmetic may leave of one that is zero.
-            quantum: by which each number of a gradient may be off, however small it is.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
@@ -344,7 +321,6 @@ class RuleSums:
             terms = terms if math.isfinite(terms) else 0.0
             allowed = tolerance * max(norms[name], terms)
             allowed += 1e-2 * tolerance * of_group[name] + rounding * largest
-            allowed += quantum * math.sqrt(self._parameters[name].numel())
             difference = apart[name]
             if not difference <= allowed:
                 raise UnsupportedLayerError(
@@ -354,10 +330,7 @@ class RuleSums:
                     "place, or the losses are not in the order of the input's rows"
                 )
         conclusive = all(
-            norms[name]
-            > 0.1 * tolerance * of_group[name]
-            + 10 * rounding * largest
-            + 10 * quantum * math.sqrt(self._parameters[name].numel())
+            norms[name] > 0.1 * tolerance * of_group[name] + 10 * rounding * largest
             for name in taking_part
             if name in finite
         )

@@ -91,7 +91,6 @@ class ClippingBatch:
         cohort: where parameters are sharded, who is given the sums.
         arrived: calls with their output gradients, where a backward was already; None: `backward`
             is one.
-        scale: of the losses (`scaling`), which norms and sums are without.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.
 
@@ -115,7 +114,6 @@ class ClippingBatch:
         cohort: Cohort | None = None,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
         careful: bool = True,
-        scale: float = 1.0,
     ) -> None:
         self.capture = capture
         self.guard = guard
@@ -128,7 +126,6 @@ class ClippingBatch:
         self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
         self.forms: dict[str, str] = {}
         self.careful = careful
-        self.scale = scale
         self._clip = clip
         self._arrived = arrived
         self._cohort = cohort if cohort is not None and cohort.sharded else None
@@ -174,7 +171,7 @@ class ClippingBatch:
             call.hold()
             if observe is not None:
                 observe(call, g)
-            added = uses_of(call, g, self.size, self.rows, self.scale)
+            added = uses_of(call, g, self.size, self.rows)
             if keep_graph:
                 call.let_go()
             else:

@@ -65,18 +65,17 @@ class TwoBackwards:
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
         Where others' hooks stand at a layer, autograd's gradient may be another one than that of
-        the norms. Where parameters are sharded, autograd has no place for the sum; where losses are
-        scaled, it would scale the sum. Where all norms are of gradients that were held (biases
-        alone, say), nothing bounds what autograd, which adds up in another order, may leave where
-        positions cancel. In these cases the backward is of ``sum_i L_i`` again, and the sums are
-        formed from ``a`` and ``g``.
+        the norms. Where parameters are sharded, autograd has no place for the sum. Where all norms
+        are of gradients that were held (biases alone, say), nothing bounds what autograd, which
+        adds up in another order, may leave where positions cancel. In these cases the backward is
+        of ``sum_i L_i`` again, and the sums are formed from ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
         again = batch.capture.packed
         safely = batch.sharded or batch.structure.halved or batch.capture.hooked or self._held
-        if safely or batch.scale != 1 or dropped:
+        if safely or dropped:
             self._linear.by(torch.ones_like(c).repeat_interleave(batch.rows))
             batch.backward(
                 lambda name, uses: batch.add_sum(name, uses, factors),

@@ -34,7 +34,6 @@ from dpft.privacy.clipping.rules.base import (
 )
 from dpft.privacy.clipping.rules.costs import PIECE
 from dpft.privacy.clipping.rules.uses import DirectUse, squared_rows
-from dpft.privacy.clipping.scaling import unscaled
 
 # Parts of a batch, for which a module with layers inside is computed again one after the other: its
 # activations are held beside those of the whole model.
@@ -108,7 +107,6 @@ class Recomputation:
         records: ``R``, rows of the model's batch.
         precision: a context that has autocast as it was.
         unheard: a context in which layer calls are not captured.
-        scale: of the losses whose output gradients it is given (`scaling`).
     """
 
     rule: AutomaticRule
@@ -121,7 +119,6 @@ class Recomputation:
     records: int
     precision: Callable[[], AbstractContextManager[Any]]
     unheard: Callable[[], AbstractContextManager[None]]
-    scale: float = 1.0
 
     def joined(self, arrived: Mapping[int, Tensor]) -> Tensor:
         """Gradients of the outputs, by their number, as one tensor ``(R, n)``; zeros for others."""
@@ -194,8 +191,7 @@ class Recomputation:
         ]
         if len(formed) > 1:
             formed = [[torch.cat(several) for several in zip(*formed, strict=True)]]
-        # What lies inside the module is in float16 too: the scale goes last.
-        return [unscaled(gradient, self.scale) for gradient in formed[0]]
+        return formed[0]
 
     def alone(self, inputs: Sequence[Tensor], record: int) -> tuple[Tensor, ...]:
         """The outputs of one record, with nothing else in the batch."""

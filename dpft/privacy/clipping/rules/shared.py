@@ -11,7 +11,6 @@ Classes are known by their compiled code, since families have copies of it.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,32 +59,6 @@ def for_records(module: nn.Module) -> Change | None:
     methods = ("forward", "compute_bias", "_relative_position_bucket")
     alike = all(code_of(getattr(cls, m, len)) == code_of(getattr(t5, m)) for m in methods)
     return _relative if alike and getattr(module, "has_relative_attention_bias", False) else None
-
-
-def soft_prompts(module: nn.Module) -> Callable[..., Tensor] | None:
-    """A `get_prompt` for a model of peft with soft prompts, which looks them up for each record.
-
-    peft looks them up once and repeats the result. The same values come of the lookup repeated.
-    None where the module is no such model, or has its own.
-    """
-    peft = sys.modules.get("peft")  # whoever has such a model has imported it
-    if peft is None or not isinstance(module, peft.PeftModel) or "get_prompt" in vars(module):
-        return None
-    original = module.get_prompt
-    if getattr(original, "__func__", None) is not peft.PeftModel.get_prompt:
-        return None
-
-    def get_prompt(batch_size: int, *args: Any, **kwargs: Any) -> Tensor:
-        config: Any = module.active_peft_config
-        if config.inference_mode or config.peft_type not in ("PROMPT_TUNING", "P_TUNING"):
-            given: Tensor = original(batch_size, *args, **kwargs)
-            return given
-        encoder: Any = module.prompt_encoder[module.active_adapter]
-        tokens = module.prompt_tokens[module.active_adapter].to(encoder.embedding.weight.device)
-        found: Tensor = encoder(tokens.expand(batch_size, -1))
-        return found
-
-    return get_prompt
 
 
 def _positions(
