@@ -132,8 +132,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return float(get_epsilon_gaussian(1 / mu, delta))
 
 
-# Within the process alone: what a run states is never read from a file that may have been changed.
-@functools.lru_cache(1024)
 def epsilon_pld(
     *,
     sampling_rate: float,
@@ -151,6 +149,14 @@ def epsilon_pld(
     Raises:
         ValueError: if an argument is outside its range.
     """
+    return _epsilon(sampling_rate, noise_multiplier, steps, delta, overflow)
+
+
+# Within the process alone: what a run states is never read from a file that may have been changed.
+@functools.lru_cache(1024)
+def _epsilon(
+    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, overflow: float
+) -> float | None:
     step = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier}
     step["overflow"] = overflow
     bound = epsilon_rdp(**step, steps=steps, delta=delta)
