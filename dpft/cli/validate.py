@@ -99,14 +99,13 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
 
     doubts = []
     size = known_size(run)
-    if size is None:  # data of one's own
+    mechanism = None if size is None else make_mechanism(run, size)
+    if mechanism is None:  # data of one's own
         doubts.append(_NO_SIZE)
-    else:
-        make_mechanism(run, size)
     if whole:
         from dpft.training.without_weights import check_model
 
-        unchecked = check_model(run, task, size)
+        unchecked = check_model(run, task, mechanism)
         doubts += [] if unchecked is None else [unchecked]
     if run.origin:
         doubts.append(origin_in_words(run.origin))

@@ -14,12 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
-from dpft.privacy.accounting.checks import validate
+from dpft.privacy.accounting.arguments import validate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS, fitting_batch
 from dpft.privacy.thresholds import allocate, sensitivity
 
 if TYPE_CHECKING:
+    from dp_accounting import SelfComposedDpEvent
+
     from dpft.privacy.noise import ClippedSums, GaussianNoise
     from dpft.privacy.sampling import Sampler
 
@@ -171,12 +173,11 @@ class Mechanism:
         accountant: str = "pld",
         sampling: str = "poisson",
         max_batch: int | None = None,
-        **groups: Any,
     ) -> Mechanism:
         """The mechanism with the least noise that spends at most ``target_epsilon``.
 
-        The budget is the whole run's, counts included. Other arguments are the attributes above and
-        the arguments of `over`.
+        The budget is the whole run's, counts included: `over` spreads it over groups. Other
+        arguments are the attributes above.
 
         Raises:
             ValueError: for a budget that is not positive or cannot be reached.
@@ -193,10 +194,9 @@ class Mechanism:
             accountant=accountant,
             overflow=unscaled.overflow,
         )
-        plain = replace(
+        return replace(
             unscaled, noise_multiplier=sigma, target_epsilon=target_epsilon, accountant=accountant
         )
-        return plain.over(thresholds, **groups)
 
     def over(
         self,
@@ -319,6 +319,22 @@ class Mechanism:
                 "expected one per group"
             )
         return allocate(self.allocation, self.noise_multiplier, thresholds, self.dimensions)
+
+    def event(self) -> SelfComposedDpEvent:
+        """All releases, as dp-accounting describes them to any of its accountants.
+
+        Shuffled batches are described as Poisson samples, as they are accounted for. Samples that
+        are cut are those of the larger one of two neighbouring data sets, which has a record more.
+        """
+        import dp_accounting as dp  # takes a third of a second
+
+        rate, noise = self.sampling_rate, self.total_noise_multiplier
+        step: dp.DpEvent = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
+        if self.max_batch is not None:
+            step = dp.TruncatedSubsampledGaussianDpEvent(
+                self.dataset_size + 1, rate, self.max_batch, noise
+            )
+        return dp.SelfComposedDpEvent(step, self.releases)
 
     def epsilons(self, steps: int | None = None) -> dict[str, Any]:
         """Epsilon at `delta` by every accountant after ``steps`` (default: all) steps.

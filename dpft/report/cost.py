@@ -117,12 +117,8 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     selection = record.get("selection")
     if selection is None:
         mechanism = record["mechanism"]
-        return accounting.run_curve(
-            sampling_rate=mechanism["sampling_rate"],
-            noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
-            steps=mechanism["steps"] + mechanism.get("repeated", 0),
-            overflow=mechanism.get("overflow", 0.0),
-        )
+        steps = mechanism["steps"] + mechanism.get("repeated", 0)
+        return accounting.run_curve(**accounting.spent(mechanism), steps=steps)
     trials = accounting.Trials(float(selection["mean"]), float(selection["shape"]))
     return trials.cost(
         accounting.at_most([accounting.run_curve(**spent) for spent in selection["mechanisms"]])

@@ -187,15 +187,11 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
         return
     import numpy as np  # and the accountant, which not every reader of a run needs
 
-    from dpft.privacy.accounting import rdp_curve
+    from dpft.privacy.accounting import rdp_curve, spent
 
     try:
         delta = float(mechanism["delta"])
-        curve = rdp_curve(
-            sampling_rate=mechanism["sampling_rate"],
-            noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
-            overflow=mechanism.get("overflow", 0.0),
-        )
+        curve = rdp_curve(**spent(mechanism))
     except (TypeError, ValueError) as error:
         raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
     for start in range(0, len(stated), _AT_ONCE):

@@ -20,7 +20,7 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.untouched import Untouched
 from dpft.tasks.base import Task
-from dpft.training.mechanisms import attach_clipper, make_mechanism
+from dpft.training.mechanisms import attach_clipper, over_groups
 
 if TYPE_CHECKING:
     from dpft.parallel.pipelined_sums import PipelinedSums
@@ -61,14 +61,18 @@ class TrainingParts:
 
 
 def assemble(
-    run: Run, task: Task, size: int, device: torch.device, cohort: TrainingCohort | None = None
+    run: Run,
+    task: Task,
+    mechanism: Mechanism,
+    device: torch.device,
+    cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
-    """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
+    """Load and adapt the model, attach the clipper, and spread the noise over its groups.
 
     Args:
         run: the settings.
         task: says what kind of model it needs.
-        size: how many units of privacy there are.
+        mechanism: of the run, over no groups yet.
         device: where the model goes.
         cohort: the processes that train it together; None: this one.
 
@@ -77,7 +81,7 @@ def assemble(
     """
     cohort = cohort or SingleProcess()
     if isinstance(cohort, Pipelines):
-        return _in_stages(run, task, size, device, cohort)
+        return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
     # Copies are compared, since each has read its own; parts are of what the first has read.
     begun = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
@@ -87,11 +91,11 @@ def assemble(
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several)
-    return TrainingParts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+    return TrainingParts(loaded, begun, clipper, over_groups(mechanism, run.clip, clipper))
 
 
 def _in_stages(
-    run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines
+    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
 ) -> TrainingParts:
     """As `assemble`, where each rank holds some stages of the model, and reads no others."""
     from dpft.parallel.pipelined_sums import held_here, pipelined, stages
@@ -107,7 +111,7 @@ def _in_stages(
         del empty, named
         loaded = _load(run, task, cohort, absent)
         whole = attach_clipper(run.clip, loaded.model.train(), cohort)
-        mechanism = make_mechanism(run, size, whole)
+        mechanism = over_groups(mechanism, run.clip, whole)
         clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpft.config.schema import Run
+from dpft.privacy import Mechanism
 from dpft.tasks.base import Task
 from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance
@@ -19,14 +20,15 @@ from dpft.training.progress import Progress
 class Data:
     """What a task has read: records to train on, the user of each, and what is asked in the end.
 
-    Its ``size`` is the number of units of privacy, an audit's canaries among them.
+    The units of privacy of its ``mechanism``, whose noise is not spread over groups yet, include
+    an audit's canaries.
     """
 
     task: Task
     records: Sequence[Record]
     owners: Sequence[str] | None
     instances: Sequence[Instance]
-    size: int
+    mechanism: Mechanism
 
 
 def read_data(run: Run, task: Task, progress: Progress) -> Data:
@@ -40,7 +42,7 @@ def read_data(run: Run, task: Task, progress: Progress) -> Data:
         task.keep_in(keeping_of(run, progress.warn, progress.say), advance)
         records, owners = task.records("train"), task.owners()
     units = len(records) if owners is None else len(Owners.of(owners).names)
-    make_mechanism(run, units + run.audit.canaries)
+    mechanism = make_mechanism(run, units + run.audit.canaries)
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
-    return Data(task, records, owners, instances, units + run.audit.canaries)
+    return Data(task, records, owners, instances, mechanism)

@@ -129,8 +129,11 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
         raise ConfigError(str(error)) from error
 
 
-def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) -> Mechanism:
-    """The mechanism of a run over ``dataset_size`` training records.
+def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
+    """The mechanism of a run over ``dataset_size`` training records, before any model is loaded.
+
+    It has a single group and fixed thresholds. Its guarantee is that of the run; its noise on the
+    gradients is not that of adaptive thresholds, see `over_groups`.
 
     ``privacy.delta`` defaults to `default_delta`; the number of steps follows from epochs unless
     ``optim.steps`` gives it; the noise follows from the budget unless
@@ -139,9 +142,6 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
     Args:
         run: the settings.
         dataset_size: ``N``.
-        clipper: decides the groups, over which the noise is then spread. Without one, before any
-            model is loaded, the mechanism has a single group and fixed thresholds: its guarantee
-            is that of the run, its noise on the gradients that of adaptive thresholds is not.
 
     Raises:
         ConfigError: for settings that admit no mechanism, such as an unreachable budget.
@@ -173,7 +173,7 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
             )
         if clip.private and privacy.noise_multiplier is None:
             assert privacy.epsilon is not None
-            mechanism = Mechanism.calibrate(
+            return Mechanism.calibrate(
                 dataset_size=dataset_size,
                 batch_size=batch_size,
                 steps=steps,
@@ -184,13 +184,11 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
                 sampling=privacy.sampling,
                 max_batch=privacy.max_batch,
             )
-        else:
-            sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
-            mechanism = Mechanism(
-                *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
-                max_batch=privacy.max_batch,
-            )
-        return mechanism if clipper is None else _over_groups(mechanism, clip, clipper)
+        sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
+        return Mechanism(
+            *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
+            max_batch=privacy.max_batch,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -202,17 +200,25 @@ def _any_thresholds(clip: Clip) -> tuple[float, ...]:
     return clip.thresholds or (clip.threshold or 0.0,)
 
 
-def _over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
+def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
+    """The same guarantee, its noise spread over the groups of the clipper.
+
+    Raises:
+        ConfigError: if the counts leave nothing for the gradients, or settings contradict.
+    """
     if not clip.private:
         return mechanism
-    return mechanism.over(
-        tuple(group.threshold for group in clipper.groups),
-        allocation=clip.allocation,
-        dimensions=tuple(
-            sum(clipper.parameters[name].numel() for name in group.parameters)
-            for group in clipper.groups
-        ),
-        quantiles=quantiles_of(clip),
-        quantile_budget=clip.quantile_budget,
-        count_noise=clip.quantile_noise,
-    )
+    try:
+        return mechanism.over(
+            tuple(group.threshold for group in clipper.groups),
+            allocation=clip.allocation,
+            dimensions=tuple(
+                sum(clipper.parameters[name].numel() for name in group.parameters)
+                for group in clipper.groups
+            ),
+            quantiles=quantiles_of(clip),
+            quantile_budget=clip.quantile_budget,
+            count_noise=clip.quantile_noise,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -118,7 +118,7 @@ def prepare(
         # left makes them (pytorch#196678): the other kernels for masks do.
         torch.backends.cuda.enable_cudnn_sdp(False)
     with progress.phase("loading", None, note=run.model.name):
-        parts = assemble(run, task, data.size, device, cohort)
+        parts = assemble(run, task, data.mechanism, device, cohort)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
     if audit is not None:
         audit.check_layers(clipper)

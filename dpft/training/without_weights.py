@@ -6,18 +6,19 @@ from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.families import FAMILIES
 from dpft.models.load import without_hub
+from dpft.privacy import Mechanism
 from dpft.tasks.base import Task
 from dpft.tasks.own_texts import FROM_DATA
-from dpft.training.mechanisms import attach_clipper, make_mechanism
+from dpft.training.mechanisms import attach_clipper, over_groups
 
 
-def check_model(run: Run, task: Task, size: int | None) -> str | None:
+def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
     """Check that task, model, adaptation and clipping go together.
 
     Args:
         run: the settings.
         task: of the run.
-        size: how many units of privacy there are; None: not known.
+        mechanism: of the run; None: how many units of privacy there are is not known.
 
     Returns:
         What was not checked, and why; None: all was.
@@ -34,7 +35,7 @@ def check_model(run: Run, task: Task, size: int | None) -> str | None:
     loaded = adapt(loaded, run.adapt, task.needs, run.seed)
     task.objective(loaded)
     clipper = attach_clipper(run.clip, loaded.model.train())
-    if size is not None:
-        make_mechanism(run, size, clipper)
+    if mechanism is not None:
+        over_groups(mechanism, run.clip, clipper)
     clipper.close()
     return None

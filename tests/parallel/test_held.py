@@ -12,6 +12,7 @@ from dpft.models import partial
 from dpft.parallel.mesh import Pipelines
 from dpft.tasks import load_task
 from dpft.training.assembly import _agreed, assemble
+from dpft.training.mechanisms import make_mechanism
 from tests.models import test_partial as counting
 from tests.parallel.ranks import together
 
@@ -35,7 +36,7 @@ def assembled(cohort, schedule, words):
     run = parse(compose([*SETTINGS, "parallel=pipeline", *words]))
     before = bytes_alive()
     ranks = Pipelines(schedule=schedule)
-    parts = assemble(run, load_task(run.task), 40, torch.device("cpu"), ranks)
+    parts = assemble(run, load_task(run.task), make_mechanism(run, 40), torch.device("cpu"), ranks)
     held = {n: p.numel() for n, p in parts.loaded.model.named_parameters() if not p.is_meta}
     buffers = sum(b.numel() * b.element_size() for b in parts.loaded.model.buffers())
     alive = bytes_alive() - before - buffers
@@ -57,7 +58,7 @@ def test_a_rank_holds_its_own_stages_and_reads_nothing_else(case):
     ranks = together(assembled, 2, schedule, words)
     run = parse(compose([*SETTINGS, *words]))
     task = load_task(run.task)
-    whole = assemble(run, task, 40, torch.device("cpu"))
+    whole = assemble(run, task, make_mechanism(run, 40), torch.device("cpu"))
     sizes = {n: p.numel() for n, p in whole.loaded.model.named_parameters()}
     owners = ranks[0][4]
     assert owners.keys() == whole.clipper.parameters.keys()

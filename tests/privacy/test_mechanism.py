@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
@@ -19,7 +21,10 @@ def make(**changes):
         "delta": 1 / (2 * 42061),
         "target_epsilon": 3.0,
     }
-    return Mechanism.calibrate(**(settings | changes))
+    settings |= changes
+    names = ("allocation", "dimensions", "quantiles", "quantile_budget", "count_noise")
+    groups = {name: settings.pop(name) for name in names if name in settings}
+    return Mechanism.calibrate(**settings).over(settings["thresholds"], **groups)
 
 
 def test_calibration_spends_the_budget_and_no_more():
@@ -49,6 +54,25 @@ def test_noise_scales_with_the_sensitivity_over_groups():
     mechanism = dataclasses.replace(make(), thresholds=(0.3, 0.4))
     assert mechanism.sensitivity == pytest.approx(0.5)
     assert mechanism.noise_std == pytest.approx(0.5 * mechanism.noise_multiplier)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_other_accountants_find_the_stated_epsilon_of_the_event(sampling):
+    mechanism = dataclasses.replace(make(steps=30, sampling=sampling), repeated=3)
+    stated, at = mechanism.epsilons(), mechanism.delta
+    theirs = PLDAccountant(value_discretization_interval=1e-3).compose(mechanism.event())
+    assert theirs.get_epsilon(at) == pytest.approx(stated["pld"], rel=2e-3)
+    theirs = RdpAccountant().compose(mechanism.event())
+    assert stated["rdp"] <= theirs.get_epsilon(at) < 1.02 * stated["rdp"]
+
+
+def test_the_event_has_all_that_a_step_releases():
+    adaptive = make(**ADAPTIVE)
+    step = adaptive.event().event
+    assert step.event.noise_multiplier == adaptive.total_noise_multiplier
+    assert step.sampling_probability == 1024 / 42061
+    cut = Mechanism(*(6, 3, 9, 1.0, (1.0,), 1e-3, "truncated_poisson"), max_batch=3).event()
+    assert (cut.event.dataset_size, cut.event.truncated_batch_size, cut.count) == (7, 3, 9)
 
 
 def test_the_mechanism_is_frozen():

@@ -27,6 +27,7 @@ from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training import assembly
 from dpft.training.loop import train
+from dpft.training.mechanisms import make_mechanism
 from dpft.training.optim import make_optimizer
 from tests.covering import covering, possible
 
@@ -142,7 +143,7 @@ def attempt(task, model, adapt, clip, half=False):
         run = parse(raw)
         made, records, owners = some_records(*task)
         units = len(records) if owners is None else len(set(owners))
-        parts = assembly.assemble(run, made, units, torch.device("cpu"))
+        parts = assembly.assemble(run, made, make_mechanism(run, units), torch.device("cpu"))
         objective = made.objective(parts.loaded)
     except DpftError as error:
         return str(error)

@@ -14,7 +14,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.parallel.cohort import SingleProcess
-from dpft.privacy import keys
+from dpft.privacy import accounting, keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.runs.noise_key import key_from_seed
 from dpft.runs.paths import run_path
@@ -38,6 +38,23 @@ USERS = [
     *("task.unit=user", "task.user_column=user", "task.records_per_user=1"),
     *("model=random-gpt2", "optim.batch_size=2"),
 ]
+
+
+def test_noise_is_calibrated_once_for_a_run(tmp_path, monkeypatch):
+    """Before a model is loaded; its groups share what was found."""
+    asked, calibrate = [], accounting.calibrate_noise
+
+    def counted(**given):
+        asked.append(given)
+        return calibrate(**given)
+
+    monkeypatch.setattr(accounting, "calibrate_noise", counted)
+    budget = ("privacy.noise_multiplier=null", "eps=3", "clip=per_layer")
+    with ready(settings(tmp_path, *budget)) as (prepared, _, _):
+        mechanism = prepared.parts.mechanism
+    assert len(asked) == 1
+    assert len(mechanism.thresholds) > 1
+    assert 2.9 < mechanism.epsilons()["pld"] <= 3
 
 
 def said(examples, noised, terminal, capsys):

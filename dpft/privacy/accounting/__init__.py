@@ -14,15 +14,15 @@ composition of privacy random variables (PRV; bounds from both sides, proven for
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from dpft.privacy.accounting.arguments import spent, steps_for
 from dpft.privacy.accounting.calibration import calibrate_noise
-from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.pld import epsilon_pld
-from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
-from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve, run_curve
+from dpft.privacy.accounting.printed import PRVEpsilon, epsilon_gdp_clt, epsilon_prv
+from dpft.privacy.accounting.rdp import RDPCurve, epsilon_rdp, rdp_curve, run_curve
 from dpft.privacy.accounting.selection import Trials, at_most, composed
-from dpft.privacy.accounting.steps import steps_for
 from dpft.privacy.accounting.truncation import fitting_size, overflow
 
 # The share by which the discretisation of PLD may exceed the truth.
@@ -30,7 +30,6 @@ _TOLERANCE = 0.01
 
 __all__ = [
     "AccountingError",
-    "Conversion",
     "PRVEpsilon",
     "RDPCurve",
     "Trials",
@@ -46,6 +45,7 @@ __all__ = [
     "overflow",
     "rdp_curve",
     "run_curve",
+    "spent",
     "steps_for",
 ]
 
@@ -55,12 +55,7 @@ class AccountingError(ArithmeticError):
 
 
 def all_epsilons(
-    *,
-    sampling_rate: float,
-    noise_multiplier: float,
-    steps: int,
-    delta: float,
-    overflow: float = 0.0,
+    *, steps: int, delta: float, overflow: float = 0.0, **step: float
 ) -> dict[str, Any]:
     """Epsilon by every accountant, ready for JSON.
 
@@ -73,12 +68,7 @@ def all_epsilons(
     Raises:
         AccountingError: if PLD, the tighter bound, exceeds Renyi DP: then one of them is wrong.
     """
-    kwargs: dict[str, Any] = {
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-        "steps": steps,
-        "delta": delta,
-    }
+    kwargs: dict[str, Any] = {**step, "steps": steps, "delta": delta}
     rdp = epsilon_rdp(**kwargs, overflow=overflow)
     pld = epsilon_pld(**kwargs, overflow=overflow)
     if pld is not None and pld > rdp * (1 + _TOLERANCE):
@@ -88,10 +78,10 @@ def all_epsilons(
             "former is the tighter: one of them is wrong. Type privacy.accountant=rdp only after "
             "you have found which"
         )
-    if overflow:
-        return {"pld": pld, "rdp": rdp, "gdp_clt": None, "prv": None}
-    prv = epsilon_prv(**kwargs)
-    bounds: dict[str, Any] = {"lower": prv.lower, "estimate": prv.estimate, "upper": prv.upper}
-    if prv.note:
-        bounds["note"] = prv.note
-    return {"pld": pld, "rdp": rdp, "gdp_clt": epsilon_gdp_clt(**kwargs), "prv": bounds}
+    epsilons: dict[str, Any] = {"pld": pld, "rdp": rdp, "gdp_clt": None, "prv": None}
+    if not overflow:
+        bounds = asdict(epsilon_prv(**kwargs))
+        if not bounds["note"]:
+            del bounds["note"]
+        epsilons |= {"gdp_clt": epsilon_gdp_clt(**kwargs), "prv": bounds}
+    return epsilons

@@ -1,4 +1,10 @@
-"""The least noise that spends at most a budget."""
+"""The least noise that spends at most a budget.
+
+dp-accounting's ``calibrate_dp_mechanism`` is no substitute. It makes its accountant before it knows
+the noise, so that the grid of losses cannot follow the noise: for epsilon 0.01 of E2E it found 2%
+more noise. It asks for epsilon 11, 17 and 62 times where this search asks 6 times, and its default
+grid made it eight times as slow (3.7 s in place of 0.5 s for epsilon 3).
+"""
 
 from __future__ import annotations
 
@@ -8,24 +14,23 @@ from typing import Any
 
 from scipy import optimize
 
-from dpft.privacy.accounting.cache import disk_cached
-from dpft.privacy.accounting.checks import validate
-from dpft.privacy.accounting.gdp import epsilon_gdp_clt
+from dpft.privacy.accounting.arguments import validate
 from dpft.privacy.accounting.pld import epsilon_pld
-from dpft.privacy.accounting.prv import epsilon_prv
-from dpft.privacy.accounting.rdp import DEFAULT_CONVERSION, Conversion, epsilon_rdp
+from dpft.privacy.accounting.printed import epsilon_gdp_clt, epsilon_prv
+from dpft.privacy.accounting.rdp import epsilon_rdp
+from dpft.privacy.cached import disk_cached
 from dpft.privacy.spec import ACCOUNTANTS, Accountant
 
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
 _TOLERANCE = 1e-4  # it may find at most this share more than the least noise
 
 
-def _epsilon_by(accountant: str, conversion: Conversion, **kwargs: Any) -> float:
+def _epsilon_by(accountant: str, **kwargs: Any) -> float:
     if accountant == "pld":
         found = epsilon_pld(**kwargs)
         return epsilon_rdp(**kwargs) if found is None else found
     if accountant == "rdp":
-        return epsilon_rdp(**kwargs, conversion=conversion)
+        return epsilon_rdp(**kwargs)
     return epsilon_gdp_clt(**kwargs) if accountant == "gdp_clt" else epsilon_prv(**kwargs).upper
 
 
@@ -69,7 +74,6 @@ def calibrate_noise(
     sampling_rate: float,
     steps: int,
     accountant: Accountant | str = "pld",
-    conversion: Conversion = DEFAULT_CONVERSION,
     overflow: float = 0.0,
 ) -> float:
     """The smallest noise multiplier whose epsilon is at most ``target_epsilon``.
@@ -80,7 +84,6 @@ def calibrate_noise(
         sampling_rate: probability of each record in a step, in (0, 1].
         steps: optimizer steps of the whole run.
         accountant: ``"pld"``, ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
-        conversion: from Renyi DP to epsilon; only ``accountant="rdp"`` uses it.
         overflow: where batches are cut, see `dpft.privacy.accounting.truncation`; only ``"pld"``
             and ``"rdp"`` know it.
 
@@ -111,7 +114,6 @@ def calibrate_noise(
         return 0.0
     setting: dict[str, Any] = {
         "accountant": accountant,
-        "conversion": conversion,
         "delta": float(delta),
         "sampling_rate": float(sampling_rate),
         "steps": int(steps),

@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dpft.privacy.accounting.checks import validate
-from dpft.privacy.accounting.gdp import gaussian_epsilon
+from dpft.privacy.accounting.arguments import validate
 from dpft.privacy.accounting.rdp import epsilon_rdp
 
 Array = npt.NDArray[np.float64]
@@ -96,17 +94,21 @@ class LossDistribution:
         overflow: float = 0.0,
         grid: float = _COARSEST,
     ) -> None:
-        validate(overflow=overflow)
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
+        validate(overflow=overflow)
         if not (0 < sampling_rate <= 1 and noise_multiplier > 0 and steps >= 1):
             raise ValueError(
                 f"sampling_rate is {sampling_rate}, noise_multiplier {noise_multiplier}, steps "
                 f"{steps}; expected a rate in (0, 1], noise above 0 and at least one step"
             )
-        grid = min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps))
-        one = _of_a_step(sampling_rate, noise_multiplier, grid)
+        how = {
+            "sampling_prob": sampling_rate,
+            "value_discretization_interval": min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps)),
+        }
+        one = from_gaussian_mechanism(noise_multiplier, **how)
         if overflow:
-            half = _of_a_step(sampling_rate, noise_multiplier / 2, grid)
+            half = from_gaussian_mechanism(noise_multiplier / 2, **how)
             one = half.compute_mixture(one, overflow)
         self._composed = one.self_compose(steps)
 
@@ -120,13 +122,14 @@ class LossDistribution:
         return PrivacyProfile(epsilons, np.clip(deltas, 0.0, 1.0))
 
 
-def _of_a_step(sampling_rate: float, noise_multiplier: float, grid: float) -> Any:
-    """Losses of the subsampled Gaussian mechanism, in both directions."""
-    from dp_accounting.pld import privacy_loss_distribution
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of mu-GDP at delta: the inverse of Dong et al. (2019), Corollary 1."""
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=grid
-    )
+    if mu > 1e6:  # beyond 1e11, where the library's digits cancel
+        return math.inf
+    with np.errstate(divide="ignore"):  # of a logarithm of zero, for an epsilon of zero
+        return float(get_epsilon_gaussian(1 / mu, delta))
 
 
 def epsilon_pld(
@@ -146,50 +149,27 @@ def epsilon_pld(
     Raises:
         ValueError: if an argument is outside its range.
     """
-    bound = epsilon_rdp(
-        sampling_rate=sampling_rate,
-        noise_multiplier=noise_multiplier,
-        steps=steps,
-        delta=delta,
-        overflow=overflow,
-    )
+    return _epsilon(sampling_rate, noise_multiplier, steps, delta, overflow)
+
+
+# Within the process alone: what a run states is never read from a file that may have been changed.
+@functools.lru_cache(1024)
+def _epsilon(
+    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, overflow: float
+) -> float | None:
+    step = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier}
+    step["overflow"] = overflow
+    bound = epsilon_rdp(**step, steps=steps, delta=delta)
     if bound == 0:
         return bound
     if not bound <= MAX_EPSILON or delta < _ROUNDING * steps:
         return None
     if sampling_rate == 1 and not overflow:
-        return gaussian_epsilon(math.sqrt(steps) / float(noise_multiplier), delta)
+        return gaussian_epsilon(math.sqrt(steps) / noise_multiplier, delta)
     deviation = sampling_rate * math.sqrt(steps) / noise_multiplier
-    epsilon = _composed(
-        sampling_rate=float(sampling_rate),
-        noise_multiplier=float(noise_multiplier),
-        steps=int(steps),
-        delta=float(delta),
-        overflow=float(overflow),
-        grid=min(_COARSEST, max(bound * _OVER_EPSILON, deviation * _FINEST)),
-    )
-    return epsilon if math.isfinite(epsilon) else None
-
-
-# Within the process alone: what a run states is never read from a file that may have been changed.
-@functools.lru_cache(1024)
-def _composed(
-    *,
-    sampling_rate: float,
-    noise_multiplier: float,
-    steps: int,
-    delta: float,
-    overflow: float,
-    grid: float,
-) -> float:
+    grid = min(_COARSEST, max(bound * _OVER_EPSILON, deviation * _FINEST))
     try:
-        losses = LossDistribution(
-            sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-            overflow=overflow,
-            grid=grid,
-        )
-        return max(0.0, losses.epsilon(delta))
+        epsilon = LossDistribution(**step, steps=int(steps), grid=grid).epsilon(delta)
     except (ArithmeticError, MemoryError, ValueError):  # the library's; Renyi DP is a bound too
-        return math.inf
+        return None
+    return max(0.0, epsilon) if math.isfinite(epsilon) else None

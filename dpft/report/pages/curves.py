@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpft.config.errors import DpftError
-from dpft.privacy.accounting.pld import epsilon_pld
+from dpft.privacy.accounting import epsilon_pld, spent
 from dpft.privacy.guarantee import BY
 from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
@@ -136,10 +136,7 @@ def epsilon(run: Gathered) -> Line | None:
     """
     given, mechanism = run.guarantee, run.mechanism
     if given is not None and given.accountant == "pld" and given.delta is not None:
-        rate, steps = mechanism["sampling_rate"], given.steps_taken
-        sigma = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
-        cost = {"sampling_rate": rate, "noise_multiplier": sigma, "delta": given.delta}
-        cost["overflow"] = mechanism.get("overflow", 0.0)
+        steps, cost = given.steps_taken, {**spent(mechanism), "delta": given.delta}
         some = sorted({round(steps * n / _EPSILONS) for n in range(1, _EPSILONS)} - {0, steps})
         before = [(n, epsilon_pld(steps=n, **cost)) for n in some]
         return Line("epsilon", ((0, 0.0), *before, (steps, given.stated)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, Guarantee
 from dpft.privacy.meaning import STRONG, VACUOUS, odds, verdict
@@ -85,7 +86,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "base": base_model(str(record["model"].get("base_model") or "new weights")),
         "batch": f"{run.mechanism['batch_size']:,}",
         "steps": f"{given.steps_taken:,}",
-        "noise": number(_noise(run.mechanism)),
+        "noise": number(spent(run.mechanism)["noise_multiplier"]),
         "by": _BY[given.accountant or "rdp"],
         "audit": _audit(record),
         "counted": run.ledger is not None and run.ledger.steps_spent == given.steps_taken,
@@ -119,24 +120,13 @@ def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
     assert remainder is not None
     epsilons, deltas = np.array([epsilon]), np.array([remainder])
     if not given.selected:
-        losses = LossDistribution(
-            sampling_rate=mechanism["sampling_rate"],
-            noise_multiplier=_noise(mechanism),
-            steps=given.steps_taken,
-            overflow=mechanism.get("overflow", 0.0),
-        )
+        losses = LossDistribution(**spent(mechanism), steps=given.steps_taken)
         below = _BELOW[given.accountant or "rdp"]
         if (1 - below) * epsilon <= losses.epsilon(remainder) <= (1 + _ABOVE) * epsilon:
             more = losses.profile(np.linspace(0, epsilon, _EPSILONS))
             epsilons = np.concatenate([epsilons, more.epsilons])
             deltas = np.concatenate([deltas, more.deltas])
     return PrivacyProfile(epsilons, deltas)
-
-
-def _noise(mechanism: Mapping[str, Any]) -> float:
-    """Of all that a step releases (`dpft.privacy.Mechanism.total_noise_multiplier`)."""
-    total: float = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
-    return total
 
 
 def _of_100(chance: float) -> int:

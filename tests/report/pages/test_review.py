@@ -7,7 +7,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.privacy.accounting.gdp import gaussian_epsilon
+from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.review import bounds
 from dpft.report.pages.target import Target

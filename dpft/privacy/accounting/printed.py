@@ -1,4 +1,7 @@
-"""Numerical composition of privacy random variables: bounds on epsilon from both sides."""
+"""The epsilons that papers print: by the GDP central limit theorem, and by PRV.
+
+No run is calibrated by them unless its settings ask for it, and none states them as its guarantee.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,44 @@ import importlib
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy import integrate
 
-from dpft.privacy.accounting.cache import disk_cached
-from dpft.privacy.accounting.gdp import gaussian_epsilon
-from dpft.privacy.accounting.pld import epsilon_pld
+from dpft.privacy.accounting.arguments import validate
+from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp, rdp_curve
+from dpft.privacy.cached import disk_cached
 
 PRV_RELATIVE_ERROR = 0.01  # wanted error of the PRV bounds, as a share of the RDP epsilon
 PRV_MAX_POINTS = 200_000  # of the PRV grid: about 2 seconds and 200 MB
 _TOO_SMALL = 0.95
 PRV_MAX_EPSILON = 200.0  # beyond it no guarantee is left to refine, and exp() loses its digits
+
+
+def epsilon_gdp_clt(
+    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
+) -> float:
+    """Epsilon by the central limit theorem of Gaussian DP.
+
+    ``mu = q sqrt(T (exp(1 / sigma^2) - 1))`` (Bu et al., 2020, Poisson sampling), read as mu-GDP.
+    An approximation for many steps, usually too small: printed beside the papers' numbers, not a
+    guarantee. At ``sampling_rate=1`` it is not the exact ``sqrt(T) / sigma`` but above it.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+    validate(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps, delta=delta
+    )
+    if steps == 0 or noise_multiplier > 1e100:
+        return 0.0
+    if noise_multiplier < 1e-100:
+        return math.inf
+    x = 1 / float(noise_multiplier) ** 2
+    log_growth = x + math.log(-math.expm1(-x))  # log(exp(x) - 1), for any x
+    log_mu = math.log(sampling_rate) + (math.log(steps) + log_growth) / 2
+    return gaussian_epsilon(math.exp(log_mu), delta) if log_mu < 345 else math.inf
 
 
 @dataclass(frozen=True)
@@ -29,7 +56,6 @@ class PRVEpsilon:
     lower: float
     estimate: float
     upper: float
-    method: Literal["prv", "rdp-fallback"] = "prv"
     note: str = ""
 
 
@@ -88,9 +114,9 @@ def epsilon_prv(
     """Epsilon by numerical composition (Gopi, Lee & Wutschitz, 2021), with bounds on both sides.
 
     The wanted error is 1% of epsilon, less when the grid would outgrow ``PRV_MAX_POINTS``. Where
-    the library fails or epsilon is huge, Renyi DP gives ``estimate`` and ``upper``, ``lower`` is 0,
-    ``method`` is ``"rdp-fallback"`` and ``note`` says why. At ``sampling_rate=1`` the composition
-    is one Gaussian mechanism and its exact epsilon is returned.
+    the library fails or epsilon is huge, Renyi DP gives ``estimate`` and ``upper``, ``lower`` is 0
+    and ``note`` says why. At ``sampling_rate=1`` the composition is one Gaussian mechanism and its
+    exact epsilon is returned.
 
     Guarantee: the true epsilon under Poisson sampling is at most ``upper`` for removing a record,
     up to the rounding of floating-point arithmetic in the library. That adding one costs no more
@@ -108,19 +134,19 @@ def epsilon_prv(
     if bound in (0.0, math.inf):
         return PRVEpsilon(bound, bound, bound)
     if q == 1:
-        exact = gaussian_epsilon(math.sqrt(steps) / sigma, delta)
+        exact = min(bound, gaussian_epsilon(math.sqrt(steps) / sigma, delta))
         return PRVEpsilon(exact, exact, exact, note="full batches: exact for Gaussian noise")
     try:
         lower, estimate, upper = _prv_bounds(
             sampling_rate=q, noise_multiplier=sigma, steps=steps, delta=float(delta)
         )
     except _PRVUnavailableError as error:
-        return PRVEpsilon(0.0, bound, bound, "rdp-fallback", f"PRV gave no bounds ({error}); RDP")
+        return PRVEpsilon(0.0, bound, bound, f"PRV gave no bounds ({error}); RDP")
     # The library has returned 0 for a million steps. Without proof against such cases: a check
     # against a proven bound that is at most 1% above the truth.
     least = epsilon_pld(sampling_rate=q, noise_multiplier=sigma, steps=steps, delta=float(delta))
     if least is not None and upper < _TOO_SMALL * least:
         note = f"PRV gave an upper bound of {upper:.3g}, which cannot be; RDP"
-        return PRVEpsilon(0.0, bound, bound, "rdp-fallback", note)
+        return PRVEpsilon(0.0, bound, bound, note)
     # Both are upper bounds, so the smaller one is too.
     return PRVEpsilon(min(lower, bound), min(estimate, bound), min(upper, bound))
