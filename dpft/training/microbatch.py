@@ -20,8 +20,8 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.parallel.metering import Meter
 from dpft.parallel.simulate import steps
-from dpft.runs.memory import is_out_of_memory
-from dpft.training.devices import available_memory, device_of
+from dpft.runs.memory import available, is_out_of_memory
+from dpft.training.devices import device_of
 from dpft.training.out_of_memory import (
     MICROBATCHES,
     begin_with,
@@ -37,7 +37,7 @@ _CPU_TOKENS = 1024
 
 
 def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) -> Run:
-    """The run with a number of tokens in place of ``auto``: the one it began with, or a new one.
+    """Return the run with a number of tokens in place of ``auto``: the first one found, if any was.
 
     Raises:
         ConfigError: if it cannot be found, or not one record fits.
@@ -59,7 +59,7 @@ def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) 
 
 
 def _found(run: Run) -> int:
-    """Tokens of the microbatch that serves this device best.
+    """Find the tokens of the microbatch that serves this device best.
 
     Raises:
         ConfigError: if that cannot be said.
@@ -70,7 +70,10 @@ def _found(run: Run) -> int:
             room = float(torch.cuda.mem_get_info(device)[0])
             records = largest(_tried(run, shape, device), SHARE * room, most_of(run))
         else:
-            room = available_memory()
+            free_bytes = available()
+            if free_bytes is None:
+                raise ConfigError("this system does not say how much memory is free")
+            room = float(free_bytes)
             most = min(most_of(run), max(1, _CPU_TOKENS // shape.length))
             peak = peak_of(run, shape, on_gpu=False)
             fits = peak(most) <= SHARE * room  # nearly always, and one question is enough
@@ -90,10 +93,10 @@ def _found(run: Run) -> int:
 
 
 def _tried(run: Run, shape: StepShape, device: torch.device) -> Callable[[int], float]:
-    """What the device's allocator takes for a step, by records; infinite where it fails."""
+    """Return what the device's allocator takes for a step, by records; infinite where it fails."""
 
     def peak(batch: int) -> float:
-        training = training_of(run, replace(shape, batch=batch), run.clip.private)
+        training = training_of(run, replace(shape, batch=batch))
         torch.cuda.reset_peak_memory_stats(device)
         found = math.inf
         try:
