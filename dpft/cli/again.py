@@ -1,9 +1,8 @@
-"""The command that trains on synthetic records, for the terminal."""
+"""Settings as they are typed, and those that train on synthetic records."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,65 +15,36 @@ from dpft.config.folder import defaults, settings_of
 from dpft.config.overrides import quoted
 from dpft.config.schema import Run
 
-# Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
+# Of the training records and of whose they are: synthetic ones belong to no user. The column
 # of users stays, which decides who is held out of the real ones.
 _NOT_REPEATED = (
     *("name", "synthetic", "train_size", "limit_train"),
     *("unit", "records_per_user"),
 )
-
-
-def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
-    """``dpft train ...`` on the records of ``file``, as a shell reads it.
-
-    Args:
-        run: whose model wrote them; its data are what the new model is evaluated on.
-        own_form: whether the file is in the form of the run's task, or JSON lines of source and
-            target.
-        file: the synthetic records.
-        records: how many there are.
-    """
-    from dpft.privacy.sampling import fitting_batch  # with torch, which `override` does without
-
-    if own_form:
-        name = str(run.task["name"])
-        words = [f"task={name}", *_changed("task", run.task, name, _NOT_REPEATED)]
-        words.append(override("task.synthetic", str(file)))
-    else:
-        words = ["task=text2text", override("task.train_file", str(file)), "task.test_share=0.1"]
-        records = round(0.9 * records)
-    if run.model.name != defaults()["model"]:
-        words.append(f"model={run.model.name}")
-    words += _changed("model", run.raw["model"], run.model.name, ("name",))
-    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
-    if records < usual:
-        words.append(f"optim.batch_size={fitting_batch(records)}")
-    return shlex.join(["dpft", "train", *words, "clip=none"])
-
-
 # Where one's own data are, and what of them is held out.
-PLACES = (
+_PLACES = (
     *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
     *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
     *("user_column", "sample_seed", "limit_eval"),
 )
-_FIXED = {*PLACES, "synthetic"} - {"limit_eval"}
+_FIXED = {*_PLACES, "synthetic"} - {"limit_eval"}
 
 
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
-    """Settings of `training_command` in the form of the run's task, with others behind them.
+    """Return settings that train on synthetic records without noise, with others behind them.
 
-    Texts are decoded as the run's were, unless another ``decode=`` is among the others. Another
-    ``task=`` among those is of the same data: a classifier of texts that were written for labels.
+    The data that the new model is scored on are those of the run that wrote the records. Texts are
+    decoded as the run's were, unless another ``decode=`` is among the others. Another ``task=``
+    among those is of the same data: a classifier of texts that were written for labels.
 
     Raises:
         ConfigError: if it might be tested on records that the run was trained on: the others say
             where data are, what is held out or which split is scored; or which record is, where
             that follows from its digest, which other columns and another task change.
     """
+    from dpft.privacy.sampling import fitting_batch  # with torch, which `override` does without
     from dpft.tasks.own import NOT_READ
 
-    words = shlex.split(training_command(run, True, file, records))[2:]
     name = next((word[5:] for word in overrides if word.startswith("task=")), run.task["name"])
     shares = run.task.get("dev_share"), run.task.get("test_share")
     by_record = any(shares) and run.task.get("user_column") is None
@@ -96,13 +66,19 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
                 "the run's. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
                 "yourself what it is tested on"
             )
+    words = [f"model={run.model.name}"] if run.model.name != defaults()["model"] else []
+    words += _changed("model", run.raw["model"], run.model.name, ("name",))
+    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
+    if records < usual:
+        words.append(f"optim.batch_size={fitting_batch(records)}")
+    words.append("clip=none")
     if name != run.task["name"]:
-        places = {key: run.task[key] for key in PLACES if key in run.task}
-        words = [word for word in words if not word.startswith("task")]
-        words += _changed("task", places, name, ())
-        words.append(override("task.synthetic", str(file)))
+        task = {key: run.task[key] for key in _PLACES if key in run.task}
+        words += _changed("task", task, name, ())
     else:
         overrides = [word for word in overrides if not word.startswith("task=")]
+        words += [f"task={name}", *_changed("task", run.task, name, _NOT_REPEATED)]
+    words.append(override("task.synthetic", str(file)))
     # A choice that was typed decides all but the split: single settings would change it again.
     decodes = any(word.startswith("decode=") for word in overrides)
     settings = {"split": run.decode.split} if decodes else asdict(run.decode)
@@ -111,7 +87,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
 
 
 def override(key: str, value: Any, literal: bool = True) -> str:
-    """``key=value`` in Hydra's grammar.
+    """Return ``key=value`` in Hydra's grammar.
 
     Args:
         key: of the setting.
@@ -139,7 +115,7 @@ def _value(value: Any, literal: bool) -> str:
 def _changed(
     group: str, settings: Mapping[str, Any], name: str, without: tuple[str, ...]
 ) -> list[str]:
-    """The settings that differ from those of the group's shipped file."""
+    """Return the settings that differ from those of the group's shipped file."""
     shipped = settings_of(group, name) or {}
     return [
         override(f"{group}.{key}", value)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
@@ -86,10 +85,8 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
-    from dpft.cli.again import override, training_command
     from dpft.privacy.guarantee import Guarantee
-    from dpft.tasks.base import Task
-    from dpft.training.synthesis import find_sources, is_typed, keep, sample
+    from dpft.training.synthesis import find_sources, keep, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -142,27 +139,8 @@ def main(
     _check_place(out, task.written_as)
     content = _write(trained, path, synthetic, sources, sampling, out)
     _say(content, out)
-    # What a task writes by itself it also reads.
-    own = type(task).write_records is not Task.write_records
-    again = training_command(trained.run, own, out, len(synthetic.targets))
-    file = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
-    echo(f"train on it with: {again}")
-    if is_typed(settings.sources):
-        # As they were read: `yes` is a word there.
-        labels = yaml.load(str(settings.sources), Loader=yaml.BaseLoader)
-        words = [
-            "task=classification",
-            override("task.label_column", trained.run.task["source_column"]),
-            override("task.text_column", trained.run.task["target_column"]),
-            override("task.classes", labels),
-            override("task.train_file", str(out)),
-            *("task.test_file=FILE", "model=roberta-base", "clip=none"),
-        ]
-        classifier = shlex.join(["dpft", "train", *words])
-        echo(f"or, if the sources are labels, as a classifier: {classifier}")
-    if task.unit_noun == "user":
-        warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
+    typed = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{typed} --train")
 
 
 def _beside(out: Path) -> list[Path]:

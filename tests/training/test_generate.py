@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli.again import training_command
+from dpft.cli.again import words_on
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.decode import Decode
@@ -148,11 +147,6 @@ def test_the_guarantee_is_the_runs(made, private):
     assert stopped > 30  # of 40 texts of at most eight tokens
     assert f"{stopped} of them were stopped before their end; decode.max_new_tokens=16" in said
     assert f"Of those written, {stopped} were stopped" in text
-    command = (
-        f"dpft train task=e2e task.source=sample task.limit_eval=2 task.synthetic={out} "
-        "optim.batch_size=8 clip=none"
-    )
-    assert f"train on it with: {command}\n" in said
     assert "The noise came from the explicit seed" in text
     # 1/(2N) for 64 records is 0.0078125: never rounded down.
     assert ", 0.00782)-differential privacy" in record["privacy"]["statement"]
@@ -361,7 +355,7 @@ def test_shuffled_batches_have_no_bounds_in_the_guarantee(made):
     assert "> **Warning:** Not proven." in text
 
 
-def test_the_command_repeats_where_the_data_are(tmp_path):
+def test_a_model_of_synthetic_records_is_scored_on_the_same_data(tmp_path):
     file = tmp_path / "my rows.jsonl"
     typed = [
         "task=text2text",
@@ -375,20 +369,15 @@ def test_the_command_repeats_where_the_data_are(tmp_path):
         "optim.batch_size=12",
     ]
     run = parse(compose(typed))
-    words = shlex.split(training_command(run, True, tmp_path / "a b.jsonl", 270))
-    assert words[:2] == ["dpft", "train"]
-    again = parse(compose(words[2:]))
+    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270, ())))
     changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
     assert again.task == {**run.task, **changed}
     assert again.task["before"] == 'say "x, y": '
     assert again.model == run.model
     assert (again.optim.batch_size, again.clip.private) == (64, False)
-    words = shlex.split(training_command(run, False, tmp_path / "a.jsonl", 5000))
-    task = parse(compose(words[2:])).task
-    assert (task["train_file"], task["test_share"]) == (str(tmp_path / "a.jsonl"), 0.1)
 
 
-def test_the_command_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
+def test_it_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
     typed = [
         "task=text2text",
         f"task.train_file={tmp_path}/a.jsonl",
@@ -397,8 +386,8 @@ def test_the_command_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
         "task.user_column=author",
         "task.records_per_user=3",
     ]
-    words = shlex.split(training_command(parse(compose(typed)), True, tmp_path / "b.jsonl", 5000))
-    again = parse(compose(words[2:])).task
+    words = words_on(parse(compose(typed)), tmp_path / "b.jsonl", 5000, ())
+    again = parse(compose(words)).task
     assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
     assert again["records_per_user"] == 8
     load_task(again)
@@ -434,14 +423,13 @@ def test_empty_texts_and_repeated_records_are_left_out_and_counted():
     written = [Written("x", True), Written("x", False), Written("x", False), Written(" \n", False)]
     cut = [False, True, True, False]
     made = keep(task, rows, written, cut, unique=True)
-    assert (made.asked, made.empty, made.duplicates) == (4, 1, 1)
-    assert (made.unfinished, made.cut) == (1, 1)
+    assert list(made.counts.values()) == [4, 2, 1, 1, 1, 1]
     assert [(mr, text) for (mr, _), text in zip(made.rows, made.targets, strict=True)] == [
         ("name[A]", "x"),
         ("name[B]", "x"),
     ]
     every = keep(task, rows, written, cut, unique=False)
-    assert (every.duplicates, every.unfinished, every.cut) == (0, 2, 2)
+    assert list(every.counts.values()) == [4, 3, 1, 0, 2, 2]
 
 
 def test_writing_is_the_inverse_of_reading(tmp_path):
