@@ -78,7 +78,9 @@ VERBS = {
     "ls": Verb("List the choices of every config group, or of one", BEFORE),
     "data": Verb("Find, check, fetch or generate a task's data", BEFORE, hub=True),
     "account": Verb("Noise and epsilon by four accountants, without data", BEFORE, settings=True),
-    "plan": Verb("Memory and time of a run's step, before it", BEFORE, settings=True, hub=True),
+    "plan": Verb(
+        "Memory and time of a run's step, before the run", BEFORE, settings=True, hub=True
+    ),
     "validate": Verb("Check a configuration without running it", BEFORE, settings=True),
     "decode": Verb("Decode again with other settings, without training"),
     "score": Verb("Score a run's generations, or any file"),
@@ -91,7 +93,7 @@ VERBS = {
     "predict": Verb("A trained model's answers to the rows of a file", USE),
     "eval": Verb("Score a model by lm-evaluation-harness", USE),
     "generate": Verb("Synthetic records from a private run", USE),
-    "quality": Verb("Overlap of synthetic records with training, and their use", USE, hub=True),
+    "quality": Verb("Overlap of synthetic records with the training records", USE, hub=True),
     "table": Verb("A paper's table beside your runs, and the missing ones", PAPERS, resumes=True),
     "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", PAPERS, resumes=True),
     "claims": Verb("The papers' headline claims: do they hold?", PAPERS),
