@@ -80,7 +80,7 @@ VERBS = {
     "data": Verb("Find, check, fetch or generate a task's data", BEFORE, hub=True),
     "account": Verb("Noise and epsilon by four accountants, without data", BEFORE, settings=True),
     "plan": Verb(
-        "Memory, time and cost of a run, before it is paid for", BEFORE, settings=True, hub=True
+        "Memory and time of a run's step, before the run", BEFORE, settings=True, hub=True
     ),
     "validate": Verb("Check a configuration without running it", BEFORE, settings=True),
     "decode": Verb("Decode again with other settings, without training"),
@@ -90,7 +90,7 @@ VERBS = {
     "export": Verb("The model as a folder for other tools", USE),
     "predict": Verb("A trained model's answers to the rows of a file", USE),
     "generate": Verb("Synthetic records from a private run", USE),
-    "quality": Verb("What synthetic records are worth, and what covers each figure", USE, hub=True),
+    "quality": Verb("Overlap of synthetic records with the training records", USE, hub=True),
     "table": Verb("A paper's table beside your runs, and the missing ones", PAPERS, resumes=True),
     "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", PAPERS, resumes=True),
     "claims": Verb("The papers' headline claims: do they hold?", PAPERS),

@@ -20,7 +20,6 @@ from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
-from dpft.config.overrides import override
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ def main(
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.privacy.guarantee import Guarantee
-    from dpft.tasks.base import Task
     from dpft.training.synthesis import find_sources, keep, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
@@ -143,15 +141,8 @@ def main(
     _check_place(out, task.written_as)
     content = _write(trained, path, synthetic, sources, sampling, out)
     _say(content, out)
-    # What a task writes by itself it also reads.
-    own = type(task).write_records is not Task.write_records
-    file = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
-    word = shlex.quote(override("task.synthetic" if own else "task.train_file", str(out)))
-    usual = "the run's settings of task and model," if own else "task=text2text task.test_share=0.1"
-    echo(f"train on them with dpft train, {usual} {word} clip=none")
-    if task.unit_noun == "user":
-        warn("note: synthetic records belong to no user: leave task.unit=user out there")
+    typed = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{typed} --train")
 
 
 def _beside(out: Path) -> list[Path]:

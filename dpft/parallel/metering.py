@@ -1,12 +1,18 @@
-"""Bytes that live, and bytes that are sent: counted at every operation of torch, fake or real."""
+"""Count at every operation of torch, fake or real: bytes that live, bytes sent, arithmetic.
+
+What a device needs for one operation is at least its floating-point operations over the rate of
+their precision, and the bytes it reads and writes over the bandwidth of its memory (the roofline of
+Williams, Waterman & Patterson 2009). Both depend on shapes alone, so fake tensors will do.
+"""
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
 
+_aten: Any = torch.ops.aten
 _c10d: Any = torch.ops.c10d
 _functional: Any = torch.ops._c10d_functional
 
@@ -43,42 +51,27 @@ _COLLECTIVES: Mapping[Any, tuple[str, int | None]] = {
     _functional.broadcast: ("broadcast", 0),
     _c10d.send: ("send", 0),
 }
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "broadcast", "send")
-
 # How often a rank passes a message on, but for its own part of it.
 _TIMES = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "broadcast": 1}
 
 
 def sent(kind: str, message: int, ranks: int) -> int:
-    """Bytes that each rank sends for a message, where a collective sends as little as it can.
+    """Return the bytes that each rank sends for a message, by collectives that send the least.
 
     Of a message of ``n`` bytes in ``N`` equal parts a rank passes on ``N - 1`` parts: to gather
     them, or to scatter their sums; to sum them up on every rank takes both. Rings do so (Patarasuk
     & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations").
 
     Args:
-        kind: one of `KINDS`.
+        kind: a key of `_TIMES`, or ``"send"``.
         message: its bytes.
         ranks: of the group that it is for.
     """
     return message if kind == "send" else _TIMES[kind] * message * (ranks - 1) // ranks
 
 
-class Gauge(Protocol):
-    """What `dpft.parallel.simulate.steps` reads: see `Meter`."""
-
-    now: int
-    peak: int
-    messages: Counter[str]
-    calls: Counter[str]
-    sent: Counter[str]
-
-    def clear(self) -> None:
-        """Forget messages and calls."""
-
-
 class Meter(TorchDispatchMode):
-    """Bytes of all storages that live, and of the messages of all collectives.
+    """Counts the bytes of all storages that live, and those that collectives send.
 
     A storage counts from the operation that gave it until nothing refers to it, also where FSDP
     makes it larger and smaller in place.
@@ -89,25 +82,17 @@ class Meter(TorchDispatchMode):
     Attributes:
         now: bytes that live.
         peak: the most since it was set.
-        messages: bytes by kind of collective since `clear`.
-        calls: collectives by kind.
-        sent: bytes that this rank sends for them, see the function of that name.
+        sent: bytes that this rank sends by kind of collective, see the function of that name.
     """
 
     def __init__(self, fake: FakeTensorMode | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
-        self.messages: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self._fake = fake
         self._sizes: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._resize: Any = None
-
-    def clear(self) -> None:
-        for counter in (self.messages, self.calls, self.sent):
-            counter.clear()
 
     def __enter__(self) -> Meter:
         # FSDP frees a layer's whole parameters by resizing their storage, which is no operation.
@@ -146,8 +131,6 @@ class Meter(TorchDispatchMode):
         ranks = _ranks(args)
         message = sum(t.nbytes for t in tree_iter(args[place or 0]) if isinstance(t, Tensor))
         message *= ranks if place is None else 1
-        self.messages[kind] += message
-        self.calls[kind] += 1
         self.sent[kind] += sent(kind, message, ranks)
 
     def _see(self, tensor: Tensor) -> None:
@@ -174,7 +157,7 @@ class Meter(TorchDispatchMode):
 
 
 def _ranks(args: tuple[Any, ...]) -> int:
-    """Ranks of the group that a collective's arguments name, as an object or by its name."""
+    """Return the size of the group that a collective's arguments name or hold."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
             return dist.ProcessGroup.unbox(argument).size()
@@ -183,3 +166,142 @@ def _ranks(args: tuple[Any, ...]) -> int:
     name = next(a for a in reversed(args) if isinstance(a, str))
     known: Any = dist.distributed_c10d
     return int(known._resolve_process_group(name).size())
+
+
+# Attention: where the queries are among the arguments. Not in PyTorch's table, of the CPU.
+_ATTENTION: Mapping[Any, int] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: 0,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: 1,
+}
+
+
+def _packets(names: str) -> frozenset[Any]:
+    return frozenset(getattr(_aten, name) for name in names.split())
+
+
+# Products with one vector, which PyTorch's table lacks too.
+_WITH_VECTOR = _packets("mv addmv addmv_ dot vdot")
+# What reads no more than it writes: looked up, or made of nothing.
+_LOOKS_UP = _packets(
+    "embedding index index_select gather _index_put_impl_ index_put_ index_add_ scatter_add_"
+)
+_WRITES = _packets("fill_ zero_ zeros zeros_like ones full full_like new_zeros new_full arange")
+# What moves no bytes.
+_NOTHING = _packets(
+    "empty empty_like new_empty empty_strided new_empty_strided resize_ set_ _unsafe_view "
+    "_local_scalar_dense is_nonzero lift_fresh"
+)
+
+
+class Operation(NamedTuple):
+    """One operation of torch, as far as its time depends on it.
+
+    Attributes:
+        precision: in which a product's factors are multiplied, as ``float32``; empty where nothing
+            is. Of float32 copies of numbers in bfloat16 it may be that (`precision.by_tiles`).
+        flops: floating-point operations of a product: two for a multiplication and its addition.
+        moved: bytes read and written.
+    """
+
+    precision: str
+    flops: int
+    moved: int
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations while it is entered; collectives are no operations of the device.
+
+    Attributes:
+        counted: how often each one was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted: Counter[Operation] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its operations on this rank's part come here by themselves
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", None)
+        free = packet in _NOTHING or getattr(func, "is_view", False) or _is_elsewhere(func)
+        if packet is not None and not free:
+            self.counted[_operation(packet, args, kwargs, out)] += 1
+        return out
+
+
+def _is_elsewhere(func: Any) -> bool:
+    """Return whether it is a collective, or a question about a tensor that needs no device."""
+    space = getattr(func, "namespace", "")
+    return "c10d" in space or space == "prim"
+
+
+def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+    inputs = list(_tensors((args, kwargs)))
+    moved = _moved(packet, inputs, list(_tensors(out)))
+    # The second is a factor of every product: addmm begins with what is added to, and a result that
+    # is given, which may be wider, comes last.
+    factors = list(_tensors(args))
+    if packet in _ATTENTION:
+        first = _ATTENTION[packet]
+        found = _attention(first > 0, *args[first : first + 3])
+        masked = args[-1] is True or kwargs.get("is_causal", False)
+        # Blocks above the diagonal are left out.
+        return Operation(_kind(factors[1]), found // (2 if masked else 1), moved)
+    if packet in flop_registry:
+        # PyTorch's formulas take the type of a product's result for its shape.
+        shapes = [x for x in args if not isinstance(x, torch.dtype)]
+        found = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
+        return Operation(_kind(factors[1]), found, moved)
+    if packet in _WITH_VECTOR:
+        return Operation(_kind(factors[1]), 2 * factors[-2].numel(), moved)
+    return Operation("", 0, moved)
+
+
+def _attention(backward: bool, q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Count operations for queries ``(B, H, T, d)``, and for keys that may have fewer heads.
+
+    The scores and their product with the values; in the backward the scores again, and the
+    gradients of both products' factors. PyTorch's own formula refuses groups in some versions.
+    """
+    scores = 2 * math.prod(q.shape[:-1]) * k.shape[-2]
+    d, d_v = q.shape[-1], v.shape[-1]
+    return scores * (3 * d + 2 * d_v if backward else d + d_v)
+
+
+def _kind(factor: Tensor) -> str:
+    backends: Any = torch.backends
+    if factor.dtype == torch.float32 and factor.device.type == "cpu":
+        halved = backends.mkldnn.matmul.fp32_precision == "bf16"
+        return "bfloat16" if halved else "float32"
+    return str(factor.dtype).removeprefix("torch.")
+
+
+def _moved(packet: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    written = _bytes(outputs)
+    if packet in _WRITES:
+        return written
+    if packet is _aten.copy_:
+        return written + _bytes(inputs[1:])
+    if packet in _LOOKS_UP:
+        # In place it adds its values, the last of the arguments, to where they belong.
+        same = inputs and outputs and inputs[0] is outputs[0]
+        return 3 * _bytes(inputs[-1:]) if same else 2 * written
+    return _bytes(inputs) + written
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum({id(t): _extent(t) for t in tensors}.values())
+
+
+def _extent(tensor: Tensor) -> int:
+    """Return the bytes in memory: one entry of a dimension along which a tensor is expanded."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in sides if stride) * tensor.element_size()
+
+
+def _tensors(tree: Any) -> Iterable[Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))

@@ -1,28 +1,22 @@
-"""The device that a run is on, and what it can do at most: its data sheet, or measurements."""
+"""The device that a run is on, and the data sheets of devices that `dpft plan` knows."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
-from torch import nn
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.parallel.operations import Operations
-from dpft.privacy import normals
-from dpft.runs import memory
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
 
 _SHEETS = Path(__file__).parent / "devices"
-CPU = "cpu"
 _GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
 
 
@@ -86,14 +80,10 @@ class Device:
         rates: floating-point operations a second of products, by the precision of their factors.
         bandwidth: bytes a second to and from its memory.
         overhead: seconds that the shortest operation takes.
-        serial: whether that is added to every operation, since one processor starts and computes
-            it; else it is hidden behind longer ones.
         link: bytes a second that it sends to others of its node.
         network: to those of other nodes.
         per_node: devices of a node.
-        normals: numbers of noise a second; None: `dpft.privacy.fused` draws them, whose
-            instructions are counted.
-        attained: what all this rests on, for a reader.
+        attained: of the data sheet's rates, for a reader.
     """
 
     title: str
@@ -104,15 +94,13 @@ class Device:
     link: float
     network: float
     per_node: int
-    normals: float | None = None
-    serial: bool = False
     attained: str = ""
 
     def rate(self, precision: str) -> float:
-        """Operations a second of products.
+        """Return the operations a second of products.
 
         Raises:
-            ConfigError: if the data sheet does not say.
+            ConfigError: if the data sheet lacks them.
         """
         if precision not in self.rates:
             raise ConfigError(
@@ -124,23 +112,21 @@ class Device:
 
 
 def names() -> list[str]:
-    """Of the data sheets that are here."""
+    """Return the names of the data sheets."""
     return sorted(path.stem for path in _SHEETS.glob("*.yaml"))
 
 
 def device(name: str) -> Device:
-    """A device by its name, by a file like those in ``dpft/training/devices``, or this CPU.
+    """Return a device by its name, or by a file like those in ``dpft/training/devices``.
 
     Raises:
         ConfigError: if there is none, or it lacks a number.
     """
-    if name == CPU:
-        return measured_cpu()
     path = Path(name) if name.endswith((".yaml", ".yml")) else _SHEETS / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(
             f"device {name!r} has no data sheet{suggestion(name, names())}; expected "
-            f"{', '.join([*names(), CPU])} or a file: type --on NAME"
+            f"{', '.join(names())} or a file: type --on NAME"
         )
     try:
         sheet: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -163,75 +149,3 @@ def device(name: str) -> Device:
             f"{path} is no data sheet of a device ({type(error).__name__}: {error}); expected the "
             f"keys of {_SHEETS / 'h100-sxm.yaml'}"
         ) from error
-
-
-def measured_cpu() -> Device:
-    """This machine's CPU, by what it attains; takes some seconds.
-
-    With one thread the thread's own time is taken, which other processes hardly lengthen.
-    """
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    a = torch.randn(768, 768)
-    half = a.bfloat16()
-    long = torch.randn(1 << 24)
-
-    def least(work: Callable[[], Any], times: int = 1) -> float:
-        found = []
-        for _ in range(5):
-            start = clock()
-            for _ in range(times):
-                work()
-            found.append((clock() - start) / times)
-        return min(found)
-
-    product = 2 * 768**3
-    rates = {
-        "float32": product / least(lambda: a @ a, 4),
-        "float64": product / least(lambda: a.double() @ a.double(), 4),
-        "bfloat16": product / least(lambda: half @ half),
-    }
-    bandwidth = 3 * long.nbytes / least(lambda: torch.add(long, long, out=long))
-    noise = (1 << 20) / least(lambda: normals.normals(bytes(32), 0, 1 << 20))
-    return Device(
-        title=f"this CPU, {torch.get_num_threads()} threads",
-        memory=available_memory(),
-        rates=rates,
-        bandwidth=bandwidth,
-        overhead=_overhead(least),
-        serial=True,
-        link=bandwidth,
-        network=_GIGA,
-        per_node=os.cpu_count() or 1,
-        normals=noise,
-        attained=f"as measured: {rates['float32'] / _TERA:.3f} TFLOP/s of float32 products, "
-        f"{bandwidth / _GIGA:.1f} GB/s",
-    )
-
-
-def _overhead(least: Callable[[Callable[[], Any]], float]) -> float:
-    """Seconds of an operation that computes next to nothing, with Python and autograd around it."""
-    small = nn.Sequential(*(nn.Linear(4, 4) for _ in range(64)))
-    x = torch.zeros(1, 4)
-
-    def work() -> None:
-        small(x).sum().backward()
-
-    operations = Operations()
-    with operations:
-        work()
-    return least(work) / sum(operations.counted.values())
-
-
-def available_memory() -> float:
-    """Bytes that this machine can still give, without what other processes hold.
-
-    Raises:
-        ConfigError: if the system does not say.
-    """
-    found = memory.available()
-    if found is None:
-        raise ConfigError(
-            "how much memory is free cannot be found out on this system; type --memory GIB, or a "
-            "number for optim.microbatch_tokens"
-        )
-    return found

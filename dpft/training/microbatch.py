@@ -26,8 +26,8 @@ from dpft.parallel.simulate import steps
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, disk_report
 from dpft.runs.identity import opened, sealed
-from dpft.runs.memory import is_out_of_memory
-from dpft.training.devices import available_memory, device_of
+from dpft.runs.memory import available, is_out_of_memory
+from dpft.training.devices import device_of
 from dpft.training.plan import SHARE, largest, most_of, peak_of
 from dpft.training.planned_step import StepShape, shape_of, training_of
 from dpft.training.progress import Progress
@@ -37,7 +37,7 @@ _CPU_TOKENS = 1024
 
 
 def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) -> Run:
-    """The run with a number of tokens in place of ``auto``: the one it began with, or a new one.
+    """Return the run with a number of tokens in place of ``auto``: the first one found, if any was.
 
     Raises:
         ConfigError: if it cannot be found, or not one record fits.
@@ -94,7 +94,7 @@ def begin_with(file: Path, tokens: int) -> None:
 
 
 def _found(run: Run) -> int:
-    """Tokens of the microbatch that serves this device best.
+    """Find the tokens of the microbatch that serves this device best.
 
     Raises:
         ConfigError: if that cannot be said.
@@ -105,7 +105,10 @@ def _found(run: Run) -> int:
             room = float(torch.cuda.mem_get_info(device)[0])
             records = largest(_tried(run, shape, device), SHARE * room, most_of(run))
         else:
-            room = available_memory()
+            free_bytes = available()
+            if free_bytes is None:
+                raise ConfigError("this system does not say how much memory is free")
+            room = float(free_bytes)
             most = min(most_of(run), max(1, _CPU_TOKENS // shape.length))
             peak = peak_of(run, shape, on_gpu=False)
             fits = peak(most) <= SHARE * room  # nearly always, and one question is enough
@@ -125,10 +128,10 @@ def _found(run: Run) -> int:
 
 
 def _tried(run: Run, shape: StepShape, device: torch.device) -> Callable[[int], float]:
-    """What the device's allocator takes for a step, by records; infinite where it fails."""
+    """Return what the device's allocator takes for a step, by records; infinite where it fails."""
 
     def peak(batch: int) -> float:
-        training = training_of(run, replace(shape, batch=batch), run.clip.private)
+        training = training_of(run, replace(shape, batch=batch))
         torch.cuda.reset_peak_memory_stats(device)
         found = math.inf
         try:

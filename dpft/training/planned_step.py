@@ -1,4 +1,4 @@
-"""One step of a run as `dpft.parallel.simulate` takes it: without weights, data or devices."""
+"""Build a run's step for `dpft.parallel.simulate`: without weights, data or devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from dpft.models.image_input import image_input
 from dpft.models.load import LoadedModel, origin_of
 from dpft.models.sizes import SIZES
 from dpft.parallel.simulate import Training
-from dpft.privacy import Clipper, make_clipper
+from dpft.privacy import Clipper
 from dpft.privacy.clipping.checks.verify import RECORDS
 from dpft.privacy.cohort import Cohort
 from dpft.tasks import load_task
@@ -51,8 +51,7 @@ class StepShape:
         batch: records of each rank's microbatch.
         length: tokens of each record.
         microbatches: of each rank in a step.
-        checkpointing: whether each block's activations are computed again in the backward.
-        rank: which one is looked at.
+        rank: which one is simulated.
     """
 
     parallel: Parallel
@@ -60,19 +59,13 @@ class StepShape:
     batch: int
     length: int
     microbatches: int = 1
-    checkpointing: bool = False
     rank: int = 0
 
 
 def shape_of(
-    run: Run,
-    ranks: int,
-    batch: int | None = None,
-    length: int | None = None,
-    microbatches: int | None = None,
-    **options: Any,
+    run: Run, ranks: int, batch: int | None = None, length: int | None = None, rank: int = 0
 ) -> StepShape:
-    """The shape of a run's step, with its own settings where nothing is given.
+    """Return the shape of a run's step; a pipeline's has all microbatches of one round.
 
     Args:
         run: its settings.
@@ -80,20 +73,16 @@ def shape_of(
         batch: records of a microbatch; None: as many as ``optim.microbatch_tokens`` has room for,
             or one where it is ``auto``.
         length: tokens of a record; None: the most that the task has, and of an image its patches.
-        microbatches: of a rank; None: one, or all that a pipeline's schedule sends at a time.
-        options: of `Shape`.
+        rank: which one is simulated.
     """
     length = length or _length(run)
     if batch is None:
         auto = run.optim.microbatch_tokens == "auto"
         batch = 1 if auto else max(1, run.optim.token_budget // length)
-    if microbatches is None:
-        microbatches = _round(run.parallel, ranks) if run.parallel.name == "pipeline" else 1
-    return StepShape(run.parallel, ranks, batch, length, microbatches, **options)
-
-
-def _round(parallel: Parallel, ranks: int) -> int:
-    return parallel.microbatches or 4 * (parallel.length or ranks)
+    parallel, microbatches = run.parallel, 1
+    if parallel.name == "pipeline":
+        microbatches = parallel.microbatches or 4 * (parallel.length or ranks)
+    return StepShape(parallel, ranks, batch, length, microbatches, rank)
 
 
 def _length(run: Run) -> int:
@@ -103,7 +92,7 @@ def _length(run: Run) -> int:
 
 
 def _image(run: Run, config: Any) -> ImageClassifier:
-    """The objective of images as large as the task or the model says."""
+    """Return the objective of images as large as the task or the model says."""
     image = image_input(config, {}, run.model.name)
     size = run.task.get("image_size") or image.size
     return ImageClassifier(size, image.mean, image.std, image.patch, ())
@@ -120,16 +109,8 @@ class _Filling(Infilling):
         return tuple(range(len(self.classes)))
 
 
-class _Made(NamedTuple):
-    """A step's records of one kind of model.
-
-    Attributes:
-        objective: the model's losses.
-        tensors: of a batch.
-    """
-
-    objective: Losses
-    tensors: Mapping[str, Tensor]
+_Made = tuple[Losses, dict[str, Tensor]]
+"""A model's losses, and the tensors of a batch of made up records."""
 
 
 def _causal(run: Run, shape: StepShape, config: Any) -> _Made:
@@ -138,7 +119,7 @@ def _causal(run: Run, shape: StepShape, config: Any) -> _Made:
     positions = torch.arange(shape.length).repeat(shape.batch, 1)
     tensors = {**_shown(ids), "position_ids": positions, "targets": ids.clone()}
     objective = LanguageModel(tokenizer=cast(Any, None), max_length=shape.length)
-    return _Made(objective, tensors)
+    return objective, tensors
 
 
 def _both(run: Run, shape: StepShape, config: Any) -> _Made:
@@ -146,13 +127,13 @@ def _both(run: Run, shape: StepShape, config: Any) -> _Made:
     source, target = _ids(shape.batch, shape.length // 2), _ids(shape.batch, -(-shape.length // 2))
     tensors = {**_shown(source), "decoder_input_ids": target, "targets": target.clone()}
     objective = EncoderDecoder(tokenizer=cast(Any, None), max_length=shape.length)
-    return _Made(objective, tensors)
+    return objective, tensors
 
 
 def _classifier(run: Run, shape: StepShape, config: Any) -> _Made:
     objective = Classifier(cast(Any, None), shape.length, load_task(run.task).needs.classes)
     tensors = {**_shown(_ids(shape.batch, shape.length)), "labels": _ids(shape.batch)}
-    return _Made(objective, tensors)
+    return objective, tensors
 
 
 def _masked(run: Run, shape: StepShape, config: Any) -> _Made:
@@ -160,7 +141,7 @@ def _masked(run: Run, shape: StepShape, config: Any) -> _Made:
     tensors = {**_shown(ids), "blank": one, "labels": one.clone()}
     words = run.task["label_words"]
     objective = _Filling(cast(Any, None), shape.length, "", words, tuple(words))
-    return _Made(objective, tensors)
+    return objective, tensors
 
 
 def _images(run: Run, shape: StepShape, config: Any) -> _Made:
@@ -172,7 +153,7 @@ def _images(run: Run, shape: StepShape, config: Any) -> _Made:
         )
     pixels = torch.zeros(shape.batch, config.num_channels, objective.size, objective.size)
     tensors = {"pixels": pixels, "labels": _ids(shape.batch)}
-    return _Made(objective, tensors)
+    return objective, tensors
 
 
 _RECORDS: Mapping[str, Callable[[Run, StepShape, Any], _Made]] = MappingProxyType(
@@ -189,19 +170,18 @@ def _shown(ids: Tensor) -> dict[str, Tensor]:
 
 
 def _config(run: Run) -> Any:
-    """What transformers knows the model's architecture by."""
+    """Return the model's configuration of transformers."""
     path = run.model.path
     needs = load_task(run.task).needs
     return SIZES[path]() if path in SIZES else origin_of(run.model, needs).config()
 
 
-def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
-    """How a run trains, in one step of that shape.
+def training_of(run: Run, shape: StepShape) -> Training:
+    """Return how a run trains, in one step of that shape.
 
     Args:
         run: its settings.
         shape: of the step.
-        private: whether it clips as the settings say, or not at all.
 
     Raises:
         ConfigError: for what cannot be simulated.
@@ -216,10 +196,8 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
     kind = kind_of(run.model, needs, config)
     # Without dropout: attention that drops has other kernels on a CPU than on a GPU.
     suit(config, needs, 0.0)
-    settings = replace(run.model, checkpointing=shape.checkpointing or run.model.checkpointing)
     made = _both if kind is ENCODER_DECODER else _RECORDS[needs.kind]
-    # Of one record, to look at what is asked for.
-    objective = made(run, replace(shape, batch=1), config).objective
+    objective, _ = made(run, replace(shape, batch=1), config)
     longest = _longest(config, shape.length)
     if shape.length > longest:
         raise ConfigError(
@@ -229,7 +207,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
 
     def build() -> nn.Module:
         model = draw(kind.auto, config)
-        finish(model, settings, needs)
+        finish(model, run.model, needs)
         adapted = adapt(LoadedModel(model, None, ("random initialisation",)), run.adapt, needs, 0)
         trained: nn.Module = adapted.model
         return trained.train()
@@ -238,7 +216,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         objective = Mixed(objective)
 
     def batch() -> UnitBatch:
-        tensors = made(run, shape, config).tensors
+        _, tensors = made(run, shape, config)
         return UnitBatch(Batch(tensors), torch.ones(shape.batch, 1, dtype=torch.float64))
 
     def few(batch: UnitBatch) -> UnitBatch:
@@ -249,8 +227,6 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
             return objective.losses(model, batch.batch)
 
     def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
-        if not private:
-            return make_clipper(model, "none", cohort=cohort)
         return attach_clipper(run.clip, model, cohort)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -272,7 +248,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
 
 @contextmanager
 def _masks_as_of_numbers() -> Iterator[None]:
-    """Within this context transformers asks fake tensors, too, whether anything is masked.
+    """Have transformers ask fake tensors, too, whether anything is masked.
 
     Else it keeps every mask, and has attention computed above the diagonal.
     """
@@ -286,7 +262,7 @@ def _masks_as_of_numbers() -> Iterator[None]:
 
 
 def _longest(config: Any, otherwise: int) -> int:
-    """Tokens that a model has positions for; RoBERTa begins behind its padding's."""
+    """Return the tokens that a model has positions for; RoBERTa begins behind its padding's."""
     positions = int(getattr(config, "max_position_embeddings", otherwise))
     behind = getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert")
     return positions - config.pad_token_id - 1 if behind else positions

@@ -43,7 +43,7 @@ from dpft.training.recording import forget_peak, make_record
 from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Guarded, tracking
+from dpft.training.trackers import Tracking, tracking
 
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
@@ -209,7 +209,7 @@ def _train_stage(
     prepared: Prepared,
     directory: runs.RunDirectory,
     progress: Progress,
-    tracker: Guarded,
+    tracker: Tracking,
     added: Mapping[str, Mapping[str, Any]],
 ) -> LoadedModel:
     with Session(run, prepared, directory, progress, tracker) as session:
@@ -276,7 +276,7 @@ def _decode_stage(
     loaded: LoadedModel,
     directory: runs.RunDirectory,
     progress: Progress,
-    tracker: Guarded,
+    tracker: Tracking,
 ) -> None:
     split, task = run.decode.split, prepared.task
     file = directory.generations(split)

@@ -32,7 +32,7 @@ from dpft.training.optim import make_optimizer
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
 from dpft.training.stopping import Stopping
-from dpft.training.trackers import Figures, Guarded
+from dpft.training.trackers import Figures, Tracking
 
 _AUDIT = "audit"  # the folder under private/
 # Of the tensors in a checkpoint.
@@ -53,7 +53,7 @@ class Session(Closing):
         directory: the run's folder, with ledger, logs and checkpoints; None on the ranks that do
             not hold it.
         progress: shows steps and warnings.
-        tracker: is told of every step; None: nobody is.
+        tracker: receives the figures of every step; None: nothing is tracked.
 
     Raises:
         ConfigError, LedgerMismatchError: if the folder's run is not this one, or repeated steps
@@ -66,10 +66,10 @@ class Session(Closing):
         prepared: Prepared,
         directory: runs.RunDirectory | None,
         progress: Progress,
-        tracker: Guarded | None = None,
+        tracker: Tracking | None = None,
     ) -> None:
         self._run = run
-        self._tracker = tracker or Guarded(None, progress.warn)
+        self._tracker = tracker or Tracking(None, progress.warn)
         self._prepared = prepared
         self._directory = directory
         self._progress = progress

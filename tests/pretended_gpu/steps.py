@@ -113,7 +113,7 @@ def find_a_microbatch(*words):
     run = parse(compose(["model=random-gpt2", "optim.microbatch_tokens=auto", *words]))
     shape = shape_of(run, 1, batch=2)
     with FakeTensorMode() as fake, PretendedAnswers(), as_on_gpu(), OwnGenerators():
-        training = training_of(run, shape, run.clip.private)
+        training = training_of(run, shape)
         with torch.device("cuda"), Meter(fake) as meter:
             steps(training, meter, training.build(), counts=False)
 

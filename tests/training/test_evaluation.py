@@ -29,7 +29,7 @@ from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.training.evaluation import Evaluations
 from dpft.training.held_out import HeldOut, held_out_records
-from dpft.training.quality.texts import real_texts
+from dpft.training.quality import held_out_texts
 from dpft.training.run import run_experiment
 from dpft.training.session import Session
 from dpft.training.trained import loaded_run
@@ -380,8 +380,8 @@ def test_no_verb_scores_or_describes_the_training_records_saved_again(tmp_path):
     assert "most records of the dev split are trained on" in " ".join(result.output.split())
     task = load_task(run.task)
     with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
-        real_texts(task, "dev", "test")
-    assert len(real_texts(task, None, "test")[0]) == 8
+        held_out_texts(task, "dev")
+    assert len(held_out_texts(task, "test")) == 8
     (tmp_path / "made.jsonl").write_text('{"source": "x", "target": "written"}\n' * 12)
     made = [f"task.synthetic={tmp_path}/made.jsonl", "clip=none", "decode.split=dev", "name=made"]
     with pytest.raises(ConfigError, match="most records of the dev split are trained on"):

@@ -22,7 +22,7 @@ GIB = 2**30
 @pytest.fixture
 def go(tmp_path, monkeypatch):
     free = {"bytes": 0.1 * GIB}
-    monkeypatch.setattr(microbatch, "available_memory", lambda: free["bytes"])
+    monkeypatch.setattr(microbatch, "available", lambda: free["bytes"])
     monkeypatch.setattr("dpft.training.run._decode_stage", lambda *_: None)
 
     def run(room=None, *words):
@@ -81,7 +81,7 @@ def test_a_gpu_is_tried_until_it_runs_out(monkeypatch):
         if taken[-1] > 1250:
             raise torch.OutOfMemoryError("out of memory")
 
-    def training_of(run, shape, private):
+    def training_of(run, shape):
         return SimpleNamespace(build=lambda: None, batch=shape.batch)
 
     monkeypatch.setattr(microbatch, "steps", steps)

@@ -20,23 +20,22 @@ from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
 from dpft.models.packaged import PACKAGES
-from dpft.parallel import operations
-from dpft.parallel.operations import Operation
+from dpft.parallel import metering
+from dpft.parallel.metering import Operation
 from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.simulate import Cost
 from dpft.tasks import load_task
 from dpft.training.devices import Device, device, names
-from dpft.training.estimate import estimate, length_of, microbatches_of
-from dpft.training.plan import largest, peak_of, plan
+from dpft.training.plan import largest, length_of, microbatches_of, peak_of, plan, time_of
 from dpft.training.planned_step import StepShape, shape_of, training_of
 
 DEVICE = Device(
-    title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0}, bandwidth=50.0,
-    overhead=2.0, link=4.0, network=1.0, per_node=8, normals=5.0,
+    title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0, "float64": 5.0},
+    bandwidth=50.0, overhead=2.0, link=4.0, network=1.0, per_node=8,
 )  # fmt: skip
 SHAPE = StepShape(Parallel(), 8, batch=2, length=4, microbatches=2)
 COST = Cost(
-    parameters=1, trained=1, noise=10, held=0, peaks={}, checked=None, messages={}, calls={},
+    parameters=1, trained=1, noise=10, held=0, peaks={}, checked=None,
     sent={"all-gather": 16, "all-reduce": 24},
     work={
         "forward": {Operation("bfloat16", 1000, 100): 1, Operation("bfloat16", 100, 500): 1},
@@ -52,21 +51,19 @@ def run_of(*words):
 
 
 def test_an_operation_takes_what_takes_longest():
-    found = estimate(COST, SHAPE, DEVICE)
+    found = time_of(COST, SHAPE, DEVICE)
     # By products, by bytes; by products twice, and three times as the shortest.
     assert found.microbatch == (10 + 10 + 2 * 10 + 3 * 2) / 2
-    assert found.noise == 10 / 5
+    assert found.noise == 10 * (37 * 2 / 5 + 164 * 4 / 10 + 8 / 50)
     assert found.optimizer == 3 + 4
     assert found.sending == 40 / 4
-    assert found.seconds == 2 * 23 + 2 + 7 + 10
-    assert estimate(COST, replace(SHAPE, ranks=9), DEVICE).sending == 40
-    assert estimate(COST, SHAPE, DEVICE, 6).seconds == 6 * 23 + 2 + 7 + 10
-    serial = estimate(COST, SHAPE, replace(DEVICE, serial=True))
-    assert serial.microbatch == (12 + 12 + 2 * 12 + 3 * (0.1 + 2)) / 2
+    assert found.seconds == 2 * 23 + found.noise + 7 + 10
+    assert time_of(COST, replace(SHAPE, ranks=9), DEVICE).sending == 40
+    assert time_of(COST, SHAPE, DEVICE, 6).seconds == 6 * 23 + found.noise + 7 + 10
 
 
 def test_shards_are_sent_for_every_microbatch():
-    assert estimate(COST, replace(SHAPE, parallel=Parallel("fsdp")), DEVICE, 6).sending == 30
+    assert time_of(COST, replace(SHAPE, parallel=Parallel("fsdp")), DEVICE, 6).sending == 30
 
 
 @pytest.mark.parametrize(
@@ -74,12 +71,12 @@ def test_shards_are_sent_for_every_microbatch():
 )
 def test_a_pipeline_waits_at_both_ends(schedule, idle):
     shape = StepShape(Parallel("pipeline", schedule=schedule), 4, 2, 4, microbatches=8)
-    assert estimate(COST, shape, DEVICE).idle == idle
+    assert time_of(COST, shape, DEVICE).idle == idle
 
 
 def test_a_data_sheet_without_a_precision_says_so():
     with pytest.raises(ConfigError, match="no rate of float32"):
-        estimate(COST, SHAPE, replace(DEVICE, rates={"bfloat16": 1.0}))
+        time_of(COST, SHAPE, replace(DEVICE, rates={"bfloat16": 1.0}))
 
 
 def test_every_data_sheet_is_whole():
@@ -102,10 +99,10 @@ def test_an_unknown_device_is_refused(tmp_path):
 
 def test_noise_of_a_gpu_takes_its_instructions_and_its_bytes():
     gpu = device("h100-sxm")
-    noise = estimate(replace(COST, noise=10**8), SHAPE, gpu).noise
+    noise = time_of(replace(COST, noise=10**8), SHAPE, gpu).noise
     assert noise > 10**8 * 8 / gpu.bandwidth
     slow = replace(gpu, rates={**gpu.rates, "float64": gpu.rate("float64") / 10})
-    slower = estimate(replace(COST, noise=10**8), SHAPE, slow).noise
+    slower = time_of(replace(COST, noise=10**8), SHAPE, slow).noise
     assert slower - noise == pytest.approx(10**8 * 37 * 18 / gpu.rate("float64"))
 
 
@@ -199,9 +196,9 @@ def test_every_architecture_has_a_time_and_a_microbatch(name, tmp_path):
         words = f"model=custom model.path={tmp_path}"
     run = run_of(*words.split(), "optim.microbatch_tokens=auto")
     shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
-    found = plan(run, shape, DEVICE, check=False)
-    assert min(found.private.time.seconds, found.plain.time.seconds) > 0
-    assert peak_of(run, shape)(1) > found.private.cost.held
+    cost, time, _ = plan(run, shape, DEVICE, check=False)
+    assert time.seconds > 0
+    assert peak_of(run, shape)(1) > cost.held
 
 
 def test_memory_is_found_where_an_operation_has_no_formula(monkeypatch):
@@ -210,7 +207,7 @@ def test_memory_is_found_where_an_operation_has_no_formula(monkeypatch):
     def refuses(*arguments, **named):
         raise AssertionError
 
-    monkeypatch.setattr(operations, "flop_registry", dict.fromkeys(flop_registry, refuses))
+    monkeypatch.setattr(metering, "flop_registry", dict.fromkeys(flop_registry, refuses))
     run = run_of("model=random-llama")
     assert peak_of(run, shape_of(run, 1, 1, 8))(1) > 0
 
@@ -273,17 +270,20 @@ def dpft_plan(*words):
     return CliRunner().invoke(app, ["plan", "model=random-llama", *words, "--length", "16"])
 
 
-def test_the_command_prints_both_sides_and_whether_they_fit():
+def test_the_command_prints_memory_and_time_and_whether_it_fits():
     result = dpft_plan("adapt=lora", "parallel=fsdp", "--ranks", "2", "--memory", "0.001")
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.splitlines()]
-    assert ["fits", "in", "0.001", "GiB", "no", "no"] in lines
-    assert any(line[:4] == ["MiB", "sent", "by", "all-gather"] for line in lines)
+    assert ["fits", "in", "0.001", "GiB", "no"] in lines
     assert any(line[:2] == ["hours", "of"] for line in lines)
     assert re.search(r"^  s of a step of [\d,]+ microbatch(es)? ", result.output, re.MULTILINE)
-    words = ("--checkpointing", "--batch", "2", "--price", "2", "--largest", "--json")
-    answer = json.loads(dpft_plan("precision=bfloat16", "optim.batch_size=4", *words).output)
-    assert answer["shape"]["batch"] == 2
-    assert answer["private"]["cost"]["trained"] == answer["plain"]["cost"]["parameters"]
-    assert answer["plain"]["outside"] == 0.0 < answer["private"]["outside"]
-    assert answer["largest"] == 4  # as many as a step has
+    words = ("--batch", "2", "--largest", "--json")
+    private, plain = (
+        json.loads(dpft_plan(*settings, "optim.batch_size=4", *words).output)
+        for settings in ((), ("clip=none",))
+    )
+    assert private["shape"]["batch"] == 2
+    assert private["cost"]["trained"] == plain["cost"]["parameters"]
+    assert private["time"]["seconds"] > plain["time"]["seconds"] > 0
+    assert private["cost"]["noise"] > plain["cost"]["noise"] == 0
+    assert private["largest"] == 4  # as many as a step has

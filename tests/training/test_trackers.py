@@ -2,6 +2,8 @@
 
 import csv
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +14,7 @@ from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import warnings
 from dpft.training import trackers
 from dpft.training.run import run_experiment
-from dpft.training.trackers import Begun, Figures, Guarded, files, make_tracker
-from dpft.training.trackers.base import public_settings
+from dpft.training.trackers import CSV, Figures, Tracking, make_tracker, public_settings, tracking
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
@@ -78,28 +79,50 @@ def test_what_was_sent_is_told_on_the_card():
 
 def test_a_package_that_is_missing_is_named_before_anything_is_loaded(monkeypatch):
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    folder = SimpleNamespace(path=Path("run"), private=Path("run/private"))
+    run = parse(compose(["track=wandb"]))
     with pytest.raises(NotInstalledError, match=r"pip install 'dpft\[wandb\]'"):
-        make_tracker("wandb")
+        tracking(run, folder, print).__enter__()
 
 
 class Failing:
-    def begin(self, run):
+    """Begins unless ``start`` is 0, takes step 1 and nothing else."""
+
+    def __init__(self, start):
+        if not start:
+            raise OSError("no network")
+
+    def log(self, values, step=None):
+        if step != 1:
+            raise OSError("no network")
+
+    def finish(self):
         raise OSError("no network")
 
-    def end(self):
-        raise AssertionError("asked again")
 
-
-def test_a_tracker_that_fails_is_told_once_and_stops_nothing():
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_tracker_that_fails_is_told_once_and_stops_nothing(start, last):
     said = []
-    begun = Begun("run", "dpft", None, {}, 0)
-    guarded = Guarded(Failing(), said.append, lambda start: begun)
-    guarded.begin(0)
-    guarded.step(1, {})
-    guarded.scores("test", {})
-    guarded.end()
+    tracker = Tracking(Failing, said.append)
+    tracker.begin(start)
+    assert tracker.tracks is bool(start)
+    for step in range(1, last + 1):
+        tracker.step(step, {})
+    tracker.scores("test", {})
+    tracker.end()
     assert len(said) == 1
     assert "no network" in said[0]
+    assert not tracker.tracks
+
+
+def test_a_tracker_that_fails_at_its_end_stops_nothing():
+    said = []
+    tracker = Tracking(Failing, said.append)
+    tracker.begin(1)
+    tracker.step(1, {})
+    tracker.end()
+    assert len(said) == 1
 
 
 def rows(path):
@@ -120,13 +143,11 @@ def test_the_file_of_a_run(tmp_path, quick_scores, monkeypatch, private):
 
 
 def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
-    begun = [Begun("run", "dpft", tmp_path, {}, start) for start in (0, 1)]
-    for one, steps in zip(begun, ((1, 2), (2, 3)), strict=True):
-        tracker = make_tracker("csv")
-        tracker.begin(one)
+    for start, steps in enumerate(((1, 2), (2, 3))):
+        tracker = CSV(tmp_path / "track.csv", start)
         for step in steps:
-            tracker.step(step, {"epsilon": step * 10.0 + one.start})
-        tracker.end()
+            tracker.log({"epsilon": step * 10.0 + start}, step)
+        tracker.finish()
     table = rows(tmp_path / "track.csv")
     assert [(row["step"], float(row["epsilon"])) for row in table] == [
         ("1", 10.0), ("2", 21.0), ("3", 31.0),
@@ -139,16 +160,15 @@ def test_scores_are_tracked_on_the_scale_that_reports_show(tmp_path, quick_score
     monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "nist:abc")
     tracked = {}
 
-    class Kept(files.CSV):
-        def scores(self, split, values):
-            tracked[split] = dict(values)
+    class Kept(CSV):
+        def log(self, values, step=None):
+            tracked[step] = dict(values)
 
-    monkeypatch.setattr(trackers, "make_tracker", lambda name: Kept())
+    monkeypatch.setattr(trackers, "CSV", Kept)
     record = run_experiment(parse(compose([*RUN, "track=csv"]))).record
     assert record["scores"]["test"]["metrics"]["BLEU"] == 0.5
-    assert tracked == {
-        "test": {"BLEU": 50.0, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 30.0, "CIDEr": 0.4}
-    }
+    names = ("BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr")
+    assert [tracked[None][f"test/{name}"] for name in names] == [50.0, 1.0, 0.2, 30.0, 0.4]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
@@ -162,8 +182,8 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.chdir(tmp_path)
     said = []
-    begun = Begun("run", "dpft", tmp_path, {"optim.lr": 0.1, "clip": "bk"}, 0)
-    tracker = Guarded(make_tracker(name), said.append, lambda start: begun)
+    run = parse(compose([f"track={name}", "privacy.noise_seed=12345"]))
+    tracker = Tracking(lambda start: make_tracker(run, "run", tmp_path, start), said.append)
     tracker.begin(0)
     for step in (1, 2):
         tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
@@ -172,4 +192,8 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     assert not said
     assert sys.modules[name] is not None
     if name != "trackio":  # whose folder is fixed when it is imported
-        assert any(path.is_file() for path in tmp_path.rglob("*"))
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert any(path.name == "epsilon" or b"epsilon" in path.read_bytes() for path in files)
+        for word in (b"12345", sys.argv[0].encode()):
+            assert not any(word in path.read_bytes() for path in files), word
+    assert {path.read_text() for path in tmp_path.rglob("mlflow.user")} <= {"dpft"}

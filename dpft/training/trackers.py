@@ -1,0 +1,242 @@
+"""Trackers: where a run's figures can be watched while it runs.
+
+A tracker has `accelerate.tracking`'s methods ``log`` and ``finish``. It receives a step's figures
+after the step is in the ledger, and no others than `Figures` chooses.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import IO, Any
+
+from dpft import runs
+from dpft.config.errors import NotInstalledError
+from dpft.config.schema import Run
+from dpft.privacy import Mechanism
+from dpft.privacy.guarantee import VOIDS, Void
+from dpft.runs.atomic import write_atomic
+
+
+@contextmanager
+def tracking(
+    run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
+) -> Iterator[Tracking]:
+    """Yield what tracks a run, and end it whatever happens.
+
+    Raises:
+        NotInstalledError: if the tracker's package is missing.
+    """
+    name = run.track.name
+    if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
+        raise NotInstalledError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
+    folder = directory.private if run.track.private else directory.path
+
+    def begin(start: int) -> Any:
+        return make_tracker(run, directory.path.name, folder, start)
+
+    tracker = Tracking(None if name == "none" else begin, warn)
+    try:
+        yield tracker
+    finally:
+        tracker.end()
+
+
+class Tracking:
+    """Hands figures to a tracker. One that fails is dropped with a warning, and the run goes on.
+
+    Args:
+        begin: makes the tracker, given the step to go on with; None: nothing is tracked.
+        warn: called once, with what failed.
+    """
+
+    def __init__(self, begin: Callable[[int], Any] | None, warn: Callable[[str], None]) -> None:
+        self._begin, self._warn = begin, warn
+        self._tracker: Any = None
+
+    @property
+    def tracks(self) -> bool:
+        """Whether figures are tracked: they cost something to compute."""
+        return self._begin is not None
+
+    def begin(self, start: int) -> None:
+        """Begin before step ``start``; what was tracked of later steps is void."""
+        if self._begin is not None:
+            self._tracker = self._tried(self._begin, start)
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        """Track a step, counted from 1; 0: before the first. An evaluation brings more names."""
+        if self._tracker is not None:
+            self._tried(self._tracker.log, dict(values), step)
+
+    def scores(self, split: str, values: Mapping[str, float]) -> None:
+        """Track a split's scores, on the scales that reports show."""
+        if self._tracker is not None:
+            named = {f"{split}/{name}": value for name, value in values.items()}
+            self._tried(self._tracker.log, named)
+
+    def end(self) -> None:
+        """End when the run is done, or was stopped."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            self._tried(tracker.finish)
+
+    def _tried(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:  # whatever a service's library raises
+            self._begin = self._tracker = None
+            self._warn(
+                f"the tracker failed ({type(error).__name__}: {str(error)[:200]}); the run goes on "
+                "without it"
+            )
+            return None
+
+
+def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
+    """Begin the tracker that a run's settings name.
+
+    What the services' libraries collect by themselves is turned off: the terminal's output, which
+    shows losses, code, command line, user and machine.
+
+    Args:
+        run: the settings.
+        name: of the run.
+        folder: for files: under ``private/`` where noiseless figures are tracked.
+        start: the step to go on with.
+    """
+    if run.track.name == "csv":
+        return CSV(folder / "track.csv", start)
+    import accelerate
+    from accelerate import tracking as services
+
+    accelerate.PartialState()  # without it accelerate's trackers fail at their log messages
+    project, settings = run.track.project, public_settings(run)
+    own: dict[str, Any] = {"name": name, "config": settings}
+    tracker: Any
+    match run.track.name:
+        case "tensorboard":
+            purge = start + 1 if start else None
+            tracker = services.TensorBoardTracker("tensorboard", folder, purge_step=purge)
+        case "wandb":
+            names = "disable_git disable_code x_disable_meta x_disable_machine_info x_disable_stats"
+            quiet = {"console": "off", **dict.fromkeys(names.split(), True)}
+            folder.mkdir(parents=True, exist_ok=True)
+            tracker = services.WandBTracker(project, dir=str(folder), settings=quiet, **own)
+        case "mlflow":
+            who = {"mlflow.user": "dpft", "mlflow.source.name": "dpft"}
+            tracker = services.MLflowTracker(project, run_name=name, tags=who)
+        case _:
+            own |= {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
+            tracker = services.TrackioTracker(project, **own)
+    tracker.start()
+    if run.track.name == "tensorboard":
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)}
+        # Alone and in the folder of the scores, so that TensorBoard's table shows both in one line.
+        tracker.tracker.file_writer.add_summary(hparams(plain, {})[1])
+    elif run.track.name == "mlflow":
+        tracker.store_init_configuration(settings)
+    return tracker
+
+
+class CSV:
+    """``track.csv``: a line a step; evaluations are columns. Scores are in the record."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+        self._names: list[str] = []
+        if path.is_file():
+            first, *rows = self._rows() or [[]]
+            self._names = first[1:]
+            self._open(row for row in rows if row and int(row[0]) <= start)
+
+    def log(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Write a step's line; scores, which are of no step, are left out."""
+        if step is None:
+            return
+        new = [name for name in values if name not in self._names]
+        if self._file is None or new:
+            rows = [] if self._file is None else self._rows()[1:]
+            self.finish()
+            self._names += new
+            self._open([*row, *[""] * len(new)] for row in rows)
+        assert self._file is not None
+        csv.writer(self._file).writerow([step, *(values.get(name, "") for name in self._names)])
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rows(self) -> list[list[str]]:
+        return list(csv.reader(StringIO(self._path.read_text(encoding="utf-8"))))
+
+    def _open(self, rows: Iterable[list[str]]) -> None:
+        text = StringIO()
+        csv.writer(text).writerows([["step", *self._names], *rows])
+        write_atomic(self._path, text.getvalue())
+        self._file = self._path.open("a", encoding="utf-8", newline="")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Chooses what is tracked of a step.
+
+    Attributes:
+        mechanism: of the run.
+        private: whether noiseless figures may be tracked.
+        groups: names of the clipping groups, in order.
+        voided_by: what voids the guarantee of the run.
+    """
+
+    mechanism: Mechanism
+    private: bool
+    groups: tuple[str, ...] = ()
+    voided_by: tuple[Void, ...] = ()
+
+    def of_step(
+        self, step: int, rate: float, thresholds: tuple[float, ...], summary: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """Return the figures after step ``step``, counted from 0, by name.
+
+        Args:
+            step: the step.
+            rate: learning rate.
+            thresholds: that its noise was scaled to, from noisy counts; none if there is no noise.
+            summary: see `dpft.training.loop.StepStatistics.summary`; noiseless.
+        """
+        noisy = bool(self.mechanism.noise_multiplier)
+        values = {"learning_rate": rate}
+        if noisy:
+            # A column stands alone, so its name has what voids its figures.
+            name = ", ".join(["epsilon", *(VOIDS[reason] for reason in self.voided_by)])
+            values[re.sub(r"\W+", "_", name)] = self.mechanism.epsilon_after(step + 1)
+            values["noise_multiplier"] = self.mechanism.noise_multiplier
+        whole = len(self.groups) == len(thresholds)
+        names = self.groups if whole else map(str, range(len(thresholds)))
+        values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
+        if self.private or not noisy:
+            found = summary.items()
+            values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
+        return values
+
+
+def public_settings(run: Run) -> dict[str, Any]:
+    """Return a run's settings by dotted name, without any that name the data or a folder."""
+    found: dict[str, Any] = {"task": run.task["name"], "model": run.model.name, "seed": run.seed}
+    found |= {"adapt": run.adapt.name, "clip": run.clip.style}
+    for group in ("optim", "privacy", "decode"):
+        found |= {f"{group}.{key}": value for key, value in dict(run.raw[group]).items()}
+    found.pop("privacy.noise_seed", None)
+    return found
