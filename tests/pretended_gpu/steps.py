@@ -87,8 +87,8 @@ def train(clip, precision, family, count=2):
         device = next(model.parameters()).device
         assert device.type == "cuda"
         half = precision != "float32"
-        objective, shapes = Mixed(Texts(), precision) if half else Texts(), FixedShapes(8)
-        clipper = attach_clipper(run.clip, model, None, 1.0)
+        objective, shapes = Mixed(Texts()) if half else Texts(), FixedShapes(8)
+        clipper = attach_clipper(run.clip, model)
         units = Records(objective, EXAMPLES, shapes if half else None)
         optimizer, statistics = torch.optim.Adam(clipper.parameters.values()), StepStatistics()
         for step in range(count):
