@@ -39,7 +39,7 @@ def main(
 ) -> None:
     """Overlap of synthetic records with the training records: dpft quality RUN
 
-    The overlap is computed without noise: it lies in RUN/private/quality/ and --private shows it.
+    The overlap is computed without noise. It is stored in RUN/private/quality/; --private shows it.
     With --train, a model is trained on the synthetic records and scored on real ones.
     """
     alone("quality")
@@ -130,7 +130,7 @@ def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence
     }
     rows = [[name, _number(value)] for name, value in values.items()]
     print_table([f"score on {split}, trained on them", "value"], rows, right=["value"])
-    echo(f"beside the run that wrote them: dpft compare {path} {outcome.path}")
+    echo(f"compare it with the run that wrote them: dpft compare {path} {outcome.path}")
 
 
 def _number(value: float | None) -> str:

@@ -152,18 +152,18 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.training.data import read_data
     from dpft.training.progress import Progress
 
-    data = None
-    if launched() == 1 and (run_path(run) / LOCK_NAME).exists():
-        DirectoryLock.acquire(run_path(run)).release()  # a run that is in use is reported at once
+    data, path, alone = None, run_path(run), launched() == 1
+    if alone and (path / LOCK_NAME).exists():
+        DirectoryLock.acquire(path).release()  # a run that is in use is reported at once
     try:
-        if launched() == 1 and (run.force or not (run_path(run) / "record.json").exists()):
+        if alone and (run.force or not (path / "record.json").exists()):
             with Progress(verbosity=run.verbosity) as progress:
                 data = read_data(run, task, progress)
         with Console(stderr=True).status("importing torch and transformers"):
             from dpft.training.run import run_experiment
         outcome = run_experiment(run, data)
     except KeyboardInterrupt as stopped:
-        if not run_path(run).exists():
+        if not path.exists():
             stopped.add_note(NO_STEP)
         raise
     from dpft.report.comparison import show

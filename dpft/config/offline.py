@@ -28,7 +28,7 @@ def stay_offline_if_unreachable() -> None:
 def hub_answers() -> bool:
     """Return whether the hub answers within `WAIT` seconds."""
     answers: SimpleQueue[bool] = SimpleQueue()
-    # In a thread of its own: nothing else bounds the time that a name server takes.
+    # In a thread, since nothing else bounds the time that a name server takes.
     Thread(target=lambda: answers.put(_answers(endpoint())), daemon=True).start()
     try:
         return answers.get(timeout=WAIT)

@@ -35,7 +35,7 @@ makes a folder of it that peft loads with its base.
 
 
 def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -> None:
-    """Write model and tokenizer in ``save_pretrained`` form, and a prefix beside them.
+    """Write model and tokenizer in ``save_pretrained`` form, and a prefix next to them.
 
     The model in memory stays as it is.
 

@@ -29,7 +29,7 @@ from dpft.parallel.cohort import TIMEOUT, UnansweredError
 
 _LOGGER = logging.getLogger(__name__)
 # How far apart ranks may begin: machines start when they have room, and disks may be slow. On one
-# machine all begin together. Nobody can know of a rank that died before it was heard of.
+# machine all begin together. A rank that dies before its first contact leaves no trace.
 _JOINING, _JOINING_HERE = timedelta(minutes=5), timedelta(seconds=30)
 _MEETING = timedelta(seconds=20)  # once all are there and have nothing to do but to connect
 _CONNECTING = timedelta(seconds=5)  # to a server that has just answered

@@ -156,7 +156,7 @@ def steps(
         meter: entered already.
         model: which was built as the training says, under the meter.
         world: of the ranks; None: there is one.
-        stacked: whether the optimizer is told to work on all parameters at once.
+        stacked: whether the optimizer works on all parameters at once.
         check: whether to run the step that is checked; it takes longer than the other.
         counts: whether operations are counted; for memory alone no formula of one is needed.
     """

@@ -140,7 +140,7 @@ class _Split:
 
 
 def _folded(text: str) -> str:
-    """Return a text without letter case, white space and Unicode form of its own."""
+    """Return a text with its letter case, white space and Unicode form normalised."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 

@@ -171,10 +171,7 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                     run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, data or load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
-            except KeyboardInterrupt:
-                directory.discard_unused()
-                raise
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 # Whatever it was: with nothing spent, the folder would tell of no run.
                 directory.discard_unused()
                 if isinstance(error, UnsupportedLayerError):

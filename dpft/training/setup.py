@@ -182,7 +182,7 @@ def prepare(
         "unit": task.unit_in_words,
         "noise_version": NOISE_VERSION,
         # Another machine rounds differently: the same noise on a slightly different sum would be a
-        # second release that nobody counted.
+        # second release that is not counted.
         "compute": {
             **all_round_like(device, cohort),
             **cohort.layout,  # sums of shares are added up in another order

@@ -117,19 +117,21 @@ def gpt2(**more):
     )
 
 
+ARGUMENTS = {
+    "per_device_train_batch_size": 3,
+    "gradient_accumulation_steps": 2,
+    "max_grad_norm": 0,
+    "learning_rate": 1e-2,
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+}
+
+
 def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVACY, **more):
-    made = {
-        "per_device_train_batch_size": 3,
-        "gradient_accumulation_steps": 2,
-        "num_train_epochs": 1.5,
-        "max_grad_norm": 0,
-        "learning_rate": 1e-2,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "logging_strategy": "no",
-        "save_strategy": "no",
-        "report_to": "none",
-    }
+    made = {**ARGUMENTS, "num_train_epochs": 1.5}
     own = {
         name: more.pop(name)
         for name in (

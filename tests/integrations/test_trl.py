@@ -14,7 +14,15 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin
-from tests.integrations.test_trainer import PRIVACY, Texts, collate, llama, trainer_of, weights
+from tests.integrations.test_trainer import (
+    ARGUMENTS,
+    PRIVACY,
+    Texts,
+    collate,
+    llama,
+    trainer_of,
+    weights,
+)
 
 if installed := importlib.util.find_spec("trl") is not None:
     import trl
@@ -23,19 +31,7 @@ needs_trl = pytest.mark.skipif(not installed, reason="pip install 'dpft[trl]'")
 # TRL 1.16 sets arguments of Trainer under names that transformers 5 has changed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
-SETTINGS = {
-    "per_device_train_batch_size": 3,
-    "gradient_accumulation_steps": 2,
-    "max_steps": 3,
-    "max_grad_norm": 0,
-    "bf16": False,
-    "learning_rate": 1e-2,
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "logging_strategy": "no",
-    "save_strategy": "no",
-    "report_to": "none",
-}
+SETTINGS = {**ARGUMENTS, "max_steps": 3, "bf16": False}
 
 
 @dataclass

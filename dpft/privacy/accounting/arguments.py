@@ -46,7 +46,7 @@ def validate(
         raise ValueError(
             f"privacy.delta is {delta:g}, and a step draws each record with probability "
             f"{sampling_rate:.3g}; expected a smaller delta, since this one allows a step to "
-            "publish its records without noise. Leave it out for 1 / (2 * dataset size)."
+            "publish its records without noise. Leave it out for the default."
         )
 
 

@@ -30,7 +30,7 @@ def epsilon_gdp_clt(
     """Epsilon by the central limit theorem of Gaussian DP.
 
     ``mu = q sqrt(T (exp(1 / sigma^2) - 1))`` (Bu et al., 2020, Poisson sampling), read as mu-GDP.
-    An approximation for many steps, usually too small: printed beside the papers' numbers, not a
+    An approximation for many steps, usually too small: printed next to the papers' numbers, not a
     guarantee. At ``sampling_rate=1`` it is not the exact ``sqrt(T) / sigma`` but above it.
 
     Raises:
