@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +16,25 @@ from dpft.cli.output import progress_bar
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import report
-from dpft.reproduce.bench.catalog import DEFAULT_STYLES, require_peers
-from dpft.reproduce.bench.largest import largest_batches, require_cuda
-from dpft.reproduce.bench.processes import BenchError, WorkerProcess, code_fingerprint, run_job
-from dpft.reproduce.bench.rounds import ResultLog, Tell, measure, measurement_key
-from dpft.reproduce.bench.settings import DEFAULT_OUT, DEFAULT_ROUNDS, BenchSettings
-from dpft.reproduce.bench.statistics import summarise
+from dpft.reproduce.bench.catalog import (
+    DEFAULT_OUT,
+    DEFAULT_ROUNDS,
+    DEFAULT_STYLES,
+    BenchSettings,
+    require_peers,
+)
+from dpft.reproduce.bench.documents import summarise
+from dpft.reproduce.bench.measure import (
+    BenchError,
+    Progress,
+    ResultLog,
+    WorkerProcess,
+    largest_batches,
+    measure,
+    measurement_key,
+    run_job,
+)
+from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
 
@@ -58,9 +71,6 @@ def main(
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = DEFAULT_OUT,
     name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Only show the form chosen for each layer.")
-    ] = False,
     largest_batch: Annotated[
         bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
     ] = False,
@@ -68,7 +78,7 @@ def main(
         float | None, typer.Option(help="GiB of the GPU that a largest batch may take.")
     ] = None,
 ) -> None:
-    """Time and memory of clipping, beside non-private training and peers: dpft bench --model gpt2
+    """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
     Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
     """
@@ -77,6 +87,8 @@ def main(
             f"--memory {memory:g} limits what a largest batch may take: type --largest-batch too, "
             "or leave it out"
         )
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    usual = int(given) if given.isdecimal() and int(given) > 0 else usable_cores() or 1
     settings = BenchSettings.make(
         model=model,
         batch=batch,
@@ -85,7 +97,7 @@ def main(
         peers=peers,
         rounds=rounds,
         steps=steps,
-        threads=_usual_threads() if threads is None else threads,
+        threads=usual if threads is None else threads,
         untied=untied,
         time_only=time_only,
         memory=memory,
@@ -100,90 +112,43 @@ def main(
     if facts["status"] != "ok":
         raise BenchError(f"the measurements cannot start: {facts['message']}")
     settings = replace(settings, device=facts["device"])
-    if explain:
-        _explain(settings)
-        return
-    journal = ResultLog(
-        settings.out / f"{settings.stem}.jsonl",
-        measurement_key(settings, facts, code_fingerprint()),
-    )
-    path = settings.out / settings.stem
+    log = ResultLog(settings.out / f"{settings.stem}.jsonl", measurement_key(settings, facts))
+    path = settings.out / f"{settings.stem}{'-largest' if largest_batch else ''}"
     title = ", ".join(report.labels(settings, facts))
     if largest_batch:
-        require_cuda(settings.device)
-        _largest(settings, facts, journal, path.with_name(f"{path.name}-largest"), title)
+        with _progress() as progress:
+            found = largest_batches(settings, log, run_job, progress)
+        batches = {one.label: one.batch for one in found}
+        table = [
+            report.largest_cells(one, batches[settings.baseline(variant).label])
+            for one, variant in zip(found, settings.variants, strict=True)
+        ]
+        notes = [report.largest_note(), *report.remarks(found)]
+        content = report.document(settings, facts, f"{settings.command} --largest-batch")
+        content["largest_batch"] = [asdict(one) for one in found]
     else:
-        _measure(settings, facts, journal, path, title)
-
-
-def _usual_threads() -> int:
-    """``OMP_NUM_THREADS`` where it is set, else the cores that this process may use."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    return usable_cores() or 1
-
-
-def _measure(
-    settings: BenchSettings, facts: dict[str, Any], journal: ResultLog, path: Path, title: str
-) -> None:
-    from dpft.reproduce.bench.plot import plot
-
-    with _progress() as report_progress:
-        rows = measure(settings, journal, WorkerProcess, report_progress)
-    summaries = summarise(settings, rows)
-    table = [report.cells(summary) for summary in summaries]
-    notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
-    _write(path, report.document(settings, facts, rows, summaries), title, table, notes)
-    plot(summaries, title, path)
+        with _progress() as progress:
+            rows = measure(settings, log, WorkerProcess, progress)
+        summaries = summarise(settings, rows)
+        table = [report.cells(summary) for summary in summaries]
+        notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
+        content = report.measured_document(settings, facts, rows, summaries)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report.plot(summaries, title, path.with_name(f"{path.name}.png"))
+    _write(path, content, report.as_markdown(title, table, [*notes, f"`{content['command']}`"]))
     report.show(title, table, notes)
-    echo(f"written: {path}.json, .md, .png, .svg, .jsonl")
+    echo(f"written: {path}.json, .md{'' if largest_batch else ', .png'}")
 
 
-def _largest(
-    settings: BenchSettings, facts: dict[str, Any], journal: ResultLog, path: Path, title: str
-) -> None:
-    from dpft.reproduce.bench.plot import plot_largest
-
-    with _progress() as report_progress:
-        found = largest_batches(settings, journal, run_job, report_progress)
-    batches = {one.label: one.batch for one in found}
-    table = [
-        report.largest_cells(one, batches[settings.baseline(variant).label])
-        for one, variant in zip(found, settings.variants, strict=True)
-    ]
-    notes = [report.largest_note(), *report.remarks(found)]
-    _write(path, report.largest_document(settings, facts, found), title, table, notes)
-    plot_largest(found, title, path)
-    report.show(title, table, notes)
-    echo(f"written: {path}.json, .md, .png, .svg")
-
-
-def _explain(settings: BenchSettings) -> None:
-    """One forward and backward of each style that clips."""
-    for variant in settings.variants:
-        if not variant.peer and variant != settings.baseline(variant):
-            report.show_explained(variant.label, run_job(settings.job("explain", variant)))
-
-
-def _write(
-    path: Path,
-    document: dict[str, Any],
-    title: str,
-    table: list[report.Cells],
-    notes: list[str],
-) -> None:
-    from dpft.runs.atomic import write_atomic
-
+def _write(path: Path, content: dict[str, Any], page: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path.with_name(f"{path.name}.json"), json.dumps(document, indent=1) + "\n")
-    page = report.as_markdown(title, table, [*notes, f"`{document['command']}`"])
+    write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
     write_atomic(path.with_name(f"{path.name}.md"), page)
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """A bar on standard error; plain lines where that is no terminal."""
+def _progress() -> Iterator[Progress]:
+    """Show a bar on standard error; plain lines where that is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,18 +1,22 @@
-"""The JSON files that ``dpft bench`` wrote, read for claims and figures."""
+"""Results of ``dpft bench``: ratios over the rounds, and the JSON files that hold them.
+
+A ratio is formed step by step within a round, then over the rounds.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.bench.largest import PRECISION
-from dpft.reproduce.bench.statistics import Spread
+from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
+from dpft.reproduce.bench.measure import PRECISION
 from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
@@ -23,6 +27,109 @@ _SPEED = 0.05
 _ROUNDS = 3
 # RecursionError: of brackets nested a thousand deep.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return None where nothing was measured."""
+        return cls(median(values), min(values), max(values)) if values else None
+
+
+@dataclass(frozen=True)
+class VariantSummary:
+    """One variant over all rounds.
+
+    Attributes:
+        baseline: label of what the ratios are to.
+        rounds: how many rounds have a ratio.
+        seconds: per step.
+        time_ratio: to the baseline of the same round, by `time_ratio`.
+        peak_bytes: highest memory in use after warm-up; None where time alone was measured.
+        memory_ratio: to the baseline of the same round.
+        whole_ratio: the same of a whole run, with the steps that the clipper checks; None in
+            measurements from before they were taken.
+        gradient_norm: L2 norm of what the last step left as gradient; equal for all exact flat
+            variants of equal tying.
+        message: why it failed, where it did.
+    """
+
+    label: str
+    peer: bool
+    baseline: str
+    rounds: int
+    seconds: Spread | None
+    time_ratio: Spread | None
+    peak_bytes: Spread | None
+    memory_ratio: Spread | None
+    whole_ratio: Spread | None
+    gradient_norm: float | None
+    message: str | None
+
+
+def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
+    """Return the median over steps of each to the mean of the two of the baseline around it.
+
+    A result has ``seconds`` of its own steps and, where the two alternated, ``beside``, one more of
+    the baseline. Otherwise the ratio is that of the two medians.
+    """
+    beside = result.get("beside")
+    if not beside:
+        return float(median(result["seconds"]) / median(baseline["seconds"]))
+    around = [(before + after) / 2 for before, after in pairwise(beside)]
+    return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
+
+
+def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> list[VariantSummary]:
+    """Return one summary per variant of rows with ``round``, ``variant`` and ``result``."""
+    results: dict[tuple[int, str], Mapping[str, Any]] = {
+        (row["round"], row["variant"]): row["result"] for row in rows
+    }
+    summaries = []
+    for variant in settings.variants:
+        base = settings.baseline(variant).label
+        mine = {turn: result for (turn, label), result in results.items() if label == variant.label}
+        good = {turn: result for turn, result in mine.items() if result["status"] == "ok"}
+        paired = [
+            (result, results[turn, base])
+            for turn, result in good.items()
+            if results.get((turn, base), {}).get("status") == "ok"
+        ]
+        failures = [result for result in mine.values() if result["status"] != "ok"]
+        summaries.append(
+            VariantSummary(
+                label=variant.label,
+                peer=variant.peer,
+                baseline=base,
+                rounds=len(paired),
+                seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
+                time_ratio=Spread.of([time_ratio(own, other) for own, other in paired]),
+                peak_bytes=Spread.of(
+                    [result["peak_bytes"] for result in good.values() if "peak_bytes" in result]
+                ),
+                memory_ratio=_ratios(paired, "peak_bytes"),
+                whole_ratio=_ratios(paired, "whole_peak_bytes"),
+                gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
+                message=failures[-1]["message"] if failures else None,
+            )
+        )
+    return summaries
+
+
+def _ratios(
+    paired: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
+) -> Spread | None:
+    """Return the ratios of what both of a pair measured."""
+    return Spread.of(
+        [own[name] / other[name] for own, other in paired if name in own.keys() & other]
+    )
 
 
 @dataclass(frozen=True)
@@ -65,16 +172,16 @@ class BenchFile:
 
     @property
     def searched(self) -> bool:
-        """Whether it is of a search for the largest batch."""
+        """Return whether it is of a search for the largest batch."""
         return any(one.batch is not None for one in self.styles.values())
 
     def baseline(self, style: str) -> Measured:
-        """Non-private training with head and embedding tied or not, as in the style's own model."""
+        """Return non-private training, tied or untied as the style's own model is."""
         untied = UNTIED if style.endswith(UNTIED) else ""
         return self.styles.get(f"{BASELINE}{untied}", Measured())
 
     def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
-        """``first`` to ``second`` as median and range; None unless the file has both, of one model.
+        """Return ``first`` to ``second``; None unless the file has both, of one model.
 
         Of two styles that were each measured against the baseline the range is the widest that the
         two ranges allow. Styles have names without `UNTIED`; the untied one counts where there is
@@ -114,9 +221,9 @@ class BenchFile:
 
 
 def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
-    """Every file of results below the folders by path, and a line for each that cannot be read.
+    """Return every file of results below the folders by path, and a line for each unreadable one.
 
-    A file that is found twice counts once. JSON of other kinds is passed over. Without folders,
+    A file that is found twice counts once. JSON of other kinds is skipped. Without folders,
     `usual_folders` of `FOLDERS` are read.
 
     Raises:

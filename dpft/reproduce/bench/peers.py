@@ -1,4 +1,4 @@
-"""Other people's implementations, measured as they are meant to be used.
+"""Other implementations, measured as they are meant to be used.
 
 A peer's step ends where ours does: the sum of clipped gradients is formed, nothing is noised.
 """
@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ModelError
 from dpft.reproduce.bench.catalog import require_peers
-from dpft.reproduce.bench.models import Inputs, Workload
-from dpft.reproduce.bench.steps import Step, forward
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload, forward
 
 
 def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """One step of a peer (`dpft.reproduce.bench.catalog.PEERS`), which may change the model.
+    """Return a step of a peer (`dpft.reproduce.bench.catalog.PEERS`), which may change the model.
 
     ``threshold`` is the clipping threshold ``C``, ``dtype`` as in `forward`.
     """
@@ -92,7 +91,7 @@ def swap_conv1d(model: nn.Module) -> None:
 
 
 def _without_noise(optimizer: Any, model: nn.Module, batch: int, threshold: float) -> Any:
-    """An optimizer of Opacus over one that never steps: losses are summed, nothing is added."""
+    """Return an optimizer of Opacus over one that never steps, without noise."""
     return optimizer(
         torch.optim.SGD(model.parameters(), lr=0.0),
         noise_multiplier=0.0,

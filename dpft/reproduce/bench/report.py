@@ -1,9 +1,10 @@
-"""Tables of a benchmark, on the terminal and as Markdown, and the JSON that they come from."""
+"""Tables of a benchmark on the terminal and as Markdown, its plot, and the JSON of its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,46 +12,25 @@ from rich.table import Table
 
 from dpft.report import markdown
 from dpft.report.console import Console
-from dpft.reproduce.bench.catalog import MODELS
-from dpft.reproduce.bench.explain import fold
-from dpft.reproduce.bench.largest import PRECISION, Largest
-from dpft.reproduce.bench.settings import BenchSettings
-from dpft.reproduce.bench.statistics import Spread, VariantSummary
+from dpft.reproduce.bench.catalog import MODELS, BenchSettings
+from dpft.reproduce.bench.documents import Spread, VariantSummary
+from dpft.reproduce.bench.measure import PRECISION, Largest
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
-# Text that a narrow terminal may fold; figures stay whole.
-_FOLDED = ("parameter", "group", "uses", "form")
+# Ours and peers differ in their markers too, for print in grey.
+_OURS: dict[str, Any] = {"color": "#1f4e79", "marker": "o"}
+_PEERS: dict[str, Any] = {"color": "#b35900", "marker": "s"}
+_STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def document(
-    settings: BenchSettings,
-    facts: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    summaries: Sequence[VariantSummary],
+    settings: BenchSettings, facts: Mapping[str, Any], command: str = ""
 ) -> dict[str, Any]:
-    """Everything about a benchmark, as JSON data: settings, machine, raw measurements, summary."""
-    return _head(settings, facts) | {
-        "summary": [asdict(summary) for summary in summaries],
-        "measurements": [
-            {name: value for name, value in row.items() if name != "key"} for row in rows
-        ],
-    }
-
-
-def largest_document(
-    settings: BenchSettings, facts: Mapping[str, Any], found: Sequence[Largest]
-) -> dict[str, Any]:
-    """The same for ``--largest-batch``."""
-    head = _head(settings, facts)
-    head["command"] += " --largest-batch"
-    return head | {"largest_batch": [asdict(one) for one in found]}
-
-
-def _head(settings: BenchSettings, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings and machine as JSON data, to which results are added."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "command": settings.command,
+        "command": command or settings.command,
         "labels": labels(settings, facts),
         "settings": settings.job("measure")
         | {
@@ -63,8 +43,23 @@ def _head(settings: BenchSettings, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def measured_document(
+    settings: BenchSettings,
+    facts: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    summaries: Sequence[VariantSummary],
+) -> dict[str, Any]:
+    """Return everything about a benchmark: settings, machine, raw measurements, summary."""
+    return document(settings, facts) | {
+        "summary": [asdict(summary) for summary in summaries],
+        "measurements": [
+            {name: value for name, value in row.items() if name != "key"} for row in rows
+        ],
+    }
+
+
 def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
-    """What a number of this benchmark must be read with."""
+    """Return what a number of this benchmark must be read with."""
     info = MODELS[settings.model]
     environment = facts["environment"]
     parts = [settings.model]
@@ -80,42 +75,34 @@ def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
     else:
         threads = f"{settings.threads} thread{'s' if settings.threads > 1 else ''}"
         parts.append(f"{environment['cpu']}, {threads}")
-    parts.append(f"torch {environment['packages'].get('torch')}")
-    return parts
+    return [*parts, f"torch {environment['packages'].get('torch')}"]
 
 
 def cells(summary: VariantSummary) -> Cells:
-    """One row of the table."""
+    """Return one row of the table."""
+
+    def middle(spread: Spread | None) -> str:
+        return "-" if spread is None else f"{spread.median:.2f}"
+
+    def ends(spread: Spread | None) -> str:
+        return "-" if spread is None else f"{spread.min:.2f}–{spread.max:.2f}"
+
     seconds, peak = summary.seconds, summary.peak_bytes
+    digits = 3 if seconds is not None and seconds.median >= 0.1 else 4
     return {
         "style": summary.label,
-        "seconds": "-" if seconds is None else _seconds(seconds.median),
-        "time ratio": _median(summary.time_ratio),
-        "time range": _range(summary.time_ratio),
+        "seconds": "-" if seconds is None else f"{seconds.median:.{digits}f}",
+        "time ratio": middle(summary.time_ratio),
+        "time range": ends(summary.time_ratio),
         "peak MB": "-" if peak is None else f"{peak.median / 1e6:,.0f}",
-        "memory ratio": _median(summary.memory_ratio),
-        "memory range": _range(summary.memory_ratio),
-        "whole run": _median(summary.whole_ratio),
+        "memory ratio": middle(summary.memory_ratio),
+        "memory range": ends(summary.memory_ratio),
+        "whole run": middle(summary.whole_ratio),
     }
 
 
-def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
-    """What failed, and why: nothing is dropped silently."""
-    return [
-        f"{one.label}"
-        + (
-            f" (measured in {one.rounds} rounds)"
-            if isinstance(one, VariantSummary) and one.rounds
-            else ""
-        )
-        + f": {one.message}"
-        for one in found
-        if one.message
-    ]
-
-
 def largest_cells(one: Largest, baseline: int) -> Cells:
-    """One row of the table of largest batches."""
+    """Return one row of the table of largest batches."""
     return {
         "style": one.label,
         "largest batch": str(one.batch) if one.message is None else "-",
@@ -125,8 +112,19 @@ def largest_cells(one: Largest, baseline: int) -> Cells:
     }
 
 
+def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
+    """Return what failed, and why: nothing is dropped silently."""
+    lines = []
+    for one in found:
+        if one.message:
+            rounds = one.rounds if isinstance(one, VariantSummary) else 0
+            some = f" (measured in {rounds} rounds)" if rounds else ""
+            lines.append(f"{one.label}{some}: {one.message}")
+    return lines
+
+
 def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
-    """What the table's columns mean; ``load`` are the machine's averages before the first round."""
+    """Return what the columns mean; ``load`` are the machine's averages before the first round."""
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
@@ -152,7 +150,7 @@ def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
 
 
 def largest_note() -> str:
-    """What the table of largest batches means."""
+    """Return what the table of largest batches means."""
     return (
         "Largest batch that fits into the device's memory, by binary search in fresh processes, to "
         f"within 1/{PRECISION}."
@@ -160,55 +158,68 @@ def largest_note() -> str:
 
 
 def as_markdown(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> str:
-    """A Markdown page: title, table, notes."""
+    """Return a Markdown page: title, table, notes."""
     columns = list(rows[0])
     text = markdown.table(columns, ([row[column] for column in columns] for row in rows))
     return "\n\n".join([f"# {title}", text, *notes]) + "\n"
 
 
-def show(title: str, rows: Sequence[Cells], notes: Sequence[str] = ()) -> None:
-    """The same on the terminal."""
+def show(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> None:
+    """Print the same on the terminal; figures stay whole in a narrow one."""
     console = Console()
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    columns = list(rows[0]) if rows else []
-    for column in columns:
-        text = column in ("style", *_FOLDED)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in rows[0]:
         table.add_column(
             column.replace(" ", "\n"),
-            justify="left" if text else "right",
-            overflow="fold",
-            min_width=None if column in _FOLDED else max(len(row.get(column, "")) for row in rows),
+            justify="left" if column == "style" else "right",
+            min_width=max(len(row[column]) for row in rows),
         )
     for row in rows:
-        table.add_row(*(row.get(column, "") for column in columns))
+        table.add_row(*row.values())
     console.print(table)
-    console.print()
     for line in notes:
         console.print(line, highlight=False, markup=False, style="dim")
 
 
-def show_explained(label: str, result: Mapping[str, Any]) -> None:
-    """What the engine chose for one style."""
-    if result["status"] != "ok":
-        show(label, [], [result["message"]])
-        return
-    show(label, fold(result["entries"]))
+def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
+    """Draw time and memory as a PNG: medians as points, ranges as lines, non-private at 1.
 
+    Variants without a ratio are left out, and memory where none was measured.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"
-
-
-def _median(spread: Spread | None) -> str:
-    return "-" if spread is None else f"{spread.median:.2f}"
-
-
-def _range(spread: Spread | None) -> str:
-    return "-" if spread is None else f"{spread.min:.2f}–{spread.max:.2f}"
+    shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
+    panels = {"time per step / non-private": [s.time_ratio for s in shown]}
+    if any(s.memory_ratio for s in shown):
+        panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(7.5, 1.5 + 0.32 * max(1, len(shown))), layout="constrained")
+        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (label, spreads) in zip(drawn, panels.items(), strict=True):
+            axes.axvline(1.0, color="0.6", linewidth=1, zorder=0)
+            for place, (summary, spread) in enumerate(zip(shown, spreads, strict=True)):
+                if spread is None:
+                    continue
+                look = _PEERS if summary.peer else _OURS
+                ends = [spread.min, spread.max]
+                axes.plot(ends, [place, place], color=look["color"], linewidth=1.5)
+                axes.plot(spread.median, place, linestyle="none", markersize=5, **look)
+                axes.annotate(
+                    f"{spread.median:.2f}",
+                    (spread.max, place),
+                    xytext=(5, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+                )
+            axes.set_xlabel(label)
+            axes.margins(x=0.15)
+            axes.set_xlim(left=0)
+            axes.grid(axis="y", color="0.92", linewidth=0.8)
+            axes.tick_params(axis="y", length=0)
+        drawn[0].set_yticks(range(len(shown)), [s.label for s in shown])
+        drawn[0].set_ylim(len(shown) - 0.4, -0.6)
+        figure.suptitle(title, fontsize=9)
+        figure.savefig(path, dpi=200)

@@ -1,36 +1,35 @@
-"""One measurement in a process of its own; started with a job as JSON.
+"""One measurement in a process of its own, which is started with a job as JSON.
 
-Prints one line, `MARK` and the result as JSON, with a ``status``:
-
-ok       measured
-refused  the variant raised an error: it would again
-oom      the device's memory did not suffice
+It prints one line, `MARK` and the result as JSON, with a ``status``: ``ok``; ``refused``, where the
+variant raised an error and would again; ``oom``, where the device's memory did not suffice.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench.memory import Meter, meter
-from dpft.reproduce.bench.models import Inputs, Workload, build
-from dpft.reproduce.bench.processes import MARK, READY, STEP
-from dpft.reproduce.bench.steps import Step, style_step, weights_dtype
+from dpft.reproduce.bench.measure import MARK, READY, STEP
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step, weights_dtype
+from dpft.runs import memory
 
-Tell = Callable[[float], None]
+Report = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
-# second, fourth, eighth and so on (`dpft.privacy.clipping.checks.schedule`), or on the 64th, 256th
-# and so on. What that takes is not a step's, and small batches of short records do for it.
+# second, fourth, eighth and so on, or on the 64th, 256th and so on. What that takes is not a
+# step's, and small batches of short records do for it.
 _VERIFY_BATCH = 2
 _LEAST_CHECKED = 16
-# Full batches that warm up: the first for all that is made once, the second fills the allocator's
+# Full batches that warm up: the first makes what is made once, the second fills the allocator's
 # pools again.
 _WARM_UP = 2
 # On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
@@ -40,18 +39,63 @@ _MEMORY_STEPS = 13
 _CHECKED_STEPS = 3
 
 
-def main(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
-    """Do a job of `dpft.reproduce.bench.settings.Settings.job`, whatever happens.
+class CudaMeter:
+    """The peak of torch's allocator; the context and other processes do not count."""
+
+    method = "torch.cuda.max_memory_allocated after warm-up"
+
+    def now(self) -> int | None:
+        return torch.cuda.memory_allocated()
+
+    def reset(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated()
+
+
+class CpuMeter:
+    """The resident memory of the whole process: Python, torch, weights, activations.
+
+    Where the system does not let a process reset its peak, the lifetime's peak has to do, and
+    ``method`` says so.
+    """
+
+    method = "VmHWM after warm-up"
+
+    def now(self) -> int | None:
+        return memory.resident("VmRSS")
+
+    def reset(self) -> None:
+        gc.collect()
+        # Freed heap would count as in use. Other C libraries than GNU's have no such function.
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
+        if not memory.forget_peak():
+            self.method = "ru_maxrss, warm-up and verification included"
+
+    def peak(self) -> int:
+        peak = memory.resident("VmHWM") if self.method == CpuMeter.method else None
+        return memory.lifetime_peak() if peak is None else peak
+
+
+Meter = CudaMeter | CpuMeter
+
+
+def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
+    """Do a job of `BenchSettings.job`; every failure becomes a result.
 
     Args:
         job: as plain data.
-        asked: yields once for each step that a measurement is to take, and what is called with
+        requests: yields once for each step that a measurement is to take, and what is called with
             its seconds; default: ``job["steps"]`` in a row.
     """
     torch.set_num_threads(job["threads"])
     try:
         if job["kind"] == "measure":
-            return {"status": "ok", **measure(job, asked)}
+            return {"status": "ok", **measure(job, requests)}
         return {"status": "ok", **_KINDS[job["kind"]](job)}
     except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
@@ -60,7 +104,7 @@ def main(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, 
 
 
 def environment(job: dict[str, Any]) -> dict[str, Any]:
-    """What the measurements run on; ``device`` says what ``auto`` means here."""
+    """Return what the measurements run on; ``device`` is what ``auto`` means here."""
     from dpft.runs.environment import environment as facts
 
     cuda = torch.cuda.is_available()
@@ -71,96 +115,63 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
     return {"device": device, "environment": {**facts(), "tf32": tf32}}
 
 
-def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
-    """Seconds and, but for ``job["time_only"]``, peak memory of a variant's steps after warm-up.
+def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
+    """Measure seconds and, unless ``job["time_only"]``, peak memory of steps after warm-up.
 
-    No step with a full batch is one of those that the clipper checks, as long as no more are asked
-    for than ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
+    No step with a full batch is one that the clipper checks, as long as no more are requested than
+    ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
     """
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
-    memory = meter(job["device"])
-    baseline = memory.now()
-    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    meter: Meter = CudaMeter() if job["device"] == "cuda" else CpuMeter()
+    baseline = meter.now()
     longer = job["device"] == "cpu" and not job["time_only"]
     watched = max(job["steps"], _MEMORY_STEPS) if longer else job["steps"]
-    for _ in range(checked_steps(_WARM_UP + watched)):
-        _timed(job, step, few)
+    _check_ahead(job, workload, step, _WARM_UP + watched)
     for _ in range(_WARM_UP):
         step.reset()
-        memory.reset()
+        meter.reset()
         _timed(job, step, inputs)
     seconds: list[float] = []
     began = time.process_time()
-    for tell in asked or [lambda _: None] * job["steps"]:
+    for report in requests or [lambda _: None] * job["steps"]:
         seconds.append(_timed(job, step, inputs))
-        tell(seconds[-1])
+        report(seconds[-1])
     cpu_seconds = time.process_time() - began
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
     peaks = {}
     if not job["time_only"]:
-        peak = memory.peak()
-        whole = max(peak, _peak_of_checks(job, step, inputs, memory))
-        peaks = {"peak_bytes": peak, "whole_peak_bytes": whole}
+        peak = meter.peak()
+        meter.reset()
+        for _ in range(_CHECKED_STEPS):
+            step.check_again()
+            _timed(job, step, inputs)
+        peaks = {"peak_bytes": peak, "whole_peak_bytes": max(peak, meter.peak())}
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "baseline_bytes": baseline,
         **peaks,
-        "memory": memory.method,
+        "memory": meter.method,
         "gradient_norm": float(torch.stack(squares).sum().sqrt()),
     }
 
 
-def _peak_of_checks(job: dict[str, Any], step: Step, inputs: Inputs, memory: Meter) -> int:
-    """Peak memory of steps that are checked; of a variant that checks nothing, of more steps."""
-    memory.reset()
-    for _ in range(_CHECKED_STEPS):
-        step.check_again()
-        _timed(job, step, inputs)
-    return memory.peak()
-
-
-def checked_steps(following: int) -> int:
-    """How many small steps to take so that the clipper checks none of so many that follow.
-
-    It checks steps whose number is a power of two.
-    """
-    return max(_LEAST_CHECKED, 1 << following.bit_length())
-
-
 def fits(job: dict[str, Any]) -> dict[str, Any]:
-    """Whether a batch fits into the device's memory; `torch.OutOfMemoryError` if not."""
+    """Take two steps with a batch; raise `torch.OutOfMemoryError` if it does not fit."""
     workload, step = _prepare(job)
-    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
-    for _ in range(checked_steps(_WARM_UP)):
-        _timed(job, step, few)
+    _check_ahead(job, workload, step, _WARM_UP)
     inputs = workload.inputs(job["batch"])
-    memory = meter(job["device"])
-    memory.reset()
     _timed(job, step, inputs)
-    seconds = _timed(job, step, inputs)
-    return {"median_seconds": seconds, "peak_bytes": memory.peak()}
+    return {"median_seconds": _timed(job, step, inputs)}
 
 
-def explain(job: dict[str, Any]) -> dict[str, Any]:
-    """The form that the engine chose for each parameter, for this batch's shape."""
-    workload, step = _prepare(job)
-    step.run(workload.inputs(job["batch"]))
-    if not hasattr(step.clipper, "explain"):
-        raise TypeError(f"{job['name']} chooses nothing that could be explained")
-    return {"entries": step.clipper.explain()}
-
-
-def make_step(job: dict[str, Any], workload: Workload) -> Step:
-    """The step of the job's variant."""
-    if job["peer"]:
-        from dpft.reproduce.bench.peers import peer_step
-
-        return peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
-    return style_step(job["name"], workload, job["threshold"], job["dtype"])
+_KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "environment": environment,
+    "fits": fits,
+}
 
 
 def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
@@ -175,44 +186,49 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
         device=job["device"],
         dtype=weights_dtype(job["dtype"]),
     )
-    return workload, make_step(job, workload)
+    if job["peer"]:
+        from dpft.reproduce.bench.peers import peer_step
+
+        step = peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
+        return workload, step
+    return workload, style_step(job["name"], workload, job["threshold"], job["dtype"])
+
+
+def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:
+    """Take so many small steps that the clipper checks none of the ``following`` ones.
+
+    It checks steps whose number is a power of two.
+    """
+    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    for _ in range(max(_LEAST_CHECKED, 1 << following.bit_length())):
+        _timed(job, step, few)
 
 
 def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
-    """Seconds of one step; gradients of the step before are forgotten first, untimed."""
+    """Return the seconds of one step; gradients of the step before are cleared first, untimed."""
     step.reset()
-    _wait(job)
+    if job["device"] == "cuda":
+        torch.cuda.synchronize()
     began = time.perf_counter()
     step.run(inputs)
-    _wait(job)
+    if job["device"] == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
-def _wait(job: dict[str, Any]) -> None:
-    if job["device"] == "cuda":
-        torch.cuda.synchronize()
-
-
 def _first_line(error: BaseException) -> str:
-    """Kind and first line of a message; whole pages of it help nobody beside a table."""
+    """Return kind and first line of a message, which is enough next to a table."""
     if isinstance(error, DpftError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
-def _requests() -> Iterator[Tell]:
-    """One for each line on standard input, which asks for a step; answered on standard output."""
+def _requests() -> Iterator[Report]:
+    """Yield once for each line on standard input; answer on standard output."""
     print(READY, flush=True)
     for _ in sys.stdin:
         yield lambda seconds: print(f"{STEP}{seconds!r}", flush=True)
-
-
-_KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "environment": environment,
-    "fits": fits,
-    "explain": explain,
-}
 
 
 if __name__ == "__main__":

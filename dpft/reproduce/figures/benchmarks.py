@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured
-from dpft.reproduce.bench.statistics import Spread
+from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured, Spread
 from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
 from dpft.reproduce.figures.inputs import Inputs

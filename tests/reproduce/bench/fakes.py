@@ -1,6 +1,6 @@
 """A benchmark without processes: results as a worker would give them."""
 
-from dpft.reproduce.bench import BenchSettings
+from dpft.reproduce.bench.catalog import BenchSettings
 
 FACTS = {
     "status": "ok",
@@ -79,4 +79,4 @@ class Session:
 
 
 def silent(done, total, what):
-    """Progress that nobody watches."""
+    """Report no progress."""

@@ -1,16 +1,11 @@
 """The verb, end to end on the bundled model."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from dpft.cli import bench as verb
 from dpft.cli.app import app
-from dpft.reproduce.bench import worker
 
 ARGUMENTS = "--batch 2 --length 6 --steps 1 --rounds 1 --threads 1 --styles bk --device cpu"
 
@@ -26,7 +21,7 @@ def test_measured_written_and_continued(tmp_path):
     assert result.exit_code == 0, result.output
     assert "seconds" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"mine.{suffix}" for suffix in ("json", "jsonl", "md", "png", "svg")
+        f"mine.{suffix}" for suffix in ("json", "jsonl", "md", "png")
     }
     document = json.loads((tmp_path / "mine.json").read_text())
     assert [row["variant"] for row in document["measurements"]] == ["bk", "none"]
@@ -37,22 +32,6 @@ def test_measured_written_and_continued(tmp_path):
     lines = (tmp_path / "mine.jsonl").read_text()
     assert bench(*command).exit_code == 0
     assert (tmp_path / "mine.jsonl").read_text() == lines
-
-
-def test_explain_prints_forms_and_measures_nothing(tmp_path, monkeypatch):
-    kinds, threads = [], torch.get_num_threads()
-
-    def run(job):  # here: what it takes to run a job in a process is tested above
-        kinds.append(job["kind"])
-        return worker.main(job)
-
-    monkeypatch.setattr(verb, "run_job", run)
-    result = bench(*ARGUMENTS.split(), "--out", str(tmp_path), "--explain")
-    torch.set_num_threads(threads)
-    assert result.exit_code == 0, result.output
-    assert kinds == ["environment", "explain"]
-    assert "h.0-1.attn.c_attn" in result.output
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -69,12 +48,3 @@ def test_mistakes_are_one_sentence(arguments, message, tmp_path):
     assert result.exit_code == 2
     assert message in result.output
     assert list(tmp_path.iterdir()) == []
-
-
-def test_help_loads_no_torch():
-    code = (
-        "import sys; from typer.testing import CliRunner; from dpft.cli.app import app; "
-        "CliRunner().invoke(app, ['bench', '--help']); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == "False"

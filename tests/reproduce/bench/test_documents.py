@@ -1,8 +1,6 @@
 """Files of dpft bench are found once each, and damaged ones are named."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -59,12 +57,3 @@ def test_without_folders_the_usual_ones_are_read_where_they_exist(tmp_path, monk
     assert names()[0] == [("b.json", ["bk"])]
     with pytest.raises(ConfigError, match=r"--bench nowhere is no folder; expected one with files"):
         names([tmp_path.relative_to(tmp_path) / "nowhere"])
-
-
-def test_reading_them_needs_no_torch():
-    code = (
-        "import sys, dpft.reproduce.bench.documents;"
-        "print(sorted({'torch', 'numpy'} & {*sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

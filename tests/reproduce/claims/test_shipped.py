@@ -9,7 +9,7 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.reproduce.bench import catalog
-from dpft.reproduce.bench.settings import BenchSettings
+from dpft.reproduce.bench.catalog import BenchSettings
 from dpft.reproduce.claims import cells, load
 from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Outcome, Side

@@ -1,12 +1,24 @@
-"""Rounds are interleaved, kept as they come, and continued."""
+"""Rounds are interleaved, kept as they come, continued, and summarised within each round."""
 
 import json
 
 import pytest
 
-from dpft.reproduce.bench import rounds as module
-from dpft.reproduce.bench.processes import _MEASURED, _PACKAGE, BenchError, code_fingerprint
-from dpft.reproduce.bench.rounds import ResultLog, measure, measurement_key
+from dpft.reproduce.bench import measure as module
+from dpft.reproduce.bench.documents import Spread, summarise
+from dpft.reproduce.bench.measure import (
+    LARGEST,
+    MEASURED,
+    PACKAGE,
+    PRECISION,
+    BenchError,
+    ResultLog,
+    code_fingerprint,
+    largest_batches,
+    measure,
+    measurement_key,
+    search,
+)
 
 from .fakes import FACTS, REFUSED, Worker, result, settings, silent
 
@@ -164,14 +176,120 @@ def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
 
 
 def test_the_fingerprint_is_of_what_is_measured(tmp_path):
-    for pattern in _MEASURED:
-        assert list(_PACKAGE.glob(pattern)), pattern
-    for name in ("privacy/a.py", "reproduce/bench/worker.py", "reproduce/bench/plot.py"):
+    for pattern in MEASURED:
+        assert list(PACKAGE.glob(pattern)), pattern
+    for name in ("privacy/a.py", "reproduce/bench/worker.py", "reproduce/bench/report.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     prints = [code_fingerprint(tmp_path)]
-    for name in ("reproduce/bench/plot.py", "reproduce/bench/worker.py", "privacy/a.py"):
+    for name in ("reproduce/bench/report.py", "reproduce/bench/worker.py", "privacy/a.py"):
         (tmp_path / name).write_text("2")
         prints.append(code_fingerprint(tmp_path))
     assert prints[1] == prints[0]
     assert len(set(prints)) == 3
+
+
+@pytest.mark.parametrize("largest", [0, 1, 3, 4, 37, 63, 64, 1000, 5000])
+@pytest.mark.parametrize("start", [1, 4, 100])
+def test_the_search_ends_at_the_largest(largest, start):
+    probes = []
+
+    def fits(batch):
+        probes.append(batch)
+        return batch <= largest
+
+    low, high = search(fits, start)
+    assert low <= largest < high
+    assert high - low <= max(1, low // PRECISION)
+    assert len(probes) == len(set(probes)) < 30
+    assert 0 not in probes
+
+
+def test_a_search_without_end_ends():
+    assert search(lambda batch: True, 4) == (LARGEST, None)
+
+
+def test_each_variant_is_searched_and_probes_are_kept(tmp_path):
+    largest = {"none": 20, "bk": 10}
+
+    def probe(job):
+        fits = job["batch"] <= largest[job["name"]]
+        return result(2.0) if fits else {"status": "oom", "message": "CUDA out of memory"}
+
+    made = settings(batch=4, device="cuda")
+    path = tmp_path / "x.jsonl"
+    worker = Worker({"none": probe, "bk": probe})
+    none, bk = largest_batches(made, ResultLog(path, "k"), worker.run, silent)
+    assert {job["kind"] for job in worker.jobs} == {"fits"}
+    assert (none.batch, none.too_large, none.examples_per_second) == (20, 21, 10.0)
+    assert (bk.batch, bk.too_large) == (10, 11)
+    again = Worker()
+    assert largest_batches(made, ResultLog(path, "k"), again.run, silent) == [none, bk]
+    assert again.jobs == []
+
+
+def test_a_refusal_is_no_lack_of_memory(tmp_path):
+    worker = Worker({"bk": REFUSED, "none": lambda job: result() if job["batch"] < 9 else REFUSED})
+    found = largest_batches(
+        settings(device="cuda"), ResultLog(tmp_path / "x.jsonl", "k"), worker.run, silent
+    )
+    assert found[1].batch == 0
+    assert found[1].message == REFUSED["message"]
+
+
+def row(turn, variant, outcome):
+    return {"round": turn, "variant": variant, "result": outcome}
+
+
+def test_ratios_are_of_the_same_round():
+    """A machine that is twice as slow in one round changes no ratio."""
+    rows = [
+        *(row(0, "none", result(1.0, 100)), row(0, "bk", result(1.5, 110))),
+        *(row(1, "none", result(2.0, 100)), row(1, "bk", result(3.0, 120))),
+        *(row(2, "none", result(1.0, 200)), row(2, "bk", result(1.2, 220))),
+    ]
+    none, bk = summarise(settings(), rows)
+    assert none.time_ratio == Spread(1.0, 1.0, 1.0)
+    assert bk.time_ratio == Spread(1.5, 1.2, 1.5)
+    assert bk.memory_ratio == Spread(1.1, 1.1, 1.2)
+    assert bk.seconds == Spread(1.5, 1.2, 3.0)
+    assert (bk.rounds, bk.baseline, bk.message) == (3, "none", None)
+
+
+def test_a_step_is_divided_by_the_two_around_it():
+    """A machine that becomes slower in the middle of a round changes no ratio."""
+    bk = result() | {"seconds": [1.5, 3.0, 6.0], "beside": [1.0, 1.0, 3.0, 5.0]}
+    rows = [row(0, "none", result(9.0)), row(0, "bk", bk)]
+    assert summarise(settings(), rows)[1].time_ratio == Spread(1.5, 1.5, 1.5)
+
+
+def test_peers_are_divided_by_the_untied_baseline():
+    rows = [
+        row(0, "none", result(1.0)),
+        row(0, "bk", result(1.0)),
+        row(0, "none (untied)", result(2.0)),
+        row(0, "opacus (untied)", result(5.0)),
+    ]
+    peer = summarise(settings(peers="opacus"), rows)[-1]
+    assert peer.peer
+    assert peer.time_ratio is not None
+    assert peer.time_ratio.median == pytest.approx(2.5)
+
+
+def test_failures_are_kept_with_their_message():
+    rows = [
+        *(row(0, "none", result()), row(0, "bk", REFUSED)),
+        *(row(1, "none", {"status": "died", "message": "signal 9"}), row(1, "bk", result())),
+        *(row(2, "none", result()), row(2, "bk", result(2.0))),
+    ]
+    none, bk = summarise(settings(), rows)
+    assert bk.rounds == 1
+    assert bk.message == REFUSED["message"]
+    assert bk.time_ratio == Spread(2.0, 2.0, 2.0)
+    assert (none.rounds, none.message) == (2, "signal 9")
+
+
+def test_what_was_never_measured_has_no_ratio():
+    none, bk = summarise(settings(), [row(0, "none", result()), row(0, "bk", REFUSED)])
+    assert none.time_ratio is not None
+    assert (bk.seconds, bk.time_ratio, bk.peak_bytes, bk.gradient_norm) == (None,) * 4

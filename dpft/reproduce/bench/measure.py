@@ -1,0 +1,426 @@
+"""Interleaved rounds in fresh processes, and the largest batch that fits a GPU.
+
+Each variant runs in a fresh process, round after round in rotated order. Its steps alternate with
+those of a process that trains without privacy, so that a machine whose speed changes from second to
+second affects both equally. This process imports no torch. Results are on disk as they come, so
+that a repeated command continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import dpft
+from dpft.config.errors import DpftError
+from dpft.reproduce.bench.catalog import BenchSettings, Variant
+from dpft.runs.log import Log, read_log
+
+T = TypeVar("T")
+Result = dict[str, Any]
+Row = dict[str, Any]
+RunJob = Callable[[Mapping[str, Any]], Result]
+OpenSession = Callable[[Mapping[str, Any]], "WorkerProcess"]
+# Called before each measurement: how many are done, how many there are, what comes next.
+Progress = Callable[[int, int, str], None]
+
+# These precede what a worker reports, whatever else it or a peer prints.
+MARK = "dpft-bench-result "
+READY = "dpft-bench-ready"
+STEP = "dpft-bench-step "
+PACKAGE = Path(dpft.__file__).resolve().parent
+# The code that decides a measurement; tables and plots do not.
+MEASURED = (
+    *("privacy/**/*.py", "models/**/*.py"),
+    *(f"reproduce/bench/{name}.py" for name in ("worker", "workloads", "peers")),
+)
+_TIMEOUT_SECONDS = 3600
+# It would fail again, so it is not tried again in the following rounds.
+_FINAL = ("refused", "oom")
+_REMEDY = "delete that line: its round is measured again"
+LARGEST = 1 << 16
+# The search ends when the largest batch that fits is known to within a fiftieth.
+PRECISION = 50
+
+
+class BenchError(DpftError):
+    """A benchmark cannot go on."""
+
+
+def run_job(job: Mapping[str, Any]) -> Result:
+    """Run one job in a fresh process.
+
+    Returns:
+        The worker's result; ``status`` is ``died`` where the process left none, as when the
+        system killed it for its memory.
+    """
+    return WorkerProcess(job).finish()
+
+
+class WorkerProcess:
+    """A worker in a process of its own, which takes the steps of a measurement on request."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        threads = str(job["threads"])
+        # The code that is running, whether installed or not.
+        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._errors: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            # -P: a folder of the user's that is named like a package must not take its place.
+            [sys.executable, "-P", "-m", "dpft.reproduce.bench.worker", json.dumps(job)],
+            env={
+                "GOMP_SPINCOUNT": "3000",  # as `dpft.cli.app.main` sets it for training
+                **os.environ,
+                "OMP_NUM_THREADS": threads,
+                "MKL_NUM_THREADS": threads,
+                "HF_HUB_OFFLINE": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "PYTHONPATH": os.pathsep.join(paths),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._timer = threading.Timer(_TIMEOUT_SECONDS, self._process.kill)
+        self._timer.daemon = True
+        self._timer.start()
+        self._result: Result | None = None
+
+    def ready(self) -> bool:
+        """Wait until the worker has warmed up; return False if it ended instead."""
+        return self._read(READY) is not None
+
+    def step(self) -> float | None:
+        """Return the seconds of one more step; None if the worker ended."""
+        self._write("step\n")
+        text = self._read(STEP)
+        return None if text is None else float(text)
+
+    def finish(self) -> Result:
+        """Let the worker end, and return its result."""
+        self._write("")
+        self._read(None)
+        self._timer.cancel()
+        code = self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        if self._result is None:
+            self._errors.seek(0)
+            lines = [line.strip() for line in self._errors if line.strip()]
+            how = f"signal {-code}" if code < 0 else f"status {code}"
+            message = f"ended with {how}: {lines[-1] if lines else 'no message'}"
+            self._result = {"status": "died", "message": message}
+        self._errors.close()
+        return self._result
+
+    def _write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            if text:
+                self._process.stdin.write(text)
+                self._process.stdin.flush()
+            else:
+                self._process.stdin.close()
+        except (BrokenPipeError, ValueError):  # it has ended
+            return
+
+    def _read(self, awaited: str | None) -> str | None:
+        """Return what follows the awaited mark; None at the end of the output."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if awaited is not None and line.startswith(awaited):
+                return line.removeprefix(awaited)
+            if line.startswith(MARK):
+                self._result = json.loads(line.removeprefix(MARK))
+        return None
+
+
+class ResultLog:
+    """Results as lines of JSON, appended as they come.
+
+    Rows of other settings, other code or another machine stay in the file and are not read.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path = path
+        self.key = key
+        rows = read_log(path, _REMEDY) if path.is_file() else []
+        self.rows = [row for row in rows if row.get("key") == key]
+
+    def append(self, row: Row) -> None:
+        """Append a row; it is on disk when this returns."""
+        row = {"key": self.key, **row}
+        self.rows.append(row)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with Log(self.path, _REMEDY) as log:
+            log.append(row)
+
+
+def code_fingerprint(package: Path = PACKAGE) -> str:
+    """Return a digest of the code that is measured; other code's measurements are not continued."""
+    digest = hashlib.sha256()
+    for pattern in MEASURED:
+        for file in sorted(package.glob(pattern)):
+            digest.update(file.relative_to(package).as_posix().encode() + b"\0")
+            digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def measurement_key(
+    settings: BenchSettings, facts: Mapping[str, Any], code: str | None = None
+) -> str:
+    """Return a digest of what two measurements that belong together share.
+
+    That is settings, code and machine, not the number of rounds: more continue fewer. ``facts`` are
+    those of `dpft.reproduce.bench.worker.environment`.
+    """
+    environment = facts["environment"]
+    identity = {
+        "job": settings.job("measure") | {"device": facts["device"]},
+        "variants": [variant.label for variant in settings.variants],
+        "untied": settings.untied,
+        "code": code or code_fingerprint(),
+        "machine": {name: environment.get(name) for name in ("cpu", "cores", "gpu")},
+        "packages": environment.get("packages"),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def measure(
+    settings: BenchSettings, log: ResultLog, open_session: OpenSession, progress: Progress
+) -> list[Row]:
+    """Run the rounds that are missing.
+
+    A round that was interrupted, or whose non-private process ended, is measured again as a whole.
+
+    Args:
+        settings: with ``device`` resolved.
+        log: what is there already; results are added.
+        open_session: starts one worker.
+        progress: is called before each measurement.
+
+    Returns:
+        The rows of ``settings.rounds`` complete rounds.
+
+    Raises:
+        BenchError: if non-private training itself fails, or the code changes meanwhile.
+    """
+    variants = settings.variants
+    done = _complete_rounds(log.rows, {variant.label for variant in variants})
+    code = code_fingerprint()
+    session = 1 + max((row["session"] for row in log.rows if "session" in row), default=0)
+    given_up = {
+        row["variant"]: row["result"]
+        for rows in done.values()
+        for row in rows
+        if row["result"]["status"] in _FINAL
+    }
+    missing = [turn for turn in range(settings.rounds) if turn not in done]
+    count = 0
+    for turn in missing:
+        round_ = {"session": session, "round": turn, "load": _load_average()}
+        rows: list[Row] = []
+        for variant, result in _one_round(settings, turn, given_up, open_session):
+            if code_fingerprint() != code:
+                raise BenchError(
+                    "dpft's code changed while it was being measured; what was measured so far is "
+                    "of the old code: repeat the command when the code is at rest"
+                )
+            if result is None:
+                progress(count, len(missing) * len(variants), f"round {turn + 1}: {variant.label}")
+                continue
+            if result["status"] in _FINAL:
+                given_up[variant.label] = result
+            if variant == settings.baseline(variant) and result["status"] != "ok":
+                raise BenchError(
+                    f"non-private training of {settings.model} itself failed "
+                    f"({result['message']}), and everything is measured against it: try a smaller "
+                    "--batch or --length, or another --model"
+                )
+            row = {"position": len(rows), "variant": variant.label, "result": result}
+            log.append(round_ | row)
+            rows.append(log.rows[-1])
+            count += 1
+        done[turn] = rows
+    progress(count, count, "done")
+    return [row for turn in range(settings.rounds) for row in done[turn]]
+
+
+def _one_round(
+    settings: BenchSettings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
+) -> Iterator[tuple[Variant, Result | None]]:
+    """Yield each variant as it begins, with None, and when it is measured, with its result.
+
+    A baseline runs as long as any variant is measured against it, and comes last. On a GPU, whose
+    memory and time are not shared, each variant is measured by itself.
+    """
+
+    def take(session: WorkerProcess) -> None:
+        for _ in range(settings.steps):
+            session.step()
+
+    def alone(session: WorkerProcess) -> Result:
+        if session.ready():
+            take(session)
+        return session.finish()
+
+    baselines = [v for v in settings.variants if v == settings.baseline(v)]
+    for base in rotated(baselines, turn):
+        others = [v for v in settings.variants if v != base and settings.baseline(v) == base]
+        yield base, None
+        reference = open_session(settings.job("measure", base))
+        if settings.device == "cuda":
+            yield base, alone(reference)
+            for variant in rotated(others, turn):
+                yield variant, None
+                result = given_up.get(variant.label)
+                yield variant, result or alone(open_session(settings.job("measure", variant)))
+            continue
+        ready, used = reference.ready(), False
+        for variant in rotated(others, turn) if ready else []:
+            yield variant, None
+            result = given_up.get(variant.label)
+            if result is None:
+                session = open_session(settings.job("measure", variant))
+                times = _alternate(reference, session, settings.steps)
+                result = session.finish()
+                if times:
+                    used, result = True, result | {"beside": times}
+                elif result["status"] == "ok":
+                    break  # the reference ended meanwhile
+            yield variant, result
+        if ready and not used:
+            take(reference)
+        yield base, reference.finish()
+
+
+def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:
+    """Take steps of both in turn; return the reference's seconds before, between and after."""
+    times: list[float] = []
+    if not session.ready():
+        return times
+    for _ in range(steps):
+        seconds = reference.step()
+        if seconds is None or session.step() is None:
+            return []
+        times.append(seconds)
+    seconds = reference.step()
+    return [*times, seconds] if seconds is not None else []
+
+
+def rotated(items: Sequence[T], turn: int) -> list[T]:
+    """Return the items from the ``turn``-th on: over the rounds, each takes each place.
+
+    >>> rotated(["a", "b", "c"], 1)
+    ['b', 'c', 'a']
+    """
+    start = turn % len(items) if items else 0
+    return [*items[start:], *items[:start]]
+
+
+def _complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:
+    """Return the rounds that one session measured from end to end, by their number."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        if "round" in row:
+            found.setdefault((row["round"], row["session"]), []).append(row)
+    return {
+        turn: members
+        for (turn, _), members in sorted(found.items())
+        if {row["variant"] for row in members} >= labels
+    }
+
+
+def _load_average() -> list[float] | None:
+    """Return the machine's load over the last 1, 5 and 15 minutes."""
+    try:
+        return [round(load, 2) for load in os.getloadavg()]
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest batch of a variant that fits into the GPU's memory (Li et al., Appendix G).
+
+    Attributes:
+        batch: the largest that fits; 0 if none does.
+        too_large: the smallest known not to fit; None if even `LARGEST` fits.
+        examples_per_second: at that batch.
+        message: why the variant failed, where it did.
+    """
+
+    label: str
+    batch: int
+    too_large: int | None
+    examples_per_second: float | None
+    message: str | None
+
+
+def largest_batches(
+    settings: BenchSettings, log: ResultLog, run: RunJob, progress: Progress
+) -> list[Largest]:
+    """Search for every variant's largest batch; probes that the log holds are not repeated."""
+    if settings.device != "cuda":
+        raise BenchError(
+            "--largest-batch needs a CUDA device, and this is a CPU, whose memory ends softly (by "
+            "swapping): run it where there is a GPU, or leave it out"
+        )
+    known = {(row["variant"], row["batch"]): row["result"] for row in log.rows if "batch" in row}
+    found = []
+    for place, variant in enumerate(settings.variants):
+        failed: list[str] = []
+
+        def probe(batch: int, variant: Variant = variant, place: int = place) -> Result:
+            if (variant.label, batch) not in known:
+                progress(place, len(settings.variants), f"{variant.label}: batch {batch}")
+                result = run(settings.job("fits", variant, batch=batch))
+                log.append({"variant": variant.label, "batch": batch, "result": result})
+                known[variant.label, batch] = result
+            return known[variant.label, batch]
+
+        def fits(
+            batch: int,
+            probe: Callable[[int], Result] = probe,
+            failed: list[str] = failed,
+        ) -> bool:
+            result = probe(batch)
+            if result["status"] not in ("ok", "oom"):
+                failed.append(result["message"])
+            return bool(result["status"] == "ok")
+
+        batch, too_large = search(fits, settings.batch)
+        if failed:
+            found.append(Largest(variant.label, 0, None, None, failed[0]))
+            continue
+        speed = batch / probe(batch)["median_seconds"] if batch else None
+        found.append(Largest(variant.label, batch, too_large, speed, None))
+    return found
+
+
+def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
+    """Return the largest batch that fits and the smallest known not to.
+
+    Doubles, then halves; ``fits`` is assumed to hold up to some size and not beyond.
+    """
+    low, high = 0, None
+    probe = start
+    while high is None or high - low > max(1, low // PRECISION):
+        if fits(probe):
+            low = probe
+            if low >= LARGEST:
+                return low, None
+        else:
+            high = probe
+        probe = min(2 * low, LARGEST) if high is None else (low + high) // 2
+    return low, high

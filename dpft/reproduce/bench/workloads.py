@@ -1,0 +1,288 @@
+"""The benchmark's models with random weights, their inputs and losses, and one step of a style.
+
+Models are built offline from configurations, without dropout and key-value cache; attention is
+what transformers chooses. A step is forward, backward and clipping, without noise and optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpft.privacy.token_losses import IGNORED, token_losses
+
+CLASSES = 10
+_MASKED_SHARE = 0.15  # of the positions, which the masked language model predicts
+_SHORT = 8  # tokens of a record where their number does not matter
+_GPT2_SIZES = {
+    "gpt2": (768, 12, 12),
+    "gpt2-medium": (1024, 24, 16),
+    "gpt2-large": (1280, 36, 20),
+    "gpt2-xl": (1600, 48, 25),
+}
+
+Inputs = Mapping[str, Tensor]
+Losses = Callable[[nn.Module, Inputs], Tensor]
+
+
+class _Draw(Protocol):
+    def __call__(self, batch: int, *, short: bool = False) -> Inputs:
+        """Return inputs of ``batch`` records; ``short``: of a few tokens each."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model in training mode with everything that a step needs.
+
+    Attributes:
+        inputs: draws a batch, the same one every time.
+        losses: ``losses(model, inputs)`` of shape ``(B,)``, by PyTorch's functions; takes the model
+            since peers wrap it.
+        own_losses: the same as dpft's runs compute them.
+        blocks: number of repeated blocks, for styles that divide them.
+    """
+
+    model: nn.Module
+    inputs: _Draw
+    losses: Losses
+    own_losses: Losses
+    blocks: int
+
+
+def build(
+    name: str, *, length: int | None, untied: bool, seed: int, device: str, dtype: torch.dtype
+) -> Workload:
+    """Build a model of the catalog, with weights and inputs that follow from the seed."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model, blocks = _build_model(name, untied)
+    model = model.to(device=device, dtype=dtype).train()
+
+    def inputs(batch: int, *, short: bool = False) -> Inputs:
+        generator = torch.Generator().manual_seed(seed)
+        tokens = min(length, _SHORT) if short and length is not None else length
+        if tokens is None:
+            drawn = _draw_images(model, batch, generator)
+        else:
+            drawn = _draw_tokens(name, model, batch, tokens, generator)
+        return {
+            key: value.to(device, dtype if value.is_floating_point() else value.dtype)
+            for key, value in drawn.items()
+        }
+
+    def losses(module: nn.Module, batch: Inputs) -> Tensor:
+        return _losses(module, batch, _cross_entropy)
+
+    def own_losses(module: nn.Module, batch: Inputs) -> Tensor:
+        return _losses(module, batch, token_losses)
+
+    return Workload(model, inputs, losses, own_losses, blocks)
+
+
+def _build_model(name: str, untied: bool) -> tuple[Any, int]:
+    """Return the model and its number of blocks."""
+    import transformers as hf
+
+    config: Any
+    if name == "tiny" or name in _GPT2_SIZES:
+        if name == "tiny":
+            from dpft.models.load import BUNDLED
+
+            config = hf.GPT2Config.from_pretrained(str(BUNDLED / name), trust_remote_code=False)
+        else:
+            width, layers, heads = _GPT2_SIZES[name]
+            config = hf.GPT2Config(n_embd=width, n_layer=layers, n_head=heads)
+        config.tie_word_embeddings = not untied
+        config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+        return hf.GPT2LMHeadModel(config), config.n_layer
+    if name == "smollm2-135m":
+        config = hf.LlamaConfig(
+            vocab_size=49152,
+            hidden_size=576,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            intermediate_size=1536,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=not untied,
+            # The vocabulary's special tokens do not matter to random tokens.
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        return hf.LlamaForCausalLM(config), config.num_hidden_layers
+    if name.startswith("roberta"):
+        config = hf.RobertaConfig(
+            vocab_size=50265,
+            max_position_embeddings=514,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            tie_word_embeddings=not untied,
+            num_labels=2,
+        )
+        masked = name.endswith("-mlm")
+        kind = hf.RobertaForMaskedLM if masked else hf.RobertaForSequenceClassification
+        return kind(config), config.num_hidden_layers
+    if name.startswith("vit"):
+        width, heads = (384, 6) if name == "vit-small" else (768, 12)
+        config = hf.ViTConfig(
+            hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
+        )
+        config.num_labels = CLASSES
+        return hf.ViTForImageClassification(config), config.num_hidden_layers
+    from dpft.models.wrn import WideResNet
+
+    return WideResNet(), 6  # three stages of two blocks each: 16 = 6 * 2 + 4 layers
+
+
+def _draw_tokens(
+    name: str, model: Any, batch: int, length: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return random tokens with the labels of the model's task."""
+
+    def tokens(count: int) -> Tensor:
+        return torch.randint(5, model.config.vocab_size, (batch, count), generator=generator)
+
+    ids = tokens(length)
+    if name == "roberta-base":
+        labels = torch.randint(model.config.num_labels, (batch,), generator=generator)
+        return {"input_ids": ids, "labels": labels}
+    if name == "roberta-base-mlm":
+        labels = torch.full_like(ids, IGNORED)
+        count = max(1, round(_MASKED_SHARE * length))
+        labels[:, :count] = tokens(count)
+        return {"input_ids": ids, "labels": labels}
+    # The last token predicts nothing.
+    labels = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORED)], dim=1)
+    # One row per record: positions that are broadcast over the batch hide whose gradient is whose.
+    positions = torch.arange(length).repeat(batch, 1)
+    return {"input_ids": ids, "position_ids": positions, "labels": labels}
+
+
+def _draw_images(model: Any, batch: int, generator: torch.Generator) -> dict[str, Tensor]:
+    config = getattr(model, "config", None)
+    side = 32 if config is None else config.image_size
+    return {
+        "images": torch.randn(batch, 3, side, side, generator=generator),
+        "labels": torch.randint(CLASSES, (batch,), generator=generator),
+    }
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of each token, ``(B, T, V)`` to ``(B, T)``."""
+    return F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
+    ).view_as(labels)
+
+
+def _losses(
+    model: nn.Module, inputs: Inputs, entropy: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return losses of shape ``(B,)``: of classes, or the mean over a record's labelled tokens."""
+    labels = inputs["labels"]
+    if "images" in inputs:
+        out = model(inputs["images"])
+        return F.cross_entropy(getattr(out, "logits", out), labels, reduction="none")
+    shown = {key: value for key, value in inputs.items() if key != "labels"}
+    if "position_ids" in inputs:
+        shown["use_cache"] = False  # type: ignore[assignment]
+    logits = model(**shown).logits
+    if labels.dim() == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    return entropy(logits, labels).sum(1) / (labels != IGNORED).sum(1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A variant, ready to run.
+
+    Attributes:
+        run: the part that is timed, on a batch of inputs.
+        reset: clears all gradients; not timed.
+        gradients: what `run` left, to compare variants by.
+        check_again: makes the next step check layer rules, as a run's first step does.
+    """
+
+    run: Callable[[Inputs], None]
+    reset: Callable[[], None]
+    gradients: Callable[[], Iterable[Tensor]]
+    check_again: Callable[[], None] = lambda: None
+
+
+def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
+    """Return a step of a clipping style, or of non-private training for ``none``.
+
+    The latter is what anybody would run: its losses are PyTorch's.
+    """
+    from dpft.privacy import make_clipper
+
+    style, options = style_options(name, workload.blocks)
+    private = style != "none"
+    if private:
+        options["threshold"] = threshold
+    clipper = make_clipper(workload.model, style, **options)
+    adaptive = clipper.adaptive
+    parameters = list(workload.model.parameters())
+
+    def run(inputs: Inputs) -> None:
+        # As in training: where rules are to be checked, on some records ahead of the batch.
+        some = clipper.to_check(len(next(iter(inputs.values()))))
+        if some is not None:
+            few = {name: rows[some.to(rows.device)] for name, rows in inputs.items()}
+            clipper.check(forward(workload, workload.model, few, dtype, private))
+        losses = forward(workload, workload.model, inputs, dtype, private)
+        clipper.backward(losses)
+        if adaptive is not None:
+            # As in training, but for the noise on the counts.
+            fractions = (0.5 + clipper.below / len(losses)).tolist()
+            clipper.move(adaptive.updated(clipper.estimates, fractions))
+
+    def reset() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+
+    def gradients() -> list[Tensor]:
+        return [p.grad for p in parameters if p.grad is not None]
+
+    return Step(run, reset, gradients, clipper.reset)
+
+
+def style_options(name: str, blocks: int) -> tuple[str, dict[str, Any]]:
+    """Return ``make_clipper``'s style and keywords for a style as typed, such as ``uniform:6``."""
+    style, _, number = name.partition(":")
+    if style == "uniform":
+        return style, {"count": int(number or min(4, blocks))}
+    if style == "two_group":
+        return style, {"boundary": int(number or max(1, blocks // 2))}
+    return style, {}
+
+
+def forward(
+    workload: Workload, model: nn.Module, inputs: Inputs, dtype: str, own: bool = False
+) -> Tensor:
+    """Return losses of shape ``(B,)``; under autocast for ``bfloat16``.
+
+    Args:
+        workload: the losses.
+        model: its model, or a wrapper of it.
+        inputs: a batch.
+        dtype: of the job.
+        own: whether losses are computed as dpft computes them.
+    """
+    losses = workload.own_losses if own else workload.losses
+    if dtype != "bfloat16":
+        return losses(model, inputs)
+    with torch.autocast(next(iter(inputs.values())).device.type, dtype=torch.bfloat16):
+        return losses(model, inputs).float()
+
+
+def weights_dtype(dtype: str) -> torch.dtype:
+    """Return the type of parameters: float32 unless the job asks for ``float64``."""
+    return torch.float64 if dtype == "float64" else torch.float32
