@@ -1,4 +1,4 @@
-"""What choosing among the private runs of a sweep costs, in one paragraph."""
+"""State what releasing several private runs, or the best of them, costs together."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ def remarks(
     searched: bool = False,
     begun: Mapping[str, LedgerContents | None] | None = None,
 ) -> list[str]:
-    """A paragraph for each data set that several private runs were trained on, and on the others.
+    """Return a paragraph for each data set that several private runs were trained on.
 
     Runs of a published task count as runs on the same records, whichever files they read, and so
     do all runs on files of one's own, whatever is made of them: a total over too many is safe.
-    Between these groups nothing is added up; where their data may overlap, a paragraph says so.
-    Records and users are told apart, since epsilons of different units do not add up.
+    Nothing is added up between these groups; where their data may overlap, a paragraph says so.
+    Records and users are different units, so that their epsilons are never added up.
 
     Args:
-        records: of finished runs, see `dpft.runs.RunRecord`; those without privacy are passed over.
+        records: of finished runs; those without privacy are ignored.
         searched: whether a sweeper chose settings by the scores of earlier runs.
-        begun: ledgers of private runs that took steps and have no record, by what tells the runs
-            apart; None in place of one that is damaged.
+        begun: ledgers of private runs without a record that took steps, by name; None: damaged.
     """
     begun = begun or {}
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -60,22 +59,29 @@ def remarks(
     counts = Counter(_key(record) for each in groups.values() for record in each)
     counts.update(_key_in(ledger) for ledger in begun.values())
     shared = {key for key, times in counts.items() if key is not None and times > 1}
-    return [
-        *(_remark(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]),
-        *_apart(groups),
-        *_unfinished(begun, shared),
-    ]
+    found = [_total(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]]
+    named: dict[str, dict[str, None]] = {}
+    for (group, _), each in groups.items():
+        named.setdefault(group, {}).update(dict.fromkeys(_tasks(each)))
+    if len(named) > 1 and (_OWN in named or named.keys() >= _OVERLAPPING):
+        listed = "; those on ".join(" and ".join(tasks) for tasks in named.values())
+        found.append(
+            f"No total is stated over the runs of different groups (those on {listed}): their data "
+            "may overlap, and then the costs add up."
+        )
+    return [*found, *_unfinished(begun, shared)]
 
 
 def planned(ledger: LedgerContents) -> float | None:
-    """Epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
+    """Return epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
 
-    Guarantee: it holds of a run that ended earlier, for whatever reason. Who stops a run does so by
-    what its releases showed, and weights that are no longer finite show something too: the number
-    of steps then depends on the records, and that of the steps taken bounds nothing.
+    Guarantee: it holds of a run that ended earlier, for whatever reason. Whoever stops a run may do
+    so because of what its releases showed, and weights that are no longer finite show something
+    too: the number of steps then depends on the records, and that of the steps taken bounds
+    nothing.
 
     Returns:
-        Never less than what the ledger has spent; None where header or last line do not tell.
+        Never less than what the ledger has spent; None where header or last line do not say.
     """
     mechanism = _mechanism(ledger)
     try:
@@ -88,7 +94,7 @@ def planned(ledger: LedgerContents) -> float | None:
 
 
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Epsilon and delta of releasing what all the runs released.
+    """Return epsilon and delta of releasing what all the runs released.
 
     Guarantee: the mechanisms' Renyi divergences add up order by order (Mironov 2017, Proposition
     1), and the sum is converted at the least of the runs' deltas. A run that `dpft select` chose
@@ -111,7 +117,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def _curve(record: Mapping[str, Any]) -> RDPCurve:
-    """Renyi DP of what was released of a run, the choice of it included."""
+    """Return the Renyi DP of what was released of a run, the choice of it included."""
     from dpft.privacy import accounting
 
     selection = record.get("selection")
@@ -125,10 +131,10 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     )
 
 
-def _remark(
+def _total(
     unit: str, records: Sequence[Mapping[str, Any]], searched: bool, shared: set[str]
 ) -> str:
-    tasks = dict.fromkeys(str(record["dataset"]["task"]) for record in records)
+    tasks = _tasks(records)
     trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
     if len(tasks) > 1:
         trained += " They count as runs on the same records."
@@ -155,8 +161,7 @@ def _remark(
         f"runs elsewhere on the same {unit}s add to it. Scores computed on records of the same "
         f"people are further releases, which no run's ledger counts. {_WHERE}"
     )
-    chosen = sum("selection" in record for record in records)
-    if chosen:
+    if chosen := sum("selection" in record for record in records):
         text += f" Of {chosen} that dpft select chose, the whole selection is counted."
     if explicit:
         text += (
@@ -166,32 +171,26 @@ def _remark(
     spent = {tuple(record["mechanism"].get(name, 0.0) for name in _SPENT) for record in records}
     if searched and len(spent) > 1:
         text += f" {_ADAPTIVE}"
-    return f"{text} {SHUFFLED}" if any(map(_shuffled, records)) else text
-
-
-def _apart(groups: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> list[str]:
-    """That nothing is added up between groups, where one's records may be another's."""
-    named: dict[str, dict[str, None]] = {}
-    for (group, _), records in groups.items():
-        tasks = (str(record["dataset"]["task"]) for record in records)
-        named.setdefault(group, {}).update(dict.fromkeys(tasks))
-    if len(named) < 2 or not (_OWN in named or named.keys() >= _OVERLAPPING):
-        return []
-    each = "; those on ".join(" and ".join(tasks) for tasks in named.values())
-    return [
-        f"No total is stated over the runs of different groups (those on {each}): their data may "
-        "overlap, and then the costs add up."
-    ]
+    if any("shuffled" in record["privacy"]["voided_by"] for record in records):
+        text += f" {SHUFFLED}"
+    return text
 
 
 def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> list[str]:
-    """A paragraph on runs without a record, which no total counts."""
+    """Return a paragraph on runs without a record, which no total counts."""
     if not begun:
         return []
+    costs = []
+    for name, ledger in begun.items():
+        epsilon = None if ledger is None else planned(ledger)
+        costs.append(f"{name}: epsilon {up(epsilon)}")
+        if ledger and epsilon is not None:
+            at = delta(_mechanism(ledger)["delta"])
+            costs[-1] += f" at delta {at} ({up(ledger.epsilon)} so far)"
     text = (
         "Runs that are not finished (stopped, failed or diverged) count in no total. Each adds to "
         "what is released of runs on the same records the epsilon of all its planned steps, by "
-        f"RDP: {'; '.join(f'{name}: {_cost(ledger)}' for name, ledger in begun.items())}. The "
+        f"RDP: {'; '.join(costs)}. The "
         "lesser figure, of the steps so far, holds only if the run was stopped for a reason that "
         "does not depend on the records; that it diverged does depend on them."
     )
@@ -204,30 +203,20 @@ def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) ->
     return [f"{text} {SHUFFLED}" if shuffled else text]
 
 
-def _cost(ledger: LedgerContents | None) -> str:
-    if ledger is None or (epsilon := planned(ledger)) is None:
-        return f"epsilon {up(None)}"
-    at = delta(_mechanism(ledger)["delta"])
-    return f"epsilon {up(epsilon)} at delta {at} ({up(ledger.epsilon)} so far)"
+def _tasks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(str(record["dataset"]["task"]) for record in records))
 
 
 def _mechanism(ledger: LedgerContents) -> Mapping[str, Any]:
-    """Of a ledger's header, which is a file that may be damaged: empty if there is none."""
-    found = ledger.header.get("mechanism")
+    found = ledger.header.get("mechanism")  # of a file that may be damaged
     return found if isinstance(found, Mapping) else {}
 
 
 def _key(record: Mapping[str, Any]) -> str | None:
-    """What a ledger says of the key that follows from the explicit seed of a run's noise."""
     seed = record.get("seeds", {}).get("noise")
     return None if seed is None else key_fingerprint(key_from_seed(seed))
 
 
 def _key_in(ledger: LedgerContents | None) -> str | None:
-    """What a ledger says of the key that batches and noise come from."""
     key = None if ledger is None else ledger.header.get("key")
     return None if key is None else str(key)
-
-
-def _shuffled(record: Mapping[str, Any]) -> bool:
-    return "shuffled" in record["privacy"]["voided_by"]
