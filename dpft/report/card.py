@@ -12,7 +12,7 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
 from dpft.report.held_out import warnings
-from dpft.report.markdown import inline, table
+from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
 from dpft.tasks.metrics.baseline import cautions
@@ -82,14 +82,15 @@ def _template() -> Template:
 
     # Markdown, not HTML: untrusted text goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)
-    cards.filters["inline"] = inline
+    cards.filters |= {"inline": inline, "number": number, "thousands": "{:,}".format}
+    cards.globals |= {"cautions": cautions, "shown": shown}
     return cards.get_template("card.md")
 
 
 def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
     """Render a run record as Markdown with the YAML head that model hubs read."""
     guarantee = Guarantee.of_record(record)
-    model, scores = record.get("model", {}), record.get("scores", {})
+    model = record.get("model", {})
     rows: list[tuple[str, str]] = []
     if record["mechanism"] is not None:
         seed = record.get("seeds", {}).get("noise")
@@ -113,37 +114,9 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             "counts": ", ".join(f"{k} {n:,}" for k, n in record["dataset"]["counts"].items()),
             "warnings": warnings(record),
             "evaluation": [inline(line) for line in privacy.evaluation_remarks(record)],
-            "scores": _scores(scores),
-            "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
+            "scores": record.get("scores", {}),
         }
     )
-
-
-def _remarks(split: str, score: Mapping[str, Any]) -> list[str]:
-    lines = [f"**Mind:** {split}: {inline(caution)}." for caution in cautions(score)]
-    if score.get("unfinished"):
-        lines.append(f"Of {split}'s texts {score['unfinished']:,} were stopped before they ended.")
-    for metric, constant in (score.get("baselines") or {}).items():
-        lines.append(f"Always the most frequent class: {metric} {number(constant)} ({split}).")
-    for true, answered in (score.get("confusion") or {}).items():
-        counts = ", ".join(f"{inline(name)} {count:,}" for name, count in answered.items())
-        lines.append(f"True class {inline(true)} ({split}) was answered: {counts}.")
-    return lines
-
-
-def _scores(scores: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            split,
-            name,
-            "not computed" if value is None else number(shown(name, value, score["signature"])),
-            f"{score['examples']:,}",
-            score["signature"],
-        )
-        for split, score in scores.items()
-        for name, value in score["metrics"].items()
-    ]
-    return table(("Split", "Metric", "Score", "Examples", "Signature"), rows) if rows else ""
 
 
 def on_hub(model: Mapping[str, Any]) -> str | None:

@@ -20,15 +20,6 @@ _SPENT = ("noise_multiplier", "sampling_rate", "steps", "overflow")
 # Published tasks of which one holds records of the other.
 _OVERLAPPING = {"e2e", "dart"}
 _OWN = ""
-_ADAPTIVE = (
-    "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
-    "is then not proven, unless it had been fixed beforehand."
-)
-_CANCELS = (
-    "subtracting one release from another may remove it, so no total holds and none is stated. "
-    "Leave privacy.noise_seed out."
-)
-_WHERE = "dpft select chooses among private runs at a smaller price: docs/how-to/sweeps.md."
 
 
 def remarks(
@@ -64,12 +55,8 @@ def remarks(
     for (group, _), each in groups.items():
         named.setdefault(group, {}).update(dict.fromkeys(_tasks(each)))
     if len(named) > 1 and (_OWN in named or named.keys() >= _OVERLAPPING):
-        listed = "; those on ".join(" and ".join(tasks) for tasks in named.values())
-        found.append(
-            f"No total is stated over the runs of different groups (those on {listed}): their data "
-            "may overlap, and then the costs add up."
-        )
-    return [*found, *_unfinished(begun, shared)]
+        found.append(_paragraph("apart", groups=[" and ".join(each) for each in named.values()]))
+    return [*found, *([_unfinished(begun, shared)] if begun else [])]
 
 
 def planned(ledger: LedgerContents) -> float | None:
@@ -131,55 +118,42 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     )
 
 
+def _paragraph(kind: str, **data: Any) -> str:
+    from dpft.report.html import environment
+
+    template = environment(autoescape=False).get_template("together.txt")
+    return " ".join(template.render(kind=kind, **data).split())
+
+
 def _total(
     unit: str, records: Sequence[Mapping[str, Any]], searched: bool, shared: set[str]
 ) -> str:
-    tasks = _tasks(records)
-    trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
-    if len(tasks) > 1:
-        trained += " They count as runs on the same records."
-    refuted = sum("refuted" in record["privacy"]["voided_by"] for record in records)
-    if refuted:
-        return (
-            f"{trained} An audit refutes the guarantee of {refuted} of them: more was spent than "
-            "is accounted for, so no total holds and none is stated. Do not release such a model. "
-            f"{_WHERE}"
-        )
     explicit = [key for key in map(_key, records) if key is not None]
-    if shared.intersection(explicit):
-        return (
-            f"{trained} Some of them drew their noise from the same explicit seed as another run, "
-            f"finished or not: {_CANCELS} {_WHERE}"
-        )
-    epsilon, at = composed(records)
-    each = max(float(record["privacy"]["stated"] or 0) for record in records)
-    text = (
-        f"{trained} Each run's epsilon (at most "
-        f"{up(each)}) holds if nothing but that run is released, and if it was not chosen by what "
-        "the others showed. Releasing all of them, or the one that scored best, costs up to "
-        f"epsilon {up(epsilon)} at delta {delta(at)} for each {unit} (their composition, by RDP); "
-        f"runs elsewhere on the same {unit}s add to it. Scores computed on records of the same "
-        f"people are further releases, which no run's ledger counts. {_WHERE}"
-    )
-    if chosen := sum("selection" in record for record in records):
-        text += f" Of {chosen} that dpft select chose, the whole selection is counted."
-    if explicit:
-        text += (
-            f" The noise of {len(explicit)} follows from explicit seeds: the total holds only "
-            "against those who do not know them."
-        )
+    voided = [record["privacy"]["voided_by"] for record in records]
+    refuted = sum("refuted" in one for one in voided)
+    cancels = shared.intersection(explicit)
+    # Where no total holds, none is computed.
+    epsilon, at = (0.0, 0.0) if refuted or cancels else composed(records)
     spent = {tuple(record["mechanism"].get(name, 0.0) for name in _SPENT) for record in records}
-    if searched and len(spent) > 1:
-        text += f" {_ADAPTIVE}"
-    if any("shuffled" in record["privacy"]["voided_by"] for record in records):
-        text += f" {SHUFFLED}"
-    return text
+    return _paragraph(
+        "total",
+        count=len(records),
+        tasks=_tasks(records),
+        refuted=refuted,
+        shared=cancels,
+        each=up(max(float(record["privacy"]["stated"] or 0) for record in records)),
+        epsilon=up(epsilon),
+        delta=delta(at),
+        unit=unit,
+        chosen=sum("selection" in record for record in records),
+        explicit=len(explicit),
+        adaptive=searched and len(spent) > 1,
+        shuffled=SHUFFLED if any("shuffled" in one for one in voided) else "",
+    )
 
 
-def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> list[str]:
+def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> str:
     """Return a paragraph on runs without a record, which no total counts."""
-    if not begun:
-        return []
     costs = []
     for name, ledger in begun.items():
         epsilon = None if ledger is None else planned(ledger)
@@ -187,20 +161,13 @@ def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) ->
         if ledger and epsilon is not None:
             at = delta(_mechanism(ledger)["delta"])
             costs[-1] += f" at delta {at} ({up(ledger.epsilon)} so far)"
-    text = (
-        "Runs that are not finished (stopped, failed or diverged) count in no total. Each adds to "
-        "what is released of runs on the same records the epsilon of all its planned steps, by "
-        f"RDP: {'; '.join(costs)}. The "
-        "lesser figure, of the steps so far, holds only if the run was stopped for a reason that "
-        "does not depend on the records; that it diverged does depend on them."
-    )
-    if shared.intersection(map(_key_in, begun.values())):
-        text += (
-            " Some of them drew their noise from the same key as another run (one explicit seed, "
-            f"or one folder that was copied): {_CANCELS}"
-        )
     shuffled = any(_mechanism(one).get("sampling") == "shuffle" for one in begun.values() if one)
-    return [f"{text} {SHUFFLED}" if shuffled else text]
+    return _paragraph(
+        "unfinished",
+        costs=costs,
+        shared=shared.intersection(map(_key_in, begun.values())),
+        shuffled=SHUFFLED if shuffled else "",
+    )
 
 
 def _tasks(records: Sequence[Mapping[str, Any]]) -> list[str]:

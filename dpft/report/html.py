@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpft.privacy.rounding import delta, up
 from dpft.report.terminal import clock
+from dpft.tasks.metrics.shown import figure
 
 # Characters that HTML has no place for, lone halves of surrogate pairs, which no file can hold, and
 # characters that change the order in which the text after them is read.
@@ -38,6 +39,7 @@ def environment(**options: Any) -> Environment:
 def _environment() -> Environment:
     pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
     pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
+    pages.globals["figure"] = figure
     return pages
 
 

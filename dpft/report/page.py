@@ -32,7 +32,6 @@ from dpft.report.html import render
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
@@ -102,17 +101,7 @@ def _run(run: Gathered, several: bool) -> dict[str, Any]:
     return {
         "figures": _figures(run),
         "review": None if several else review(run),
-        "scores": [
-            (
-                split,
-                metric,
-                figure(metric, value, scored["signature"], none="not computed"),
-                figure(metric, section(scored, "baselines").get(metric), scored["signature"]),
-                f"{scored['examples']:,}",
-            )
-            for split, scored in scores.items()
-            for metric, value in scored["metrics"].items()
-        ],
+        "scores": scores,
         "score_warnings": [*held_out.warnings(record), *cautions_of(record)],
         "evaluation": evaluation_remarks(record),
         "held_out": held_out.is_held_out(record),
