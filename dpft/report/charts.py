@@ -57,7 +57,6 @@ def chart(
     lines: Sequence[Line],
     *,
     across: str = "step",
-    log: bool = False,
     dots: bool = False,
     note: str = "",
 ) -> Chart | None:
@@ -83,10 +82,6 @@ def chart(
             marker = "o" if len(drawn) < 20 or dots else ""
             style = "none" if dots else "-"
             axes.plot(places, drawn, color=colour, linestyle=style, marker=marker, markersize=4)
-        if log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.set_minor_formatter(lambda value, _: "")
         axes.set_xlabel(across, color=_GREY)
         axes.tick_params(colors=_GREY, which="both")
         axes.spines[:].set_color(_GREY)
@@ -147,7 +142,7 @@ def noiseless(runs: Sequence[Gathered]) -> list[Chart]:
             for run in runs
             if run.metrics
         ]
-        charts.append(chart(title, lines, log=key == "norm_mean"))
+        charts.append(chart(title, lines))
     return [drawn for drawn in charts if drawn is not None]
 
 

@@ -78,7 +78,9 @@ def _known(run: Gathered) -> dict[str, Any]:
     noise_seed = section(run.config, "privacy").get("noise_seed")
     started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
     return {
-        **dict.fromkeys(("figures", "review", "scores", "evaluation", "origin"), ()),
+        **dict.fromkeys(
+            ("figures", "review", "scores", "score_warnings", "evaluation", "origin"), ()
+        ),
         "run": run,
         "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
         "labels": labels(run.record or {}),
@@ -123,7 +125,11 @@ def _figures(run: Gathered) -> Rows:
     elif run.ledger is not None:
         seed = section(run.config, "privacy").get("noise_seed")
         steps = f"{run.ledger.next_step:,} of {run.mechanism.get('steps')}"
-        rows = [("Steps in the ledger", steps), ("Unit of privacy", str(run.header.get("unit")))]
+        rows = [
+            ("Steps in the ledger", steps),
+            ("Delta", str(run.mechanism.get("delta"))),
+            ("Unit of privacy", str(run.header.get("unit"))),
+        ]
     return [*rows, *mechanism_rows(run.mechanism, run.config, seed)]
 
 
@@ -151,6 +157,8 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "found": [math.ceil(100 * profile.found(rate)) for rate in _FALSE_ALARMS],
         "sure": sure,
         "factor": factor,
+        "count": f"{run.mechanism['dataset_size']:,}",
+        "batch": f"{run.mechanism['batch_size']:,}",
         "noise": number(spent(run.mechanism)["noise_multiplier"]),
         "by": BY[given.accountant or "rdp"],
         "weaker": epsilon > STRONG,

@@ -15,12 +15,7 @@ NORMS = [18.1442928, 16.396041, 15.129548, 14.77123]
 
 def config(**changes):
     found = {
-        "task": {
-            "name": "e2e",
-            "source": "auto",
-            "data_dir": "/home/me/secret/e2e",
-            "loss": "mean",
-        },
+        "task": {"name": "e2e", "source": "auto", "data_dir": "/home/me/secret/e2e"},
         "model": {"name": "tiny", "path": "bundled:tiny", "init": "pretrained"},
         "adapt": {"name": "full"},
         "clip": {"style": "ghost", "threshold": 0.1},
@@ -120,22 +115,17 @@ def record(bleu=0.59, private=True, settings=None, **changes):
     }
 
 
-def ledger(path, steps=4, groups=None, **header):
-    """Epsilon is that of the header's mechanism; thresholds halve each step."""
+def ledger(path, steps=4, **header):
+    """Write a ledger, whose epsilons are those of the header's mechanism."""
     head = {"mechanism": mechanism(), "unit": "one row", "key": "k3y", **header}
-    if groups:
-        head["groups"] = groups
-    lines = []
-    for step in range(steps):
-        entry = {"step": step, "epsilon_rdp": epsilon(step + 1, head["mechanism"])}
-        if groups:
-            entry["thresholds"] = [(k + 1) * 0.5**step for k in range(len(groups))]
-        lines.append(entry)
+    lines = [
+        {"step": step, "epsilon_rdp": epsilon(step + 1, head["mechanism"])} for step in range(steps)
+    ]
     path.mkdir(parents=True, exist_ok=True)
     (path / "ledger.jsonl").write_bytes(chained_lines(head, lines))
 
 
-def metrics(path, groups=1):
+def metrics(path):
     (path / "private").mkdir(parents=True, exist_ok=True)
     lines = [
         {
@@ -144,9 +134,9 @@ def metrics(path, groups=1):
             "records": 1045 + 7 * step,
             "loss": loss,
             "seconds": 5.08217721,
-            "norm_mean": [norm] * groups,
-            "norm_max": [norm * math.e] * groups,
-            "clipped": [0.98765432 - 0.01 * step] * groups,
+            "norm_mean": [norm],
+            "norm_max": [norm * math.e],
+            "clipped": [0.98765432 - 0.01 * step],
         }
         for step, (loss, norm) in enumerate(zip(LOSSES, NORMS, strict=True))
     ]
@@ -171,7 +161,7 @@ def a_run(path, the_record=None, **of_ledger):
     (path / "identity.json").write_text(json.dumps(identity))
     if the_record["mechanism"] is not None:
         ledger(path, **{"mechanism": the_record["mechanism"], **of_ledger})
-    metrics(path, len(of_ledger.get("groups") or [0]))
+    metrics(path)
     generations(path)
     return path
 
