@@ -12,6 +12,8 @@ from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 
+_MOST_SHOWN = 12  # runs on the terminal; the page has all
+
 
 def main(
     folders: Annotated[
@@ -69,7 +71,7 @@ def main(
             "--out FILE"
         ) from error
     records = [(run.target.path, run.record) for run in runs if run.record is not None]
-    if records:
+    if 0 < len(records) <= _MOST_SHOWN:
         show(records)
     for run in runs:
         if run.record is None:
