@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from dpft.cli.app import app
 from dpft.config.errors import DpftError
 from dpft.report.card import model_card
 from dpft.report.comparison import show
-from dpft.report.pages.gather import Options, gather
+from dpft.report.gather import Target, gather
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.runs.stored import stored_config
@@ -201,7 +200,7 @@ def test_every_malformed_record_is_refused_or_shown(tmp_path, capsys):
                 assert str(file) in str(found)
                 refused += 1
                 continue
-            show([(tmp_path, found)], markdown=True)
+            show([(tmp_path, found)])
             model_card(found)
     assert refused > 200
 
@@ -224,21 +223,12 @@ def test_one_bit_more_or_less_is_no_traceback(copied):
 
 @pytest.mark.parametrize("kind", ["null", "nested", "utf-16", "directory"])
 def test_a_page_names_what_it_cannot_read(copied, kind):
-    target = SimpleNamespace(path=copied, name="run", label=None, state=None, error=None)
+    target = Target(copied, "run")
     for name in ("record.json", "ledger.jsonl", "identity.json"):
         damage(copied / name, kind)
-    problems = " ".join(gather(target, Options(), 8).problems)
+    problems = " ".join(gather(target).problems)
     for name in ("record.json", "ledger.jsonl"):
         assert name in problems
-
-
-@pytest.mark.parametrize("kind", ["null", "nested", "utf-16", "directory", "half"])
-def test_comparing_damaged_runs_is_one_message(copied, kind):
-    damage(copied / "record.json", kind)
-    result = CliRunner().invoke(app, ["compare", str(copied)])
-    assert isinstance(result.exception, SystemExit)
-    assert result.exit_code == 2
-    assert "record.json" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -266,7 +256,7 @@ def test_what_vanishes_while_it_is_read_is_named(copied, monkeypatch):
         shutil.rmtree(copied)
         copied.stat()
 
-    monkeypatch.setattr("dpft.cli.compare.show", vanish)
-    result = CliRunner().invoke(app, ["compare", str(copied)], standalone_mode=False)
+    monkeypatch.setattr("dpft.sweep.find.find", vanish)
+    result = CliRunner().invoke(app, ["report", str(copied)], standalone_mode=False)
     assert isinstance(result.exception, SystemExit)
     assert f"{copied}: No such file or directory" in result.stderr

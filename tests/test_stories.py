@@ -89,7 +89,7 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     small = ("model=random-bert", "optim.batch_size=68", "optim.steps=1", "device=cpu", "threads=1")
     done = follow("csv_to_review.md", {"train": small})
     assert done == ["python -", "head -3", "dpft data", "dpft train", "dpft report"]
-    page = Path("runs/letters/review.html").read_text()
+    page = Path("runs/letters/report.html").read_text()
     assert "68 records, each by itself" in page
     assert "The 4 test examples that the scores come from, which were held out of the same" in page
 

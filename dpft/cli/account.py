@@ -34,7 +34,7 @@ def main(
     if run.resume is not None:
         raise ConfigError(
             f"got resume={run.resume}, but what a run spends follows from its own settings and "
-            f"data: type dpft compare {run.resume}, or give the settings themselves"
+            f"data: type dpft report {run.resume}, or give the settings themselves"
         )
     if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")

@@ -1,11 +1,10 @@
-"""``dpft demo``: the main job three times on the embedded default, its scores and its texts."""
+"""``dpft demo``: the main job three times on the embedded default, and its scores."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,7 +26,6 @@ def main(
 ) -> None:
     """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.report.comparison import show
-    from dpft.report.written import print_written
     from dpft.training.run import run_experiment
 
     outcomes = []
@@ -39,12 +37,5 @@ def main(
     runs = [(outcome.path, outcome.record) for outcome in outcomes]
     echo()
     show(runs)
-    echo(f"\nWhat they wrote, for two of {_prompts(runs)} prompts:\n")
-    print_written(runs)
-    echo("Next: all of it on one page, then a run of your own with a smaller budget\n")
+    echo("\nNext: what they wrote, on one page, then a run of your own with a smaller budget\n")
     echo(f"  dpft report {shlex.quote(str(folder))}\n  dpft train +experiment=demo eps=1")
-
-
-def _prompts(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> int:
-    _, record = runs[0]
-    return int(record["scores"][record["config"]["decode"]["split"]]["examples"])

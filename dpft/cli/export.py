@@ -49,8 +49,8 @@ def main(
     export(plan, folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
-    from dpft.report.evaluation import chosen
-    from dpft.report.hub import loader
+    from dpft.report.card import loader
+    from dpft.report.guarantee import chosen
 
     if said := chosen(trained.record):
         echo(said)

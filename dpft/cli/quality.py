@@ -130,7 +130,7 @@ def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence
     }
     rows = [[name, _number(value)] for name, value in values.items()]
     print_table([f"score on {split}, trained on them", "value"], rows, right=["value"])
-    echo(f"compare it with the run that wrote them: dpft compare {path} {outcome.path}")
+    echo(f"compare it with the run that wrote them: dpft report {path} {outcome.path}")
 
 
 def _number(value: float | None) -> str:

@@ -1,19 +1,18 @@
-"""The model card: what was trained, what is guaranteed, and what is not."""
+"""The model card: what was trained, what is guaranteed, what is not, and what a hub reads of it."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
-from dpft.report.evaluation import remarks
-from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
+from dpft.report import guarantee as privacy
 from dpft.report.held_out import warnings
-from dpft.report.hub import WHOLE, ModelFacts, head, loader, on_hub
-from dpft.report.markdown import inline, table
+from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
 from dpft.tasks.metrics.baseline import cautions
@@ -22,6 +21,48 @@ from dpft.tasks.metrics.shown import shown
 if TYPE_CHECKING:
     from jinja2 import Template
 
+# As the cards of these models on the hub have it; a name that ends in a dash stands for all sizes.
+_LICENCES = {
+    "apache-2.0": "HuggingFaceTB/SmolLM2- WinKawaks/vit-small-patch16-224 distilbert/distilgpt2 "
+    "facebook/bart-base facebook/bart-large google-bert/bert- google-t5/t5- google/flan-t5- "
+    "google/vit- sentence-transformers/all-MiniLM-",
+    "mit": "FacebookAI/roberta- microsoft/DialoGPT- openai-community/gpt2 openai-community/gpt2- "
+    "openai-community/openai-gpt",
+    "llama3": "meta-llama/Meta-Llama-3-",
+}
+_CLASSES = {
+    "text-generation": "CausalLM",
+    "text2text-generation": "Seq2SeqLM",
+    "text-classification": "SequenceClassification",
+    "fill-mask": "MaskedLM",
+    "image-classification": "ImageClassification",
+}
+# peft has a class that loads an adapter of these together with its base.
+_WITH_BASE = ("text-generation", "text2text-generation", "text-classification")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The part of a model that a folder holds.
+
+    Attributes:
+        base: whose adapter it is, as peft finds it, perhaps in a folder; None: a whole model.
+        hub: the name of the base on the hub; None: the one that the run knows, if any.
+        classes: those that a classifier's adapter tells apart, whose base has another head.
+        licence: what the hub calls it; None: that of the base, if it is known.
+        asked: Python, of ``tokenizer`` and a text, that asks as the training did; empty: as the
+            tokenizer's template does, or of an image its preprocessor.
+    """
+
+    base: str | None = None
+    hub: str | None = None
+    classes: tuple[str, ...] = ()
+    licence: str | None = None
+    asked: str = ""
+
+
+WHOLE = ModelFacts()
+
 
 def write_card(model: Path, record: Mapping[str, Any]) -> None:
     """Put the model card of a run's record into the folder of its weights."""
@@ -29,7 +70,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
 
 
 def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
-    """Put beside the weights what a run that trains them further is to say of them."""
+    """Put into the folder of the weights what a run that trains them further must know."""
     write_atomic(model / FILE, descent(record))
 
 
@@ -39,84 +80,105 @@ def _template() -> Template:
 
     from dpft.report.html import environment
 
-    # Markdown, not HTML: what comes from elsewhere goes through `inline`.
+    # Markdown, not HTML: untrusted text goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)
-    cards.filters["inline"] = inline
+    cards.filters |= {"inline": inline, "number": number, "thousands": "{:,}".format}
+    cards.globals |= {"cautions": cautions, "shown": shown}
     return cards.get_template("card.md")
 
 
 def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
-    """Render a run record as a model card.
-
-    Args:
-        record: a run record, see `dpft.runs.RunRecord`.
-        shape: what of the model lies beside the card.
-
-    Returns:
-        Markdown with the YAML head that model hubs read.
-    """
+    """Render a run record as Markdown with the YAML head that model hubs read."""
     guarantee = Guarantee.of_record(record)
-    model, scores = record.get("model", {}), record.get("scores", {})
+    model = record.get("model", {})
+    rows: list[tuple[str, str]] = []
+    if record["mechanism"] is not None:
+        seed = record.get("seeds", {}).get("noise")
+        mechanism = privacy.mechanism_rows(record["mechanism"], record.get("config", {}), seed)
+        rows = [*privacy.audit_rows(record), *mechanism]
+    code = loader(record, shape)
     return _template().render(
         {
             "config": {},
-            "labels": [],
             "plugins": [],
             **record,
+            "labels": privacy.labels(record),
             "model": model,
             "head": head(record, shape),
             "shape": shape,
             "hub": on_hub(model),
-            "loader": _fenced(loader(record, shape)),
+            # Not in the template, whose braces a formatter of Markdown takes for Python's.
+            "loader": code and f"```python\n{code}\n```",
             "guarantee": guarantee,
-            "privacy": as_markdown(guarantee, _rows(record)),
-            "counts": ", ".join(
-                f"{k} {count:,}" for k, count in record["dataset"]["counts"].items()
-            ),
+            "privacy": privacy.as_markdown(guarantee, rows),
+            "counts": ", ".join(f"{k} {n:,}" for k, n in record["dataset"]["counts"].items()),
             "warnings": warnings(record),
-            "evaluation": [inline(line) for line in remarks(record)],
-            "scores": _scores(scores),
-            "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
+            "evaluation": [inline(line) for line in privacy.evaluation_remarks(record)],
+            "scores": record.get("scores", {}),
         }
     )
 
 
-def _fenced(code: str | None) -> str | None:
-    # Not in the template, whose braces a formatter of the blocks in Markdown takes for Python's.
-    return code and f"```python\n{code}\n```"
+def on_hub(model: Mapping[str, Any]) -> str | None:
+    """Return the base model's name on a hub, of a record's section ``model``; None without one."""
+    named = model.get("base_model") or ""  # with a colon it is one of dpft's own
+    found: str | None = model.get("hub_model", named if ":" not in named else None)
+    return found or None
 
 
-def _rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if record["mechanism"] is None:
-        return []
-    seed = record.get("seeds", {}).get("noise")
-    config = record.get("config", {})
-    return [*audit_rows(record), *mechanism_rows(record["mechanism"], config, seed)]
+def licence_of(base: str | None) -> str | None:
+    """Return the licence of a base model, as the hub spells it; None if it is not known."""
+    for licence, names in _LICENCES.items():
+        for name in names.split():
+            if base == name or (base and name.endswith("-") and base.startswith(name)):
+                return licence
+    return None
 
 
-def _remarks(split: str, score: Mapping[str, Any]) -> list[str]:
-    """What is to be known of a split's scores, as sentences."""
-    lines = [f"**Mind:** {split}: {inline(caution)}." for caution in cautions(score)]
-    if score.get("unfinished"):
-        lines.append(f"Of {split}'s texts {score['unfinished']:,} were stopped before they ended.")
-    for metric, constant in (score.get("baselines") or {}).items():
-        lines.append(f"Always the most frequent class: {metric} {number(constant)} ({split}).")
-    for true, answered in (score.get("confusion") or {}).items():
-        counts = ", ".join(f"{inline(name)} {count:,}" for name, count in answered.items())
-        lines.append(f"True class {inline(true)} ({split}) was answered: {counts}.")
-    return lines
+def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
+    """Return the metadata of a card, in YAML; what is not known is left out."""
+    from huggingface_hub import ModelCardData
+
+    model, adapter = record.get("model", {}), shape.base is not None
+    base = shape.hub or on_hub(model)
+    tags = ["dpft", *(["differential-privacy"] if Guarantee.of_record(record).private else [])]
+    return str(
+        ModelCardData(
+            base_model=base,
+            base_model_relation=("adapter" if adapter else "finetune") if base else None,
+            library_name="peft" if adapter else "transformers",
+            license=shape.licence or licence_of(base),
+            pipeline_tag=model.get("pipeline"),
+            tags=[*tags, *(["lora"] if adapter and model.get("adaptation") == "lora" else [])],
+        ).to_yaml()
+    )
 
 
-def _scores(scores: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            split,
-            name,
-            "not computed" if value is None else number(shown(name, value, score["signature"])),
-            f"{score['examples']:,}",
-            score["signature"],
-        )
-        for split, score in scores.items()
-        for name, value in score["metrics"].items()
-    ]
-    return table(("Split", "Metric", "Score", "Examples", "Signature"), rows) if rows else ""
+def loader(record: Mapping[str, Any], shape: ModelFacts) -> str | None:
+    """Return Python that loads the folder ``FOLDER``; None where that takes more words."""
+    model = record.get("model", {})
+    tag = model.get("pipeline")
+    if tag not in _CLASSES or (shape.base is None and model.get("adaptation") == "prefix"):
+        return None
+    name, given = f"AutoModelFor{_CLASSES[tag]}", ""
+    if shape.classes:
+        given = f", num_labels={len(shape.classes)}, ignore_mismatched_sizes=True"
+    if shape.base is None:
+        lines = [f"from transformers import {name}", f'model = {name}.from_pretrained("FOLDER")']
+    elif tag in _WITH_BASE:
+        name = f"AutoPeftModelFor{_CLASSES[tag]}"
+        lines = [f"from peft import {name}", f'model = {name}.from_pretrained("FOLDER"{given})']
+    else:
+        lines = [
+            "from peft import PeftModel",
+            f"from transformers import {name}",
+            f'base = {name}.from_pretrained("{shape.base}"{given})',
+            'model = PeftModel.from_pretrained(base, "FOLDER")',
+        ]
+    if shape.asked:
+        lines += [
+            "from transformers import AutoTokenizer",
+            'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+            f"inputs = {shape.asked}",
+        ]
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What choosing among the private runs of a sweep costs, in one paragraph."""
+"""State what releasing several private runs, or the best of them, costs together."""
 
 from __future__ import annotations
 
@@ -20,15 +20,6 @@ _SPENT = ("noise_multiplier", "sampling_rate", "steps", "overflow")
 # Published tasks of which one holds records of the other.
 _OVERLAPPING = {"e2e", "dart"}
 _OWN = ""
-_ADAPTIVE = (
-    "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
-    "is then not proven, unless it had been fixed beforehand."
-)
-_CANCELS = (
-    "subtracting one release from another may remove it, so no total holds and none is stated. "
-    "Leave privacy.noise_seed out."
-)
-_WHERE = "dpft select chooses among private runs at a smaller price: docs/how-to/sweeps.md."
 
 
 def remarks(
@@ -36,18 +27,17 @@ def remarks(
     searched: bool = False,
     begun: Mapping[str, LedgerContents | None] | None = None,
 ) -> list[str]:
-    """A paragraph for each data set that several private runs were trained on, and on the others.
+    """Return a paragraph for each data set that several private runs were trained on.
 
     Runs of a published task count as runs on the same records, whichever files they read, and so
     do all runs on files of one's own, whatever is made of them: a total over too many is safe.
-    Between these groups nothing is added up; where their data may overlap, a paragraph says so.
-    Records and users are told apart, since epsilons of different units do not add up.
+    Nothing is added up between these groups; where their data may overlap, a paragraph says so.
+    Records and users are different units, so that their epsilons are never added up.
 
     Args:
-        records: of finished runs, see `dpft.runs.RunRecord`; those without privacy are passed over.
+        records: of finished runs; those without privacy are ignored.
         searched: whether a sweeper chose settings by the scores of earlier runs.
-        begun: ledgers of private runs that took steps and have no record, by what tells the runs
-            apart; None in place of one that is damaged.
+        begun: ledgers of private runs without a record that took steps, by name; None: damaged.
     """
     begun = begun or {}
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -60,22 +50,25 @@ def remarks(
     counts = Counter(_key(record) for each in groups.values() for record in each)
     counts.update(_key_in(ledger) for ledger in begun.values())
     shared = {key for key, times in counts.items() if key is not None and times > 1}
-    return [
-        *(_remark(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]),
-        *_apart(groups),
-        *_unfinished(begun, shared),
-    ]
+    found = [_total(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]]
+    named: dict[str, dict[str, None]] = {}
+    for (group, _), each in groups.items():
+        named.setdefault(group, {}).update(dict.fromkeys(_tasks(each)))
+    if len(named) > 1 and (_OWN in named or named.keys() >= _OVERLAPPING):
+        found.append(_paragraph("apart", groups=[" and ".join(each) for each in named.values()]))
+    return [*found, *([_unfinished(begun, shared)] if begun else [])]
 
 
 def planned(ledger: LedgerContents) -> float | None:
-    """Epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
+    """Return epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
 
-    Guarantee: it holds of a run that ended earlier, for whatever reason. Who stops a run does so by
-    what its releases showed, and weights that are no longer finite show something too: the number
-    of steps then depends on the records, and that of the steps taken bounds nothing.
+    Guarantee: it holds of a run that ended earlier, for whatever reason. Whoever stops a run may do
+    so because of what its releases showed, and weights that are no longer finite show something
+    too: the number of steps then depends on the records, and that of the steps taken bounds
+    nothing.
 
     Returns:
-        Never less than what the ledger has spent; None where header or last line do not tell.
+        Never less than what the ledger has spent; None where header or last line do not say.
     """
     mechanism = _mechanism(ledger)
     try:
@@ -88,7 +81,7 @@ def planned(ledger: LedgerContents) -> float | None:
 
 
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Epsilon and delta of releasing what all the runs released.
+    """Return epsilon and delta of releasing what all the runs released.
 
     Guarantee: the mechanisms' Renyi divergences add up order by order (Mironov 2017, Proposition
     1), and the sum is converted at the least of the runs' deltas. A run that `dpft select` chose
@@ -111,7 +104,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def _curve(record: Mapping[str, Any]) -> RDPCurve:
-    """Renyi DP of what was released of a run, the choice of it included."""
+    """Return the Renyi DP of what was released of a run, the choice of it included."""
     from dpft.privacy import accounting
 
     selection = record.get("selection")
@@ -125,109 +118,72 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     )
 
 
-def _remark(
+def _paragraph(kind: str, **data: Any) -> str:
+    from dpft.report.html import environment
+
+    template = environment(autoescape=False).get_template("together.txt")
+    return " ".join(template.render(kind=kind, **data).split())
+
+
+def _total(
     unit: str, records: Sequence[Mapping[str, Any]], searched: bool, shared: set[str]
 ) -> str:
-    tasks = dict.fromkeys(str(record["dataset"]["task"]) for record in records)
-    trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
-    if len(tasks) > 1:
-        trained += " They count as runs on the same records."
-    refuted = sum("refuted" in record["privacy"]["voided_by"] for record in records)
-    if refuted:
-        return (
-            f"{trained} An audit refutes the guarantee of {refuted} of them: more was spent than "
-            "is accounted for, so no total holds and none is stated. Do not release such a model. "
-            f"{_WHERE}"
-        )
     explicit = [key for key in map(_key, records) if key is not None]
-    if shared.intersection(explicit):
-        return (
-            f"{trained} Some of them drew their noise from the same explicit seed as another run, "
-            f"finished or not: {_CANCELS} {_WHERE}"
-        )
-    epsilon, at = composed(records)
-    each = max(float(record["privacy"]["stated"] or 0) for record in records)
-    text = (
-        f"{trained} Each run's epsilon (at most "
-        f"{up(each)}) holds if nothing but that run is released, and if it was not chosen by what "
-        "the others showed. Releasing all of them, or the one that scored best, costs up to "
-        f"epsilon {up(epsilon)} at delta {delta(at)} for each {unit} (their composition, by RDP); "
-        f"runs elsewhere on the same {unit}s add to it. Scores computed on records of the same "
-        f"people are further releases, which no run's ledger counts. {_WHERE}"
-    )
-    chosen = sum("selection" in record for record in records)
-    if chosen:
-        text += f" Of {chosen} that dpft select chose, the whole selection is counted."
-    if explicit:
-        text += (
-            f" The noise of {len(explicit)} follows from explicit seeds: the total holds only "
-            "against those who do not know them."
-        )
+    voided = [record["privacy"]["voided_by"] for record in records]
+    refuted = sum("refuted" in one for one in voided)
+    cancels = shared.intersection(explicit)
+    # Where no total holds, none is computed.
+    epsilon, at = (0.0, 0.0) if refuted or cancels else composed(records)
     spent = {tuple(record["mechanism"].get(name, 0.0) for name in _SPENT) for record in records}
-    if searched and len(spent) > 1:
-        text += f" {_ADAPTIVE}"
-    return f"{text} {SHUFFLED}" if any(map(_shuffled, records)) else text
-
-
-def _apart(groups: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> list[str]:
-    """That nothing is added up between groups, where one's records may be another's."""
-    named: dict[str, dict[str, None]] = {}
-    for (group, _), records in groups.items():
-        tasks = (str(record["dataset"]["task"]) for record in records)
-        named.setdefault(group, {}).update(dict.fromkeys(tasks))
-    if len(named) < 2 or not (_OWN in named or named.keys() >= _OVERLAPPING):
-        return []
-    each = "; those on ".join(" and ".join(tasks) for tasks in named.values())
-    return [
-        f"No total is stated over the runs of different groups (those on {each}): their data may "
-        "overlap, and then the costs add up."
-    ]
-
-
-def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> list[str]:
-    """A paragraph on runs without a record, which no total counts."""
-    if not begun:
-        return []
-    text = (
-        "Runs that are not finished (stopped, failed or diverged) count in no total. Each adds to "
-        "what is released of runs on the same records the epsilon of all its planned steps, by "
-        f"RDP: {'; '.join(f'{name}: {_cost(ledger)}' for name, ledger in begun.items())}. The "
-        "lesser figure, of the steps so far, holds only if the run was stopped for a reason that "
-        "does not depend on the records; that it diverged does depend on them."
+    return _paragraph(
+        "total",
+        count=len(records),
+        tasks=_tasks(records),
+        refuted=refuted,
+        shared=cancels,
+        each=up(max(float(record["privacy"]["stated"] or 0) for record in records)),
+        epsilon=up(epsilon),
+        delta=delta(at),
+        unit=unit,
+        chosen=sum("selection" in record for record in records),
+        explicit=len(explicit),
+        adaptive=searched and len(spent) > 1,
+        shuffled=SHUFFLED if any("shuffled" in one for one in voided) else "",
     )
-    if shared.intersection(map(_key_in, begun.values())):
-        text += (
-            " Some of them drew their noise from the same key as another run (one explicit seed, "
-            f"or one folder that was copied): {_CANCELS}"
-        )
+
+
+def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> str:
+    """Return a paragraph on runs without a record, which no total counts."""
+    costs = []
+    for name, ledger in begun.items():
+        epsilon = None if ledger is None else planned(ledger)
+        costs.append(f"{name}: epsilon {up(epsilon)}")
+        if ledger and epsilon is not None:
+            at = delta(_mechanism(ledger)["delta"])
+            costs[-1] += f" at delta {at} ({up(ledger.epsilon)} so far)"
     shuffled = any(_mechanism(one).get("sampling") == "shuffle" for one in begun.values() if one)
-    return [f"{text} {SHUFFLED}" if shuffled else text]
+    return _paragraph(
+        "unfinished",
+        costs=costs,
+        shared=shared.intersection(map(_key_in, begun.values())),
+        shuffled=SHUFFLED if shuffled else "",
+    )
 
 
-def _cost(ledger: LedgerContents | None) -> str:
-    if ledger is None or (epsilon := planned(ledger)) is None:
-        return f"epsilon {up(None)}"
-    at = delta(_mechanism(ledger)["delta"])
-    return f"epsilon {up(epsilon)} at delta {at} ({up(ledger.epsilon)} so far)"
+def _tasks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(str(record["dataset"]["task"]) for record in records))
 
 
 def _mechanism(ledger: LedgerContents) -> Mapping[str, Any]:
-    """Of a ledger's header, which is a file that may be damaged: empty if there is none."""
-    found = ledger.header.get("mechanism")
+    found = ledger.header.get("mechanism")  # of a file that may be damaged
     return found if isinstance(found, Mapping) else {}
 
 
 def _key(record: Mapping[str, Any]) -> str | None:
-    """What a ledger says of the key that follows from the explicit seed of a run's noise."""
     seed = record.get("seeds", {}).get("noise")
     return None if seed is None else key_fingerprint(key_from_seed(seed))
 
 
 def _key_in(ledger: LedgerContents | None) -> str | None:
-    """What a ledger says of the key that batches and noise come from."""
     key = None if ledger is None else ledger.header.get("key")
     return None if key is None else str(key)
-
-
-def _shuffled(record: Mapping[str, Any]) -> bool:
-    return "shuffled" in record["privacy"]["voided_by"]

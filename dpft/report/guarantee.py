@@ -1,9 +1,9 @@
-"""How the guarantee of a run, and the mechanism behind it, stand in cards, pages and side files."""
+"""What cards, pages and terminals say of a run's guarantee, mechanism, labels and evaluations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
@@ -19,12 +19,17 @@ SCALES = (
 DO_NOT_RELEASE = "Do not release it if the records are private."
 
 
+def labels(record: Mapping[str, Any]) -> list[str]:
+    """Return what is special about a run, as clauses that precede its figures everywhere."""
+    return [str(label) for label in record.get("labels") or ()]
+
+
 def as_markdown(guarantee: Guarantee, rows: Rows) -> str:
-    """Warnings, statement, meaning and a table: what stands under the heading ``Privacy``.
+    """Return warnings, statement, meaning and a table, for below the heading ``Privacy``.
 
     Args:
         guarantee: of a run.
-        rows: of the table, below the guarantee's own figures.
+        rows: of the table, after the guarantee's own figures.
     """
     if not guarantee.private:
         return f"> **{guarantee.sentence}** {DO_NOT_RELEASE}"
@@ -34,7 +39,7 @@ def as_markdown(guarantee: Guarantee, rows: Rows) -> str:
 
 
 def audit_rows(record: Mapping[str, Any]) -> Rows:
-    """What an audit of the run proved, if there was one."""
+    """Return what an audit of the run proved; no row if there was none."""
     audit = record.get("audit")
     if audit is None:
         return []
@@ -45,20 +50,32 @@ def audit_rows(record: Mapping[str, Any]) -> Rows:
 def mechanism_rows(
     mechanism: Mapping[str, Any], config: Mapping[str, Any], noise_seed: int | None
 ) -> Rows:
-    """Sampling, noise and clipping, as name and figure.
+    """Return sampling, noise and clipping, as name and figure.
 
     Args:
-        mechanism: of a record, or of a ledger while there is no record.
+        mechanism: of a record.
         config: of the same.
         noise_seed: the explicit seed of the noise, if there was one.
     """
-    sampling, rate = mechanism.get("sampling"), number(mechanism.get("sampling_rate"))
+    rate = f"{mechanism.get('sampling')}, rate {number(mechanism.get('sampling_rate'))}"
+    if mechanism.get("max_batch") is not None:
+        rate += (
+            f", cut or filled up to {mechanism['max_batch']:,}: at each step a sample is as large "
+            f"with probability {delta(mechanism['overflow'])} at most, which epsilon includes"
+        )
+    noise = number(mechanism.get("noise_multiplier"))
+    if mechanism.get("quantiles"):
+        noise = (
+            f"{number(mechanism['total_noise_multiplier'])} in all: {noise} on gradients, and "
+            f"noise of standard deviation {number(mechanism['count_noise'])} on "
+            f"{mechanism['groups']} counts a step, which move the thresholds. Epsilon includes both"
+        )
     source = "a secret key from the system's entropy, kept by whoever trained the model"
     if noise_seed is not None:
         source = f"explicit seed {noise_seed} (no secret, see the warning)"
     rows = [
-        ("Sampling", f"{sampling}, rate {rate}{_places(mechanism)}"),
-        ("Noise multiplier", _noise(mechanism)),
+        ("Sampling", rate),
+        ("Noise multiplier", noise),
         ("Clipping threshold", _thresholds(mechanism)),
     ]
     clip = config.get("clip")
@@ -75,28 +92,8 @@ def mechanism_rows(
     return [*rows, ("Clipping style", style or "not recorded"), ("Noise drawn from", source)]
 
 
-def _places(mechanism: Mapping[str, Any]) -> str:
-    if mechanism.get("max_batch") is None:
-        return ""
-    return (
-        f", cut or filled up to {mechanism['max_batch']:,}: at each step a sample is as large with "
-        f"probability {delta(mechanism['overflow'])} at most, which epsilon includes"
-    )
-
-
-def _noise(mechanism: Mapping[str, Any]) -> str:
-    sigma = number(mechanism.get("noise_multiplier"))
-    if not mechanism.get("quantiles"):
-        return sigma
-    return (
-        f"{number(mechanism['total_noise_multiplier'])} in all: {sigma} on gradients, and noise "
-        f"of standard deviation {number(mechanism['count_noise'])} on {mechanism['groups']} "
-        "counts a step, which move the thresholds. Epsilon includes both"
-    )
-
-
 def _thresholds(mechanism: Mapping[str, Any]) -> str:
-    thresholds: Sequence[float] | None = mechanism.get("thresholds")
+    thresholds = mechanism.get("thresholds")
     if not thresholds:
         return "not recorded"
     least, most = number(min(thresholds)), number(max(thresholds))
@@ -110,10 +107,73 @@ def _thresholds(mechanism: Mapping[str, Any]) -> str:
         )
     if len(thresholds) == 1:
         return f"{least}, on the whole gradient"
-    total = math.sqrt(sum(value * value for value in thresholds))
-    return f"{len(thresholds)} groups, {span}; together {number(total)}"
+    return f"{len(thresholds)} groups, {span}; together {number(math.hypot(*thresholds))}"
 
 
 def _brief(value: Any) -> str:
     several = isinstance(value, list | tuple) and len(value) > 4
     return f"a list of {len(value)}" if several else str(value)
+
+
+def chosen(record: Mapping[str, Any]) -> str | None:
+    """Return which weights a run kept, as a clause; None if none were chosen."""
+    section = record.get("evaluation") or {}
+    if section.get("chosen") is None:
+        return None
+    best = "lowest" if section["metric"] == "loss" else "highest"
+    return (
+        f"the weights are those of step {section['chosen']:,} of {record['training']['steps']:,}, "
+        f"with the {best} {section['metric']} on {_evaluated(section)}"
+    )
+
+
+def price(section: Mapping[str, Any], steps: int) -> str | None:
+    """Return what the choice of earlier weights costs the training records, as a clause.
+
+    Args:
+        section: ``evaluation`` of a record; empty if there were no evaluations.
+        steps: of the run.
+
+    Returns:
+        None unless weights of an earlier step were chosen.
+    """
+    if section.get("chosen") in (None, steps):
+        return None
+    return (
+        f"the weights are those of step {section['chosen']:,}, chosen in view of all steps: "
+        f"epsilon is that of all {steps:,}"
+    )
+
+
+def evaluation_remarks(record: Mapping[str, Any]) -> list[str]:
+    """Return what evaluations during training mean for the scores; nothing if there were none."""
+    section = record.get("evaluation")
+    if not section:
+        return []
+    said, times = chosen(record), f"{section['evaluations']:,} evaluations while it trained"
+    if said is None:
+        return [f"Nothing was chosen by {times}, on {_evaluated(section)}."]
+    status = "are public, or were declared to be"
+    if not section["public"]:
+        status = "were not declared public"
+    lines = [
+        f"{said[:1].upper()}{said[1:]}, of {times}.",
+        f"No guarantee covers these records, of which the choice tells something; they {status}.",
+    ]
+    scored = {record["config"]["decode"]["split"], *(record.get("scores") or {})}
+    if section["of"] in {name.partition("-")[0] for name in scored}:
+        lines.append(
+            f"Scores of the {section['of']} split flatter the model a little, since its records "
+            "decided which weights are kept."
+        )
+    if section.get("scored"):
+        lines.append(
+            "Records of that file are scored too: their scores flatter the model a little, since "
+            "they decided which weights are kept."
+        )
+    return lines
+
+
+def _evaluated(section: Mapping[str, Any]) -> str:
+    of = "a file" if section["of"] == "file" else f"the {section['of']} split"
+    return f"{section['records']:,} records of {of}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpft.config.errors import ConfigError, DpftError
-from dpft.report.pages.target import Found, Target
+from dpft.report.gather import Found, Target
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.run_index import common_folder, is_run, run_names, runs_below
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError
-from dpft.report.card import model_card
-from dpft.report.hub import ModelFacts, licence_of, on_hub
+from dpft.report.card import ModelFacts, licence_of, model_card, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.tasks.base import Task
@@ -206,7 +205,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def asked(trained: TrainedRun) -> str:
-    """Python that asks the model as it was trained; see `dpft.report.hub.ModelFacts`."""
+    """Python that asks the model as it was trained; see `dpft.report.card.ModelFacts`."""
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):

@@ -13,7 +13,7 @@ from dpft.config.published import is_other_size
 from dpft.config.schema import Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
-from dpft.report.evaluation import price
+from dpft.report.guarantee import price
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
-from dpft.report.evaluation import chosen
+from dpft.report.guarantee import chosen
 from dpft.report.terminal import echo
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.stored import stored_config

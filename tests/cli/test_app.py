@@ -56,7 +56,7 @@ def test_help_lists_every_verb_by_the_first_words_of_its_own_help(verb):
     "typed",
     [
         *("select", "predict", "export", "decode"),
-        *("score", "compare", "report", "generate", "quality"),
+        *("score", "report", "generate", "quality"),
     ],
 )
 def test_an_argument_that_is_missing_is_told_with_an_example(typed):
@@ -159,7 +159,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account optim.batch_size=100000", "optim.batch_size is 100000 for 42061"),
         ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp, gdp_clt, prv"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
-        ("account resume=runs/one", "type dpft compare runs/one"),
+        ("account resume=runs/one", "type dpft report runs/one"),
         ("validate task=sst2 sampling=shufle", "expected one of poisson, truncated_poisson, shuf"),
         ("validate task.max_length=1", "task.max_length is 1"),
         ("validate name=../elsewhere", "expected the name of a folder below runs_dir"),
@@ -177,7 +177,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("score task=e2e predictions=x.jsonl resume=runs/x", "type dpft score runs/x"),
         ("decode nowhere", "does not exist"),
         ("data fetch e2e", "got dpft data fetch; expected one of"),
-        ("compare nowhere", "does not exist"),
+        ("report nowhere", "there is no folder nowhere"),
     ],
 )
 def test_bad_input_is_one_message_and_status_2(arguments, message, tmp_path, monkeypatch):
@@ -438,34 +438,6 @@ RECORD = {
     "training": {"steps": 4, "seconds": 1.0},
     "privacy": without_privacy(),
 }
-
-
-def test_compare_leaves_out_what_is_not_finished(tmp_path):
-    for name in ("a", "b", "sweeps"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "b/config.yaml").touch()
-    assert invoke("compare", str(tmp_path / "b")).exit_code == 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpft.runs.read_record", lambda path: RECORD)
-        (tmp_path / "a/record.json").write_text("{}")
-        result = invoke("compare", *(str(tmp_path / name) for name in ("a", "b", "sweeps")))
-    assert result.exit_code == 0, result.output
-    skipped = (tmp_path / name for name in ("b", "sweeps"))
-    said = "skipped {}: not finished\nskipped {}: no run\n"
-    assert result.stderr == said.format(*skipped)
-    assert "no privacy guarantee" in result.stdout
-    result = invoke("compare", str(tmp_path / "b"), str(tmp_path / "nowhere"))
-    assert result.exit_code == 2
-    assert "nowhere" in result.stderr
-
-
-def test_a_page_among_the_runs_is_no_run(tmp_path, monkeypatch):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/record.json").write_text("{}")
-    (tmp_path / "report.html").write_text("<html>")
-    monkeypatch.setattr("dpft.runs.read_record", lambda path: RECORD)
-    result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "report.html"))
-    assert result.exit_code == 0, result.output
 
 
 def test_validate_checks_the_run_that_is_resumed(tmp_path):

@@ -1,16 +1,17 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from dpft.privacy.guarantee import APPROXIMATION
-from dpft.report.card import model_card
+from dpft.report.card import ModelFacts, model_card
 from dpft.report.guarantee import SCALES
-from dpft.report.hub import ModelFacts
-from dpft.runs import base_model
-from tests.report.test_comparison import CONSTANT
 from tests.runs.example import example_record, without_privacy
+
+CONSTANT = {
+    "metrics": {"accuracy": 0.6}, "examples": 5, "signature": "s", "distinct": 1,
+    "baselines": {"accuracy": 0.6}, "confusion": {"yes": {"yes": 3}, "no": {"yes": 2}},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -18,45 +19,25 @@ def record() -> dict[str, Any]:
     return example_record()
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str, Any]) -> None:
+    card = model_card(record)
+    for said in (
         "(3, 8e-06)-differential privacy by Renyi accounting.",
-        "Nobody can tell.",
         "| Unit of privacy | one meaning representation with one reference |",
         "| Neighbouring relation | add or remove one record |",
         "| Delta | 8e-06 |",
         "| Sampling | poisson, rate 0.0243 |",
-        "| Steps | 410 |",
         "| Noise multiplier | 0.8 |",
         "| Clipping threshold | 0.1, on the whole gradient |",
-        "| Clipping style | style=ghost, groups=flat, plan=ghost, threshold=0.1 |",
         "a secret key from the system's entropy",
         "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
         "Mind: subset",
         "commit abc123 with uncommitted changes",
-    ],
-)
-def test_the_card_says(record: dict[str, Any], said: str) -> None:
-    assert said in model_card(record)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Hyperparameter search",
-        "N** is treated as public",
-        "Floating-point noise",
-        "pseudo-random generator",
-        "`private/` folder",
-        "test records",
-        "Other releases from the same data",
-        "`dpft data check` counts those in a file",
-        "Two earlier runs on the same data were set aside.",
-    ],
-)
-def test_the_card_says_what_is_not_covered(record: dict[str, Any], said: str) -> None:
-    assert said in model_card(record).partition("### What is not covered")[2]
+    ):
+        assert said in card
+    left_out = card.partition("### What is not covered")[2]
+    assert "Hyperparameter search" in left_out
+    assert "Two earlier runs on the same data were set aside." in left_out
 
 
 def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> None:
@@ -67,17 +48,6 @@ def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> 
     assert f"| Epsilon by GDP-CLT ({APPROXIMATION}) | 2.7 |" in card
 
 
-def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
-    record["model"]["base_model"] = 'odd"name'
-    head = yaml.safe_load(model_card(record).split("---\n")[1])
-    assert head == {
-        "library_name": "transformers",
-        "base_model": 'odd"name',
-        "base_model_relation": "finetune",
-        "tags": ["dpft", "differential-privacy"],
-    }
-
-
 def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str, Any]) -> None:
     record["model"]["pipeline"] = "text-classification"
     card = model_card(record, ModelFacts("ann/base", "ann/base", ("no", "yes")))
@@ -86,18 +56,6 @@ def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str,
     assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")
     assert "- Classes, in the order of its outputs: no, yes\n" in card
     assert 'ModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2, ' in card
-
-
-def test_no_folder_of_a_model_is_named(tmp_path: Path) -> None:
-    assert base_model(str(tmp_path / "secret/mine")) == "mine"
-    assert base_model("openai-community/gpt2") == "openai-community/gpt2"
-    assert base_model("bundled:tiny") == "bundled:tiny"
-
-
-def test_texts_that_were_stopped_are_counted(record: dict[str, Any]) -> None:
-    assert "stopped before they ended" not in model_card(record)
-    record["scores"]["test"]["unfinished"] = 1234
-    assert "Of test's texts 1,234 were stopped before they ended." in model_card(record)
 
 
 def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> None:
@@ -138,11 +96,6 @@ def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
         assert absent not in card
 
 
-def test_several_groups_are_summed_up(record: dict[str, Any]) -> None:
-    record["mechanism"]["thresholds"] = [3.0, 4.0]
-    assert "| Clipping threshold | 2 groups, 3 to 4; together 5 |" in model_card(record)
-
-
 def test_adaptive_thresholds_and_their_cost_are_told(record: dict[str, Any]) -> None:
     record["config"]["clip"] = {"groups": "per_layer", "thresholds": [0.1] * 149}
     record["mechanism"].update(
@@ -167,23 +120,6 @@ def test_adaptive_thresholds_and_their_cost_are_told(record: dict[str, Any]) -> 
     assert "0.1, 0.1" not in card
 
 
-def test_a_flat_run_says_nothing_of_groups(record: dict[str, Any]) -> None:
-    card = model_card(record)
-    assert "Clipping groups" not in card
-    assert "Noise allocation" not in card
-
-
-def test_an_epsilon_that_is_missing_is_no_zero(record: dict[str, Any]) -> None:
-    record["privacy"]["epsilon"] = {"rdp": None, "gdp_clt": None, "prv": None}
-    assert "| Epsilon by RDP (upper bound) | no finite number |" in model_card(record)
-
-
-def test_a_record_from_before_scoring_makes_a_card(record: dict[str, Any]) -> None:
-    for optional in ("scores", "labels", "generations", "model", "stage"):
-        del record[optional]
-    assert "Not scored yet." in model_card(record)
-
-
 def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     record["labels"] = ["<img src=x onerror=alert(1)>"]
     record["privacy"]["caveats"] = ["<script>alert(1)</script>"]
@@ -201,7 +137,7 @@ def test_a_model_that_learned_nothing_is_told_on_its_card(record: dict[str, Any]
     assert "True class no (test) was answered: yes 2." in scores
 
 
-@pytest.mark.parametrize("function", ["abadi", "automatic"])
-def test_a_threshold_that_only_scales_is_called_so(record: dict[str, Any], function: str) -> None:
-    record["config"]["clip"]["clip_function"] = function
-    assert (SCALES in model_card(record)) is (function == "automatic")
+def test_a_threshold_that_only_scales_is_called_so(record: dict[str, Any]) -> None:
+    for function in ("abadi", "automatic"):
+        record["config"]["clip"]["clip_function"] = function
+        assert (SCALES in model_card(record)) is (function == "automatic")

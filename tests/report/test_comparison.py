@@ -6,6 +6,7 @@ import pytest
 
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.comparison import as_markdown, row, show
+from tests.report.test_card import CONSTANT
 from tests.runs.example import example_guarantee, without_privacy
 
 PRIVATE = {
@@ -22,31 +23,21 @@ PRIVATE = {
 PLAIN = {**PRIVATE, "privacy": without_privacy()}
 
 
-def test_a_row_holds_scores_and_three_epsilons():
-    """Upper bounds are rounded up, and PRV's is the upper one of its three."""
-    cells = row(Path("runs/a"), PRIVATE)
-    assert cells["BLEU"] == "0.6123"
-    assert cells["NIST"] == "-"
-    assert cells["instances"] == "630"
+def shown(capsys, *runs):
+    show(runs)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_bounds_are_rounded_to_the_safe_side():
+    """Upper bounds up, of PRV the upper one of its three, and an audit's lower bound down."""
+    cells = row(Path("runs/a"), {**PRIVATE, "audit": {"epsilon_lower": 1.2999}})
+    assert (cells["BLEU"], cells["NIST"], cells["instances"]) == ("0.6123", "-", "630")
     assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("3.000", "2.681", "2.320")
+    assert cells["eps at least (audit)"] == "1.299"
     assert row(Path("a"), PLAIN)["eps RDP"] == "none"
-
-
-def test_a_lower_bound_is_rounded_down():
-    audited = {**PRIVATE, "audit": {"epsilon_lower": 1.2999}}
-    assert row(Path("a"), audited)["eps at least (audit)"] == "1.299"
-
-
-def test_an_epsilon_beyond_all_meaning_fits_its_column():
-    privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2e7, "gdp_clt": 4e90, "prv": None}}
+    privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2e7, "gdp_clt": None, "prv": None}}
     cells = row(Path("a"), {**PRIVATE, "privacy": privacy})
-    assert (cells["eps RDP"], cells["eps GDP-CLT"]) == ("5.20e+07", "4.00e+90")
-
-
-def test_an_epsilon_that_is_not_there_is_a_dash():
-    privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2, "gdp_clt": None, "prv": None}}
-    cells = row(Path("a"), {**PRIVATE, "privacy": privacy})
-    assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("5.200", "-", "-")
+    assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("5.20e+07", "-", "-")
 
 
 def test_markdown_has_all_columns_of_all_rows():
@@ -59,120 +50,54 @@ def test_markdown_has_all_columns_of_all_rows():
     ]
 
 
-def test_labels_and_caveats_are_never_left_out(capsys):
-    for markdown in (True, False):
-        show([(Path("runs/a"), PRIVATE), (Path("runs/b"), PLAIN)], markdown=markdown)
-        text = capsys.readouterr().out
-        for said in (
-            "bundled tiny model",
-            "shuffled batches",
-            "few records",
-            "no privacy guarantee",
-            "(3, 8e-06)",
-        ):
-            assert said in " ".join(text.split())
+def test_labels_warnings_and_caveats_are_never_left_out(capsys):
+    text = shown(capsys, (Path("runs/a"), PRIVATE), (Path("runs/b"), PLAIN))
+    for said in (
+        "bundled tiny model",
+        "shuffled batches",
+        "few records",
+        "no privacy guarantee",
+        "(3, 8e-06)",
+        APPROXIMATION,
+    ):
+        assert said in text
+    assert APPROXIMATION not in shown(capsys, (Path("runs/b"), PLAIN))
 
 
-def test_other_weights_under_one_name_are_told(capsys):
-    begun = [
-        {**PRIVATE, "model": {"base_model": name, "weights_sha256": digest}}
-        for name, digest in (("rung", "a"), ("rung", "b"), ("gpt2", "c"), ("gpt2", None))
+def test_what_makes_figures_incomparable_is_said(capsys):
+    started = [
+        {**PRIVATE, "model": {"base_model": "rung", "weights_sha256": digest}} for digest in "ab"
     ]
-    runs = [(Path(f"runs/{i}"), record) for i, record in enumerate(begun)]
-    for markdown in (True, False):
-        show(runs, markdown=markdown)
-        text = " ".join(capsys.readouterr().out.split())
-        assert "ote: rung had different weights in these runs" in text
-        assert "gpt2 had different weights" not in text
-        show(runs[1:], markdown=markdown)
-        assert "had different weights" not in capsys.readouterr().out
+    runs = [(Path(f"runs/{place}"), record) for place, record in enumerate(started)]
+    assert "note: rung had different weights in these runs" in shown(capsys, *runs)
+    assert "had different weights" not in shown(capsys, *runs[1:])
+    config = {**PRIVATE["config"], "task": {"name": "sst2"}}
+    other = (Path("runs/c"), {**PRIVATE, "config": config})
+    assert "scores of -, test sst2, test" in shown(capsys, runs[0], other)
+    assert "scores of" not in shown(capsys, other, other)
 
 
-CONSTANT = {
-    "metrics": {"accuracy": 0.6}, "examples": 5, "signature": "s", "distinct": 1,
-    "baselines": {"accuracy": 0.6}, "confusion": {"yes": {"yes": 3}, "no": {"yes": 2}},
-}  # fmt: skip
-
-
-def test_scores_of_other_splits_or_tasks_are_told_apart(capsys):
-    """Two accuracies side by side look as if they were of the same records."""
-    runs = [
-        (Path(f"runs/{task}-{split}"), {
-            **PRIVATE,
-            "config": {**PRIVATE["config"], "task": {"name": task}, "decode": {"split": split}},
-        })
-        for task, split in (("sst2", "dev"), ("sst2", "test"), ("qnli", "dev"))
-    ]  # fmt: skip
-    for markdown in (True, False):
-        for chosen in (runs[:2], runs[::2], runs):
-            show(chosen, markdown=markdown)
-            text = capsys.readouterr().out
-            for path, _ in chosen:
-                assert path.name.replace("-", ", ") in text
-        show([runs[0], runs[0]], markdown=markdown)
-        assert "scores of" not in capsys.readouterr().out
-
-
-def test_a_model_that_learned_nothing_is_told_beside_its_score(capsys):
+def test_a_model_that_learned_nothing_is_named_next_to_its_score(capsys):
     constant = {**PRIVATE, "scores": {"test": CONSTANT}}
     assert row(Path("a"), constant)["accuracy of one class"] == "0.6000"
-    for markdown in (True, False):
-        show([(Path("runs/a"), constant)], markdown=markdown)
-        text = " ".join(capsys.readouterr().out.split())
-        assert "all 5 answers are the same, 'yes'" in text
-        assert "no better than always answering the most frequent class" in text
+    text = shown(capsys, (Path("runs/a"), constant))
+    assert "all 5 answers are the same, 'yes'" in text
+    assert "no better than always answering the most frequent class" in text
 
 
-def test_no_number_is_broken_where_many_runs_stand_beside_each_other(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    paths = [Path(f"runs/lora-rank4-bk-eps{n}-seed{n}") for n in range(9)]
-    show([(path, PRIVATE) for path in paths])
+@pytest.mark.parametrize("width", [60, 81, 123])
+def test_no_figure_loses_digits_where_many_runs_are_compared(capsys, monkeypatch, width):
+    """Runs of different tasks, whose columns need different widths."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    other = {**PRIVATE, "scores": {"test": {**CONSTANT, "metrics": {"perplexity": 41441.2503}}}}
+    show([(Path(f"runs/lora-rank4-bk-eps{n}-s{n}"), (PRIVATE, other)[n % 2]) for n in range(6)])
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    figures = [line.split()[1:] for line in lines if line.startswith("  BLEU ")]
-    assert len(figures) > 1
-    assert [one for line in figures for one in line] == ["0.6123"] * 9
+    assert max(map(len, lines)) <= width
+    cells = [cell for line in lines if line.startswith("  ") for cell in line.split()]
+    assert cells.count("0.6123") == cells.count("41441.2503") == 3
     assert not any("…" in line for line in lines)
 
 
-@pytest.mark.parametrize("width", range(60, 140, 7))
-def test_no_figure_loses_digits_beside_names_that_are_broken(capsys, monkeypatch, width):
-    """Runs of different tasks, whose columns need different widths."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    other = {**PRIVATE["scores"]["test"], "metrics": {"perplexity": 41441.2503}}
-    beside = [PRIVATE, {**PRIVATE, "scores": {"test": other}}, PRIVATE]
-    names = ("text2text-tiny-bk-eps3-s0-a8b5e7f0", "lm", "text2text-tiny-bk-eps8-s0-f38ef298")
-    show([(Path(f"runs/{name}"), each) for name, each in zip(names, beside, strict=True)])
-    lines = capsys.readouterr().out.splitlines()
-
-    def of(name):
-        return " ".join(line for line in lines if line.startswith(f"  {name} ")).split()
-
-    assert of("BLEU").count("0.6123") == 2
-    assert "41441.2503" in of("perplexity")
-    epsilon = [cell for cell in of("eps RDP") if cell[0].isdigit()]
-    assert len(epsilon) == 3
-    assert len(set(epsilon)) == 1
-    assert max(map(len, lines)) <= width
-
-
-def test_each_run_has_a_name_of_its_own(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    show([(Path(), PRIVATE)], markdown=True)
-    assert capsys.readouterr().out.count(tmp_path.name) == 2
+def test_runs_of_one_name_are_distinguished_by_their_folders(capsys):
     both = [(Path("a/best/record.json"), PRIVATE), (Path("b/best"), PLAIN)]
-    show(both, markdown=True)
-    said = capsys.readouterr().out
-    assert "| a/best |" in said
-    assert "`b/best`: " in said
-    show([(Path("x/a"), PRIVATE), (Path("y/b/record.json"), PLAIN)], markdown=True)
-    said = capsys.readouterr().out
-    assert "| a |" in said
-    assert "`b`: " in said
-
-
-@pytest.mark.parametrize(("record", "said"), [(PRIVATE, True), (PLAIN, False)])
-def test_what_is_no_bound_is_called_so_where_it_is_shown(capsys, record, said):
-    for markdown in (True, False):
-        show([(Path("runs/a"), record)], markdown=markdown)
-        assert (APPROXIMATION in " ".join(capsys.readouterr().out.split())) is said
+    assert "a/best b/best" in shown(capsys, *both)

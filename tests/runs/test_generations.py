@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.report.pages.gather import Options, gather
+from dpft.report.gather import gather
 from dpft.runs.errors import RecordError
 from dpft.runs.generations import generations_file, generations_files
 from dpft.sweep.find import find
@@ -62,7 +62,7 @@ def test_a_file_elsewhere_is_refused(astray):
 
 def test_no_page_shows_a_file_elsewhere(astray):
     (target,) = find([astray]).targets
-    gathered = gather(target, Options(private=True, samples=5), 5)
+    gathered = gather(target, private=True, samples=5)
     assert "secret" not in str(gathered.generations)
     # Where the record names no file, the usual one is shown.
     assert gathered.generations or "which lies elsewhere" in gathered.problems[0]

@@ -35,8 +35,7 @@ def test_a_trial_is_known_by_what_lies_around_it(tmp_path, monkeypatch):
     "words",
     [
         ("report", "RUN"),
-        ("compare", "RUN", "RUN"),
-        ("compare", "RUN/record.json"),
+        ("report", "RUN/record.json"),
         ("table", "--runs", "RUN"),
         ("figure", "--runs", "RUN"),
         ("claims", "--runs", "RUN"),

@@ -28,7 +28,7 @@ def test_runs_that_are_there_are_named_the_latest_first(tmp_path, monkeypatch):
 
 
 def test_a_record_that_is_not_there_is_answered_likewise(tmp_path, monkeypatch):
-    """``dpft compare runs`` and a name that was mistyped: no run was begun, none continues."""
+    """``dpft score runs`` and a name that was mistyped: no run was begun, none continues."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "visits").mkdir(parents=True)
     (tmp_path / "runs" / "visits" / "config.yaml").write_text("{}")

@@ -21,10 +21,9 @@ from dpft.config.evaluate import Evaluate
 from dpft.config.schema import parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.report.card import model_card
-from dpft.report.pages.curves import held_out
-from dpft.report.pages.gather import Options, gather
-from dpft.report.pages.one import one_page
-from dpft.report.pages.target import Target
+from dpft.report.charts import released
+from dpft.report.gather import Found, Target, gather
+from dpft.report.page import page
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.training.evaluation import Evaluations
@@ -319,13 +318,13 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
     assert kept in " ".join(capsys.readouterr().err.split())
     assert loaded.model is not None
     for private in (False, True):
-        options = Options(private=private)
-        run = gather(Target(outcome.path, "own"), options, 2)
-        page = one_page(run, options, "own")
-        assert kept in " ".join(page.split())
-        assert ("Accuracy on held-out records" in page) is private
-        assert ("--private shows it" in page) is not private
-        assert len(held_out(run, options)["charts"]) == (2 if private else 0)
+        target = Target(outcome.path, "own")
+        run = gather(target, private)
+        html = page(Found("own", outcome.path, (target,), False), [run], private)
+        assert kept in " ".join(html.split())
+        assert ("Accuracy of held-out records" in html) is private
+        assert ("--private shows it" in html) is not private
+        assert len(released([run])) == (3 if private else 1)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
 from dpft.models.hub import hub_name
 from dpft.privacy import Guarantee
-from dpft.report.hub import licence_of
+from dpft.report.card import licence_of
 from dpft.tasks import load_task
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.images import LabelledImage

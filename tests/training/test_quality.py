@@ -106,7 +106,7 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
     (file,) = path.parent.glob("patients-on-train-*/record.json")
     made = json.loads(file.read_text())
     assert f"{made['scores']['test']['metrics']['perplexity']:,.1f}" in result.output
-    assert f"dpft compare {path} {file.parent}" in " ".join(result.output.split())
+    assert f"dpft report {path} {file.parent}" in " ".join(result.output.split())
     assert made["mechanism"] is None
     assert "synthetic training records" in made["labels"]
     task = json.loads((path / "record.json").read_text())["config"]["task"]

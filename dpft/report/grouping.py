@@ -1,0 +1,151 @@
+"""Runs next to each other: which is best, which are repetitions, and what differs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dpft.config.checks import Effect, names_with
+from dpft.config.errors import DpftError
+from dpft.config.schema import SHORTHANDS, Run
+from dpft.report.gather import Gathered, finite, section
+from dpft.tasks.metrics.shown import shown
+from dpft.tasks.scores import lower_is_better, score
+
+_CHOICES = ("task.name", "model.name", "adapt.name", "clip.style", "optim.name")
+_SEEDS = ("seed", "privacy.noise_seed")
+# An absolute path. A blank belongs to it as long as a later part follows before the next setting,
+# quotation mark or list item: too much is left out rather than too little.
+_PATH = re.compile(
+    r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)"
+    r"(?:[^\s'\",\]]|(?<![:;]) +(?=[^\s/\\~'\",\]=](?:(?! [/~])[^'\",\]=\n])*[/\\]))*"
+    r"[/\\]([^\s/\\'\",\]]*)"
+)
+_WHOLE_PATH = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\](?:.*[/\\])?([^/\\]*)", re.DOTALL)
+
+
+class Kind(NamedTuple):
+    """What a score is of: those of another kind are not comparable with it."""
+
+    task: str
+    split: str
+    metric: str
+
+
+Scored = tuple[Kind, float] | None
+
+
+def ranked(runs: Sequence[Gathered], metric: str | None) -> list[tuple[Gathered, Scored]]:
+    """Sort runs by score, the best of one kind first, and those without a score last.
+
+    ``metric`` None stands for the first of each run's split.
+    """
+    found = [(run, _scored(run, metric)) for run in runs]
+    kinds = [scored[0] for _, scored in found if scored is not None]
+
+    def rank(item: tuple[Gathered, Scored]) -> tuple[int, float]:
+        if item[1] is None:
+            return len(kinds), 0.0
+        kind, value = item[1]
+        return kinds.index(kind), value if lower_is_better(kind.metric) else -value
+
+    return sorted(found, key=rank)
+
+
+def seeds(ordered: Sequence[tuple[Gathered, Scored]]) -> list[tuple[str, str, str, int]]:
+    """Return names, metric, mean with standard error, and number of runs that differ in seeds."""
+    same: dict[str, list[tuple[str, float]]] = {}
+    for run, scored in ordered:
+        kept = {key: value for key, value in compared(run.config).items() if key not in _SEEDS}
+        # A run that was chosen by its score is no further seed.
+        if kept and scored is not None and "selection" not in (run.record or {}):
+            key = json.dumps([kept, scored[0], run.private], default=str)
+            same.setdefault(key, []).append((run.name, scored[1]))
+    rows = []
+    for key, each in same.items():
+        names, values = zip(*each, strict=True)
+        if len(values) > 1:
+            error = statistics.stdev(values) / math.sqrt(len(values))
+            mean = f"{statistics.fmean(values):.4f} ± {error:.4f}"
+            rows.append((", ".join(names), json.loads(key)[1][2], mean, len(values)))
+    return rows
+
+
+def metrics(run: Gathered) -> dict[str, float | None]:
+    """Return the scores of the split that was decoded; None is not finite."""
+    split = str(section(run.config, "decode").get("split"))
+    scored = section(section(run.record, "scores"), split)
+    found = {name: finite(value) for name, value in section(scored, "metrics").items()}
+    return {
+        name: value if value is None else shown(name, value, scored.get("signature"))
+        for name, value in found.items()
+    }
+
+
+def _scored(run: Gathered, metric: str | None) -> Scored:
+    try:
+        name, _ = score(run.record or {}, metric)
+    except (DpftError, LookupError):  # not scored
+        return None
+    value = metrics(run).get(name)
+    task, split = section(run.config, "task").get("name"), run.config["decode"]["split"]
+    return None if value is None else (Kind(str(task), str(split), name), value)
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return settings in which runs differ, choices first: key to the value of each, as text.
+
+    A setting that a run does not have counts as null; the budget of a run without privacy does not
+    count. Both are a dash. Seeds are left out.
+    """
+    each = [compared(config) for config in configs]
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for settings in each for key in settings):
+        asked = [settings for settings in each if settings]
+        if key.startswith("privacy."):
+            asked = [s for s in asked if any(other.startswith("privacy.") for other in s)]
+        # 3 and 3.0 are one number, as in a configuration's hash.
+        distinct = {json.dumps(s.get(key), default=str).removesuffix(".0") for s in asked}
+        if len(distinct) > 1 and key not in _SEEDS:
+            found[key] = [value_text(s[key]) if key in s else "–" for s in each]
+    return dict(sorted(found.items(), key=lambda item: item[0] not in _CHOICES))
+
+
+def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by which runs are distinguished, by dotted key."""
+    private = section(config, "clip").get("style") != "none"
+    ignored = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
+    return {
+        key: value
+        for key, value in flat(config).items()
+        if key.partition(".")[0] not in ignored and (private or not key.startswith("privacy."))
+    }
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        whole = f"{prefix}{key}"
+        found |= flat(value, f"{whole}.") if isinstance(value, Mapping) else {whole: value}
+    return found
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as text, without the folders of a machine."""
+    if isinstance(value, str):
+        # All of it is one path, commas and quotation marks included.
+        whole = _WHOLE_PATH.fullmatch(value)
+        return f"…/{whole[1]}" if whole else without_folders(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def without_folders(text: str) -> str:
+    """Return text in which only the last part is left of every absolute path."""
+    return _PATH.sub(r"…/\1", text)

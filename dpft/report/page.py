@@ -1,0 +1,263 @@
+"""The data of the HTML page of `dpft report`, whose words and markup are in ``templates/``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpft.privacy.accounting import spent
+from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
+from dpft.privacy.guarantee import BY, Guarantee, marked, warnings
+from dpft.privacy.meaning import STRONG, VACUOUS, odds, verdict
+from dpft.privacy.rounding import number, up
+from dpft.report import held_out
+from dpft.report.charts import noiseless, released, tradeoffs
+from dpft.report.cost import planned, remarks
+from dpft.report.gather import Found, Gathered, Sample, section
+from dpft.report.grouping import (
+    Scored,
+    differing,
+    flat,
+    metrics,
+    ranked,
+    seeds,
+    value_text,
+    without_folders,
+)
+from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, labels, mechanism_rows
+from dpft.report.html import render
+from dpft.report.terminal import clock
+from dpft.runs.lineage import base_model
+from dpft.tasks.metrics.baseline import cautions_of
+from dpft.tasks.scores import lower_is_better
+
+_MOST_COLUMNS = 5
+# How often somebody who asks whether a record was used may name one that was not.
+_FALSE_ALARMS = (0.01, 0.05)
+# How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
+# below it, as a share: Renyi accounting states up to a third more.
+_ABOVE, _BELOW = 0.01, {"pld": 0.01, "rdp": 0.3}
+
+
+def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
+    """Return the whole file; ``private``: it shows figures that no guarantee covers."""
+    ordered, several = ranked(runs, found.metric), found.several
+    runs = [run for run, _ in ordered]
+    return render(
+        "report.html",
+        found=found,
+        private=private,
+        without=[
+            run.name
+            for run in runs
+            if not run.private and (not several or run.record or run.ledger)
+        ],
+        covered=any(run.private for run in runs),
+        overview=_guarded(lambda: _overview(ordered, found.searched) if several else {}),
+        tradeoffs=tradeoffs(ordered) if several else [],
+        released=released(runs),
+        noiseless=noiseless(runs),
+        samples=_samples(runs),
+        runs=[_known(run) | _guarded(lambda run=run: _run(run, several)) for run in runs],  # type: ignore[misc]
+    )
+
+
+def _guarded(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``make`` does, or as ``damage`` why a record cannot give it."""
+    try:
+        return make() | {"damage": ""}
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return {"damage": f"{type(error).__name__}: {error}"[:200]}
+
+
+def _known(run: Gathered) -> dict[str, Any]:
+    """Return what is shown of a run however damaged its record is."""
+    noise_seed = section(run.config, "privacy").get("noise_seed")
+    started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
+    return {
+        **dict.fromkeys(
+            ("figures", "review", "scores", "score_warnings", "evaluation", "origin"), ()
+        ),
+        "run": run,
+        "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
+        "labels": labels(run.record or {}),
+        "warnings": list(started) if run.guarantee is None else run.guarantee.warnings,
+        "verdict": "" if run.guarantee is None else verdict(run.guarantee),
+        "point": without_folders(run.target.label or ""),
+        "error": without_folders(run.target.error or ""),
+        "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
+    }
+
+
+def _run(run: Gathered, several: bool) -> dict[str, Any]:
+    record = run.record
+    if record is None:
+        return {"figures": _figures(run)}
+    scores = section(record, "scores")
+    parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
+    origin = {part: record[part] for part in parts if part in record}
+    origin |= {f"metrics of {split}": scored["signature"] for split, scored in scores.items()}
+    return {
+        "figures": _figures(run),
+        "review": None if several else review(run),
+        "scores": scores,
+        "score_warnings": [*held_out.warnings(record), *cautions_of(record)],
+        "evaluation": evaluation_remarks(record),
+        "held_out": held_out.is_held_out(record),
+        "audit": audit_rows(record),
+        "machine": section(record, "environment"),
+        "base": base_model(str(section(record, "model").get("base_model") or "new weights")),
+        "origin": [(key, value_text(value)) for key, value in flat(origin).items()],
+    }
+
+
+def _figures(run: Gathered) -> Rows:
+    """Return all numbers of the guarantee, with audit, sampling, noise and clipping."""
+    given, rows = run.guarantee, list[tuple[str, str]]()
+    if not run.private or (given is not None and not given.steps_taken):
+        return rows
+    if given is not None and run.record is not None:
+        rows = [*given.figures(), *audit_rows(run.record)]
+        seed = run.record["seeds"].get("noise")
+    elif run.ledger is not None:
+        seed = section(run.config, "privacy").get("noise_seed")
+        steps = f"{run.ledger.next_step:,} of {run.mechanism.get('steps')}"
+        rows = [
+            ("Steps in the ledger", steps),
+            ("Delta", str(run.mechanism.get("delta"))),
+            ("Unit of privacy", str(run.header.get("unit"))),
+        ]
+    return [*rows, *mechanism_rows(run.mechanism, run.config, seed)]
+
+
+def review(run: Gathered) -> dict[str, Any] | None:
+    """Return the numbers for readers who decide on a release and know nothing of the field.
+
+    They are the most that anybody could find out, by theorems on tests between two hypotheses
+    (Kairouz et al. 2015; Dong et al. 2022). Chances are given as so many of 100, which readers
+    without training understand better than epsilon (Nanayakkara et al. 2023).
+
+    Returns:
+        None where nothing is guaranteed, or next to nothing, or not against everybody.
+    """
+    given, record = run.guarantee, run.record
+    if record is None or given is None or not verdict(given):
+        return None
+    epsilon = given.stated
+    if epsilon is None or epsilon > VACUOUS:
+        return None
+    profile = bounds(given, run.mechanism)
+    factor, sure = odds(epsilon)
+    return {
+        # Rounded up: no promise is larger than what was computed.
+        "right": math.ceil(100 * profile.right()),
+        "found": [math.ceil(100 * profile.found(rate)) for rate in _FALSE_ALARMS],
+        "sure": sure,
+        "factor": factor,
+        "count": f"{run.mechanism['dataset_size']:,}",
+        "batch": f"{run.mechanism['batch_size']:,}",
+        "noise": number(spent(run.mechanism)["noise_multiplier"]),
+        "by": BY[given.accountant or "rdp"],
+        "weaker": epsilon > STRONG,
+    }
+
+
+def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
+    """Return pairs of epsilon and delta that hold: all that anybody can find out follows.
+
+    Guarantee: the pair that the record states is always among them. The others are of its
+    mechanism, and left out of a selection, which is no single mechanism, and where they do not
+    give the record's epsilon again.
+
+    Args:
+        given: stated with a finite epsilon.
+        mechanism: of the same record.
+    """
+    epsilon, remainder = given.stated, given.delta
+    assert epsilon is not None
+    assert remainder is not None
+    epsilons, deltas = np.array([epsilon]), np.array([remainder])
+    if not given.selected:
+        losses = LossDistribution(**spent(mechanism), steps=given.steps_taken)
+        below = _BELOW[given.accountant or "rdp"]
+        if (1 - below) * epsilon <= losses.epsilon(remainder) <= (1 + _ABOVE) * epsilon:
+            more = losses.profile(np.linspace(0, epsilon, 201))
+            epsilons = np.concatenate([epsilons, more.epsilons])
+            deltas = np.concatenate([deltas, more.deltas])
+    return PrivacyProfile(epsilons, deltas)
+
+
+def _samples(runs: Sequence[Gathered]) -> dict[str, Any]:
+    """Return generations by prompt, with every run's answer to it."""
+    given = [(run.name, run.generations) for run in runs if run.generations is not None]
+    rows: dict[tuple[str, tuple[str, ...]], list[tuple[str, Sample]]] = {}
+    for name, found in given:
+        for sample in found.samples:
+            rows.setdefault((sample.source, sample.references), []).append((name, sample))
+    return {
+        "rows": rows,
+        "shown": sum(map(len, rows.values())),
+        "total": sum(found.total for _, found in given),
+        "left_out": dict.fromkeys(found.left_out for _, found in given if found.left_out),
+    }
+
+
+def _overview(ordered: Sequence[tuple[Gathered, Scored]], searched: bool) -> dict[str, Any]:
+    """Return a row for each run, and what releasing all of them, or the best one, costs."""
+    runs = [run for run, _ in ordered]
+    different = differing([run.config for run in runs])
+    columns = list(different)[:_MOST_COLUMNS]
+    names = list(dict.fromkeys(name for run in runs for name in metrics(run)))[:_MOST_COLUMNS]
+    rows = []
+    for place, run in enumerate(runs):
+        epsilon, *further = _spent_by(run)
+        scores = [_score(metrics(run).get(name)) for name in names]
+        rows.append(
+            {
+                "figures": [epsilon, *scores, *further],
+                "words": [run.stage, *(different[key][place] for key in columns)],
+            }
+        )
+    begun = {run.name: run.ledger for run in runs if run.private and _so_far(run)}
+    # A ledger that is damaged does not tell what was spent, but that something was.
+    damaged = {run.name: None for run in runs if run.record is None and run.ledger_is_damaged}
+    records = [run.record for run in runs if run.private and run.record is not None]
+    kinds = dict.fromkeys(scored[0] for _, scored in ordered if scored is not None)
+    return {
+        "sorted_by": [
+            f"{kind.metric} of {kind.split} on {kind.task}, "
+            f"{'lowest' if lower_is_better(kind.metric) else 'highest'} first"
+            for kind in kinds
+        ],
+        "figures": ["epsilon, at most", *names, "steps", "time"],
+        "words": ["state", *columns],
+        "rows": rows,
+        "seeds": seeds(ordered),
+        "differing": [(key, *values) for key, values in different.items()],
+        "together": remarks(records, searched, begun | damaged),
+    }
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{2 if abs(value) >= 10 else 4}f}"
+
+
+def _so_far(run: Gathered) -> int:
+    """Return the releases of a run that has no record yet."""
+    return run.ledger.steps_spent if run.record is None and run.ledger is not None else 0
+
+
+def _spent_by(run: Gathered) -> tuple[str, str, str]:
+    """Return epsilon, steps and time; of an unfinished run the epsilon of all planned steps."""
+    if run.record is not None:
+        training, given = run.record["training"], Guarantee.of_record(run.record)
+        epsilon = marked(given.stated, given.voided_by) if given.private else "none"
+        return epsilon, f"{training['steps']:,}", clock(training["seconds"])
+    if run.ledger is None or not _so_far(run):
+        return "", "", ""
+    void = warnings(run.mechanism.get("sampling"), None)
+    steps = f"{run.ledger.next_step:,} of {run.mechanism.get('steps')}"
+    return marked(planned(run.ledger), void), steps, ""

@@ -1,0 +1,457 @@
+"""The HTML page of one run or several: what is on it, and above all what is not."""
+
+import json
+import re
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from dpft.cli.app import app
+from dpft.config.errors import ConfigError
+from dpft.privacy.accounting import epsilon_pld
+from dpft.privacy.accounting.pld import gaussian_epsilon
+from dpft.report import charts
+from dpft.report.charts import Line, chart, tradeoffs
+from dpft.report.gather import Target, gather
+from dpft.report.grouping import differing, ranked, value_text, without_folders
+from dpft.report.page import bounds
+from dpft.runs.finished import marked
+from dpft.sweep import journal as events
+from dpft.sweep.arguments import ParsedOverrides
+from dpft.sweep.find import find
+from dpft.sweep.folder import folder_of
+from dpft.sweep.journal import Event, Journal
+from dpft.sweep.points import SweepPlan, SweepPoint
+from tests.report.pages.example import (
+    DELTA,
+    LOSSES,
+    NORMS,
+    RDP,
+    Page,
+    a_run,
+    a_selection,
+    config,
+    ledger,
+    mechanism,
+    record,
+    write_lines,
+)
+from tests.report.test_card import CONSTANT
+
+# Four steps on all records with twice the noise: one Gaussian release with mu = 1.
+WHOLE = mechanism(sampling_rate=1.0, noise_multiplier=2.0)
+
+
+def html_of(*words):
+    result = CliRunner().invoke(app, ["report", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    (*_, file) = result.stdout.splitlines()
+    return Path(file).read_text(encoding="utf-8")
+
+
+def text_of(*words):
+    return Page(html_of(*words)).text
+
+
+def gathered(path):
+    return gather(Target(path, path.name))
+
+
+def of_whole(**privacy):
+    whole = record(mechanism=WHOLE)
+    whole["privacy"] |= {"stated": gaussian_epsilon(1.0, DELTA), "accountant": "pld", **privacy}
+    return whole
+
+
+def test_nothing_of_the_private_folder_is_on_the_page(tmp_path):
+    run = a_run(tmp_path / "run")
+    html = html_of(run)
+    words = re.sub(r'src="data:[^"]*"', "", html)  # a drawing, whose coordinates are any numbers
+    for number in [*LOSSES, *NORMS, 0.98765432, 5.08217721]:
+        for digits in range(3, 9):
+            assert f"{number:.{digits}g}" not in words
+    for batch in (1045, 1052, 1059, 1066):
+        assert not re.search(rf"(?<![\d.]){batch:,}(?!\d)|(?<![\d.]){batch}(?!\d)", words)
+    (run / "private/metrics.jsonl").write_text('{"step": 0, "loss": 99999.125}\n')
+    assert html_of(run) == html
+    shutil.rmtree(run / "private")
+    (run / "private").write_text("not even a folder")
+    assert html_of(run) == html
+
+
+def test_a_private_page_lies_in_private_under_a_banner(tmp_path):
+    run = a_run(tmp_path / "run")
+    text = text_of(run, "--private")
+    assert stat.S_IMODE((run / "private/report.html").stat().st_mode) == 0o600
+    assert "Not covered by the guarantee: do not publish" in text
+    for title in ("Mean loss of the batch", "Clipped fraction", "gradient norm", "Records in"):
+        assert title in text
+    public = text_of(run)
+    assert "do not publish" not in public
+    assert "Mean loss" not in public
+
+
+def test_everything_that_a_run_left_is_shown(tmp_path):
+    audit = {"epsilon_lower": 3.4567, "confidence": 0.95, "refuted": False}
+    run = a_run(tmp_path / "run", record(audit=audit))
+    text = text_of(run)
+    for said in (
+        "Mind: bundled tiny model.",
+        "Epsilon is at most 3.000 and delta 1e-05, 1 in 100,000, for each record: a reasonable "
+        "bound. (3, 1e-05)-differential privacy by Renyi accounting. only 42 records",
+        "Epsilon by RDP (upper bound) 3.000",
+        "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
+        "Epsilon spent at least, by an audit of this run 3.456 at 95% confidence",
+        "Noise multiplier 0.7103",
+        "What is not covered Hyperparameter search.",
+        "test BLEU 0.5900 - 630",
+        "test NIST not computed",
+        "0:01:01",
+        "1.00 GiB",
+        "A Processor",
+        "dataset.fingerprint 484b02cba9a223a2",
+        "dpft.commit abc123 dpft.dirty true",
+        "environment.packages.torch 2.13.0",
+        "optim.lr 0.004",
+        "task.data_dir …/e2e",
+        "8 of 20 generations",
+        "asked ask 17 written say 17 references one 17 two 17",
+        "Epsilon spent by Renyi accounting",
+    ):
+        assert said in text, said
+    assert "say 1 " not in text
+    assert "/home/me" not in text
+
+
+def test_the_curve_of_epsilon_ends_at_the_stated_figure(tmp_path):
+    """By the same accountant: the ledger's figures, by Renyi accounting, are larger."""
+    whole = record()
+    cost = {name: whole["mechanism"][name] for name in ("sampling_rate", "noise_multiplier")}
+    whole["privacy"] |= {"stated": epsilon_pld(**cost, steps=4, delta=DELTA), "accountant": "pld"}
+    drawn = charts.epsilon(gathered(a_run(tmp_path / "run", whole)))
+    steps, spent = zip(*drawn.points, strict=True)
+    assert steps == (0, 1, 2, 3, 4)
+    assert spent[-1] == whole["privacy"]["stated"]
+    assert spent[2] == epsilon_pld(**cost, steps=2, delta=DELTA)
+
+
+def test_a_run_without_privacy_says_so_first(tmp_path):
+    text = text_of(a_run(tmp_path / "plain", record(private=False)))
+    assert text.index("No privacy guarantee: trained without noise") < text.index("test BLEU")
+    assert "No guarantee covers what a model wrote" in text
+    assert "Epsilon spent" not in text
+    assert "of 100" not in text
+
+
+def test_an_unfinished_run_says_what_its_ledger_counts_and_what_all_steps_cost(tmp_path):
+    run = tmp_path / "begun"
+    shuffled = mechanism(noise_multiplier=0.8, sampling="shuffle")
+    ledger(run, steps=2, mechanism=shuffled)
+    settings = {"config": config(privacy__noise_seed=3), "config_hash": "x"}
+    (run / "identity.json").write_text(json.dumps(settings))
+    text = text_of(run)
+    for said in (
+        "This run is unfinished. To go on, type dpft train resume=RUN",
+        "Epsilon computed for Poisson sampling, run with shuffled batches.",
+        "explicit seed 3",
+        "costs epsilon 2.279 by Renyi accounting, that of all 4 planned steps. That of the 2 steps "
+        "so far, 2.146, holds only if the run was stopped for a reason that does not depend",
+        "Steps in the ledger 2 of 4 Delta 1e-05 Unit of privacy one row",
+        "Not scored yet: type dpft",
+    ):
+        assert said in text
+    (run / "ledger.jsonl").unlink()
+    assert "is not known" in text_of(run)
+    ledger(tmp_path / "none", steps=0)
+    assert "So far 0 steps have spent epsilon 0.000" in text_of(tmp_path / "none")
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
+    run = a_run(tmp_path / "run")
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    (run / "ledger.jsonl").write_text("\n".join([lines[0], "{oops", *lines[2:], ""]))
+    with (run / "generations/test.jsonl").open("r+") as file:
+        file.write("x")
+    text = text_of(run)
+    assert "ledger.jsonl, line 2: not JSON" in text
+    assert "generations/test.jsonl, line 1: no prediction with its references" in text
+    assert "test BLEU 0.5900" in text
+    (run / "record.json").write_text("{")
+    text = text_of(run)
+    assert "record.json is not JSON" in text
+    assert "unfinished" in text
+    assert str(tmp_path) not in text
+    # `read_record` does not check what only a page needs.
+    odd = record(mechanism=mechanism(batch_size="x"), scores={"test": CONSTANT})
+    text = text_of(a_run(tmp_path / "odd", odd))
+    assert "The record is damaged and cannot be shown (ValueError" in text
+    assert "optim.lr 0.004" in text
+
+
+def test_files_that_disagree_are_named(tmp_path):
+    run = a_run(tmp_path / "run", steps=3)
+    (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "other"}))
+    text = text_of(run)
+    assert "ledger.jsonl has 3 steps, record.json 4: do not rely on the guarantee" in text
+    assert "identity.json of other" in text
+    whole = record()
+    whole["privacy"]["epsilon"]["rdp"] = 1.0
+    text = text_of(a_run(tmp_path / "forged", whole))
+    assert f"ends at epsilon {RDP}, record.json states 1.0" in text
+    run = a_run(tmp_path / "quiet", mechanism=mechanism(noise_multiplier=9.0))
+    assert "spent under another mechanism than record.json states" in text_of(run)
+    whole["scores"]["test"]["metrics"] = {"accuracy": 1.5}
+    text = text_of(a_run(tmp_path / "edited", whole))
+    assert "its test accuracy is 1.5; expected a share from 0 to 1" in text
+
+
+EVIL = "</title></style></td><script>alert(1)</script>' onload='x\" \x00\u202e"
+
+
+def poisoned(value):
+    """The same with more in each text and in each name of a setting, a score or a package."""
+    if isinstance(value, dict):
+        return {key: poisoned(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [poisoned(part) for part in value]
+    return f"{value}{EVIL}" if isinstance(value, str) else value
+
+
+def test_every_text_is_escaped_whatever_it_holds(tmp_path):
+    run = a_run(tmp_path / "a<b>&'c", groups=[f"one {EVIL}", f"two {EVIL}"])
+    whole = poisoned(record(settings=config(clip={"style": "x", "groups": "y"})))
+    whole |= {"stage": "scored"}
+    whole["privacy"] |= {"kind": "private", "warnings": [EVIL]}
+    whole["config"]["decode"]["split"] = "test"
+    whole["config"]["task"][EVIL] = EVIL
+    whole["scores"]["test"]["metrics"][EVIL] = 0.5
+    whole["environment"]["packages"][EVIL] = EVIL
+    (run / "record.json").write_text(json.dumps(whole))
+    text = {"source": EVIL, "prediction": "half a pair: \ud800", "references": [EVIL, "ok"]}
+    write_lines(run / "generations/test.jsonl", [text])
+    other = a_run(tmp_path / "other")
+    for paths in ([run], [run, other]):
+        html = html_of(*paths, "--private")
+        assert not re.search("<script|[\x00\u202e\ud800]", html)
+        page = Page(html)
+        assert page.text.count("<script>alert(1)</script>' onload='x\"") > 10
+        assert "a<b>&'c" in page.text
+
+
+def test_samples_of_private_data_are_shown_only_where_they_may(tmp_path):
+    run = a_run(tmp_path / "run", record(labels=["test split: about 0.1 of the records, held out"]))
+    for words in ([], ["--samples", 5]):
+        text = text_of(run, *words)
+        assert "say 0" not in text
+        assert "held out from the private data" in text
+    assert "a share of the data was held out" in text  # above the scores
+    assert "say 0" in text_of(run, "--private")
+    settings = config(task={"name": "text2text", "train_file": "a.jsonl", "source": "auto"})
+    run = a_run(tmp_path / "own", record(settings=settings))
+    assert "if they may, --samples 8 shows some" in text_of(run)
+    assert "say 0" not in text_of(run)
+    assert "3 of 20 generations" in text_of(run, "--samples", 3)
+
+
+def test_the_numbers_for_a_reviewer_are_those_of_the_best_test_there_is(tmp_path):
+    text = text_of(a_run(tmp_path / "run", of_whole()))
+    exact = [stats.norm.cdf(stats.norm.ppf(rate) + 1) for rate in (0.01, 0.05)]
+    found = [float(number) for number in re.findall(r"by mistake \d (\d+)", text)]
+    assert found == [int(100 * value) + 1 for value in exact] == [10, 26]
+    assert "right at most 70 times of 100" in text  # Phi(1/2) is 0.691
+    assert "epsilon = 4.378" in text
+    assert "For somebody with two records epsilon is 8.755" in text
+    assert "42,061 records, each by itself. One record is one row of the training file." in text
+    assert "The run's ledger counts 4 noisy steps, as its record does." in text
+    audit = {"epsilon_lower": 1.2345, "confidence": 0.95, "refuted": False}
+    whole = of_whole(noun="user", unit="all rows of one name", selected=True) | {"audit": audit}
+    whole["labels"] = ["test split: about 0.1 of the users in the training data, held out"]
+    text = text_of(a_run(tmp_path / "users", whole))
+    assert "Somebody under two names is two users. For them epsilon is 8.755" in text
+    assert "an epsilon of at least 1.234 at 95% confidence" in text
+    assert "630 test examples that the scores come from, which were held out of the same" in text
+    assert "chosen among several is included" in text
+
+
+def test_what_the_mechanism_does_not_confirm_rests_on_epsilon_and_delta_alone(tmp_path):
+    def found(whole):
+        run = gathered(a_run(tmp_path / "run", whole))
+        return bounds(run.guarantee, run.mechanism)
+
+    pair = found(of_whole(selected=True))
+    assert pair.epsilons.tolist() == [gaussian_epsilon(1.0, DELTA)]
+    assert pair.right() == pytest.approx(0.9876, abs=1e-4)
+    # More noise than was accounted for: no figure may rest on it.
+    more = of_whole() | {"mechanism": WHOLE | {"noise_multiplier": 3.0}}
+    assert found(more).epsilons.tolist() == pair.epsilons.tolist()
+    # What Renyi accounting states is larger; the mechanism's own curve holds all the same.
+    renyi = found(of_whole(accountant="rdp", stated=1.1 * gaussian_epsilon(1.0, DELTA)))
+    assert renyi.right() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"voided_by": ["shuffled"], "warnings": ["Batches were shuffled."]}, "were shuffled."),
+        ({"voided_by": ["known seed"]}, "privacy.noise_seed=null"),
+        ({"stated": None, "strength": "none", "meaning": "Nothing."}, "Nothing."),
+        ({"stated": 31.0, "strength": "weak", "meaning": "Nothing follows."}, "Nothing follows."),
+    ],
+)
+def test_a_guarantee_that_says_nothing_has_no_numbers(tmp_path, privacy, said):
+    text = text_of(a_run(tmp_path / "run", of_whole(**privacy)))
+    assert said in text
+    assert "of 100" not in text
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folder = tmp_path / "runs"
+    a_run(folder / "worse", record(0.50))
+    a_run(folder / "best", record(0.61, settings=config(optim__lr=0.001)))
+    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"style": "none"})))
+    a_run(folder / "best.old-1", record(0.99))
+    return folder
+
+
+def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
+    text = text_of(runs)
+    rows = text[text.index("Sorted by BLEU of test on e2e, highest first.") :]
+    assert "best 3.000 0.6100 – 4 0:01:01 finished ghost 0.1 0.001" in rows
+    assert "plain none 0.5500 – 4 0:01:01 finished none – 0.004" in rows
+    assert rows.index("best 3") < rows.index("plain none") < rows.index("worse 3")
+    assert "0.9900" not in text  # set aside
+    assert "1 of 3 runs have no privacy guarantee (plain)" in text
+    assert "2 runs were trained with privacy on e2e" in text
+    assert "2 of 4" not in text
+    assert "asked ask 0 best say 0 plain say 0 worse say 0 references one 0" in text
+    assert str(runs.parent) not in text
+    assert "Mean loss of the batch" not in text
+    assert "Mean loss of the batch" in text_of(runs, "--private")
+    (runs / "worse/record.json").write_text("{")
+    text = text_of(runs)
+    assert "record.json is not JSON" in text
+    assert "planned steps, by RDP: worse: epsilon " in text
+
+
+def test_seeds_have_a_mean_with_its_standard_error(tmp_path):
+    for seed, bleu in enumerate((0.5, 0.6, 0.7)):
+        a_run(tmp_path / f"s{seed}", record(bleu, settings=config(seed=seed)))
+    a_run(tmp_path / "lower-rate", record(0.1, settings=config(optim__lr=0.001)))
+    a_selection(tmp_path / "one")  # its run was chosen by its score, and is no further seed
+    text = text_of(tmp_path)
+    # The sample deviation is 0.1, of three: 0.1 / sqrt(3).
+    assert "s2, s1, s0 BLEU 0.6000 ± 0.0577 3" in text
+
+
+def test_only_scores_of_one_kind_are_ranked_and_lower_perplexity_is_better(tmp_path):
+    for name, metric, value, task in (
+        ("a", "token_perplexity", 20.0, "e2e"),
+        ("b", "accuracy", 0.9, "sst2"),
+        ("c", "token_perplexity", 10.0, "e2e"),
+        ("d", "accuracy", 0.95, "mnli"),
+    ):
+        scores = {"test": {"metrics": {metric: value}, "examples": 3, "signature": "s"}}
+        settings = config(task__name=task, optim__lr=value)
+        a_run(tmp_path / name, record(scores=scores, settings=settings))
+    found = ranked([gathered(tmp_path / name) for name in "abcd"], None)
+    assert "".join(run.name for run, _ in found) == "cabd"
+    assert "cannot be compared" in text_of(tmp_path)
+    assert [drawn.title for drawn in tradeoffs(found)] == ["token_perplexity against epsilon"]
+
+
+def test_settings_are_compared_without_folders_and_without_the_budget_of_plain_runs():
+    plain = config(clip={"style": "none", "threshold": None})
+    found = differing([config(), plain, config(seed=2, privacy__epsilon=8.0)])
+    assert list(found) == ["clip.style", "clip.threshold", "privacy.epsilon"]
+    assert found["privacy.epsilon"] == ["3", "–", "8.0"]
+    assert differing([config(), config(privacy__epsilon=3.0)]) == {}
+    assert value_text("/home/doe, jane/secret's/my data") == "…/my data"
+    assert value_text(["/home/me/a.txt", None, True, 0.5]) == "[…/a.txt, null, true, 0.5]"
+    for text, expected in (
+        ("task.data_dir=/home/me/e2e seed=1", "task.data_dir=…/e2e seed=1"),
+        ("openai-community/gpt2 https://a.org/b 3/4", "openai-community/gpt2 https://a.org/b 3/4"),
+        ("a=/home/jane doe/secret project/data seed=1", "a=…/data seed=1"),
+        ("in '/home/jane doe/x y' or /tmp/z", "in '…/x y' or …/z"),
+    ):
+        assert without_folders(text) == expected
+
+
+def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
+    folder = folder_of(tmp_path / "runs", "mine")
+    folder.path.mkdir(parents=True)
+    points = [
+        SweepPoint((f"optim.lr={lr}",), f"hash-{lr}", tmp_path / "runs" / f"lr-{lr}", True)
+        for lr in (1, 2, 3, 4)
+    ]
+    folder.describe(
+        ParsedOverrides(("optim.lr=1,2,3,4",)), (), SweepPlan(tuple(points), 0, tmp_path)
+    )
+    a_run(points[0].path, record(0.4, config_hash="hash-1"))
+    (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
+    ledger(points[1].path, steps=2, mechanism=mechanism(noise_multiplier=0.8))
+    Journal(folder.journal).add(Event(events.FAILED, "hash-3", error="bad line: my secret"))
+    text = text_of(folder.path)
+    for words in (
+        "Sweep mine",
+        "lr-1 3.000 0.4000 – 4 0:01:01 finished",
+        "lr-2 2.279 – – 2 of 4",
+        "unfinished: failed",
+        "unfinished: waiting",
+        "Point of the sweep: optim.lr=3",
+    ):
+        assert words in text
+    assert "my secret" not in text
+    assert "my secret" in text_of(folder.path, "--private")
+    folder.journal.write_text("{}\n")
+    assert "journal.jsonl, line 1" in text_of(folder.path)
+
+
+def test_secret_trials_are_on_no_page_and_are_not_counted(tmp_path):
+    a_run(tmp_path / "runs/plain")
+    selection = a_selection(tmp_path / "runs/selections/one")
+    for folder, names in ((tmp_path / "runs", ["plain", "chosen"]), (selection, ["chosen"])):
+        assert [target.name for target in find([folder], private=True).targets] == names
+    text = text_of(tmp_path / "runs")
+    assert "0.7777" not in text  # a trial's score
+    assert "Of 1 that dpft select chose, the whole selection is counted" in text
+    trials = selection / "private/trials"
+    with pytest.raises(ConfigError, match="secret trials"):
+        find([trials / "a"])
+    (selection / "private/selection_key").unlink()
+    assert len(find([trials], private=True).targets) == 2
+
+
+def test_runs_are_found_by_folder_record_and_name(tmp_path):
+    one, two = a_run(tmp_path / "x/none"), a_run(tmp_path / "y/none", record(0.58))
+    found = find([one, two / "record.json", one])
+    assert [target.name for target in found.targets] == ["x/none", "y/none"]
+    assert found.folder == tmp_path.resolve()
+    assert "Their settings are the same" in text_of(one, two, "--out", tmp_path / "new/x.html")
+    assert (tmp_path / "new/x.html").exists()
+    for words, message in (
+        ([tmp_path / "none"], "there is no folder"),
+        ([tmp_path / "new"], "holds no runs"),
+        ([one, "--samples", -1], "--samples is -1"),
+        ([one, "--out", tmp_path], "is a folder"),
+        ([one, "--out", one / "record.json/x.html"], "could not write"),
+    ):
+        result = CliRunner().invoke(app, ["report", *map(str, words)])
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_a_chart_has_gaps_and_a_table_of_its_numbers():
+    values = [1.0, None, 2.0, float("inf"), float("nan"), 3.0]
+    drawn = chart("t", [Line("<a>", list(enumerate(values))), Line("all", (), level=2.5)])
+    assert drawn.rows[0] == ("<a>", "0", "1")
+    assert drawn.rows[1] == ("<a>", "1", "–")
+    assert drawn.rows[-1] == ("all", "", "2.5")
+    assert chart("t", [Line("a", ((1, None),))]) is None
+    long = chart("t", [Line("a", [(step, 1.0 + step) for step in range(5000)])])
+    assert len(long.image) < 40_000
+    assert [long.rows[0][1], long.rows[-1][1]] == ["0", "4999"]
