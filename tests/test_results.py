@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dpft import runs
-from dpft.config.published import is_other_size, with_part_labels
+from dpft.config.flags import Flag, flag
+from dpft.config.published import is_other_size, with_part_flags
 from dpft.config.schema import audit_of
 from dpft.report.comparison import as_markdown, row
 from dpft.runs.collected import read_table
@@ -34,15 +35,16 @@ def check_ledger(record, ledger):
         assert record["privacy"]["stated"] <= record["mechanism"]["target_epsilon"]
 
 
-def check_labels(record):
+def check_flags(record):
     """Parts of published sets, and copies of a secret, are named whenever the record was made."""
     task, audit = record["config"]["task"], audit_of(record["config"])
     count = record["dataset"]["counts"]["train"] - audit.planted
     whole = task.get("limit_train") is None and task.get("synthetic") is None
     if whole and is_other_size(count, task["train_size"]):
-        label = f"{count:,} training records, where the published set has {task['train_size']:,}"
-        assert label in record["labels"]
-    assert set(with_part_labels(record)) == set(record["labels"])
+        assert flag(Flag.TRAIN_SIZE, size=count, published=task["train_size"]) in record["flags"]
+    found, flags = with_part_flags(record), record["flags"]
+    assert all(one in flags for one in found)
+    assert all(one in found for one in flags)
     copied = record["mechanism"] is not None and audit.secrets and audit.repetitions > 1
     caveats = record["privacy"]["caveats"]
     assert any("which epsilon does not cover" in one for one in caveats) == bool(copied)
@@ -59,7 +61,7 @@ def test_records_ledgers_and_pages_agree(tmp_path):
         if run.ledger:
             (tmp_path / "ledger.jsonl").write_text(run.ledger)
             check_ledger(record, runs.read_ledger(tmp_path / "ledger.jsonl"))
-        check_labels(record)
+        check_flags(record)
     assert len(COLLECTED) > 400
     for group, found in groups.items():
         page = RESULTS / group / "README.md"

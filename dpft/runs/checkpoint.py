@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
+from dpft.runs.atomic import fsync_directory, fsync_file, parse_json, sha256_file
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 from dpft.runs.identity import canonical_json, opened, sealed
-from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dpft.runs.atomic import write_atomic
+from dpft.runs.atomic import parse_json, write_atomic
 from dpft.runs.errors import RecordError
-from dpft.runs.wellformed import parse_json
 
 TABLE = "records.jsonl.gz"
 

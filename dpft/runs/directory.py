@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, parse_json, temporary_of, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.evidence import steps_evident
@@ -21,7 +21,6 @@ from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
-from dpft.runs.wellformed import parse_json
 
 PRIVATE_README = """# Not covered by the privacy guarantee
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.files import regular
-from dpft.runs.atomic import sha256_file, write_atomic
+from dpft.runs.atomic import parse_json, sha256_file, write_atomic
 from dpft.runs.errors import RunError
 from dpft.runs.identity import opened, sealed
-from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
 CARD = "model/README.md"

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import fsync_directory
+from dpft.runs.atomic import fsync_directory, parse_json
 from dpft.runs.closing import Closing
 from dpft.runs.errors import LogError, disk_report
-from dpft.runs.wellformed import parse_json
 
 Entry = dict[str, Any]
 

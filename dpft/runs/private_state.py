@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 from dpft.runs.identity import opened, sealed
-from dpft.runs.wellformed import parse_json
 
 
 def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[str, Any]) -> Path:

@@ -16,7 +16,7 @@ from dpft import runs
 from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.published import with_part_labels
+from dpft.config.published import with_part_flags
 from dpft.config.schema import SHORTHANDS, Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
@@ -226,7 +226,7 @@ def _train_stage(
     record = make_record(run, prepared, directory, session.seconds, measured)
     for section, content in added.items():
         record[section] = {**content, **record.get(section, {})}
-    record["labels"] = with_part_labels(record)
+    record["flags"] = with_part_flags(record)
     try:
         # First, or a kill would leave weights that do not say what they were trained on.
         directory.model.mkdir(exist_ok=True)

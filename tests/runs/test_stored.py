@@ -38,7 +38,7 @@ def test_a_record_that_is_not_there_is_answered_likewise(tmp_path, monkeypatch):
         assert "continues" not in str(told.value)
     with pytest.raises(RecordError, match="did you mean 'visits'"):
         read_record(Path("runs/vists"))
-    with pytest.raises(RecordError, match=r"it continues where it stopped$"):
+    with pytest.raises(RecordError, match=r"which continues where it stopped$"):
         read_record(Path("runs/visits"))
 
 

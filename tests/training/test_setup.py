@@ -9,6 +9,7 @@ import torch
 from dpft import runs
 from dpft.cli.decode import main as decode
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.flags import sentences
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -293,7 +294,7 @@ def test_a_slice_of_the_hub_is_named_as_records_taken_by_their_place(tmp_path):
     words = [*HUB, f"task.hub={tmp_path}", 'task.train_split="train[:50]"']
     task = load_task(settings(tmp_path, *words).task)
     assert task.train_slice == "train[:50]"
-    assert "training records of train[:50] only" in task.labels()
+    assert "training records of train[:50] only" in sentences(task.flags())
     of_users = settings(tmp_path, *words, "task.unit=user", "task.user_column=u")
     with pytest.raises(ConfigError, match="a slice holds depends on how many each user has"):
         load_task(of_users.task)

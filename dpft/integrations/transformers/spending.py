@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft import runs
+from dpft.config.flags import Stored
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.integrations.transformers.checkpoints import (
     MANIFEST,
@@ -34,7 +35,7 @@ from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, sealed
-from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
+from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
@@ -69,7 +70,7 @@ class Spending(Closing):
         mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
             over one group of parameters, then over the clipper's.
         folder: ``output_dir``.
-        ancestry: what the base model says of its own training (`dpft.runs.lineage`).
+        ancestry: flags of the base model, of its own training (`dpft.runs.lineage`).
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Spending(Closing):
         arguments: PrivacyArguments,
         mechanism: Mechanism,
         folder: Path,
-        ancestry: Sequence[str] = (),
+        ancestry: Sequence[Stored] = (),
     ) -> None:
         self.arguments = arguments
         self.ancestry = tuple(ancestry)
@@ -148,7 +149,7 @@ class Spending(Closing):
             caveats=caveats,
         )
 
-    def descent(self) -> list[str]:
+    def descent(self) -> list[Stored]:
         """What a model that was trained so says of itself to whoever trains it further."""
         data = "the training set of a PrivateTrainer"
         return [*self.ancestry, *trained_on(data, self.guarantee())]
@@ -286,7 +287,7 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **labelled(self.descent()),
+            **flagged(self.descent()),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
             "files": {

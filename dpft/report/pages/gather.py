@@ -19,11 +19,10 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.report.pages.generations import Generations, read_generations
 from dpft.report.pages.target import Target
 from dpft.report.pages.values import parsed, section
-from dpft.runs.atomic import sha256_file
+from dpft.runs.atomic import parse_json, sha256_file
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.runs.wellformed import parse_json
 from dpft.tasks.scores import impossible_share
 
 T = TypeVar("T")

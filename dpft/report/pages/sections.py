@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpft.config.flags import sentences
 from dpft.report.held_out import warnings
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import withheld
@@ -71,7 +72,7 @@ def summary(run: Gathered) -> Rows:
         ("Begun with weights of SHA-256", begun),
         ("Trained parameters", parameters),
         ("Data", _data(record) if record else None),
-        ("Mind", "; ".join(map(str, record.get("labels") or ())) or None),
+        ("Mind", "; ".join(sentences(record.get("flags"))) or None),
         ("Error", without_folders(run.error) if run.error else None),
     ]
 

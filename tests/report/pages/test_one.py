@@ -32,6 +32,8 @@ from tests.report.pages.example import (
 )
 from tests.report.test_comparison import CONSTANT
 
+HELD_OUT_FLAG = {"flag": "held_out", "split": "test", "share": 0.1, "noun": "record"}
+
 
 def html_of(path, **options):
     return build(find([path]), Options(**options))
@@ -187,10 +189,10 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"training": {"steps": 4, "device": "cpu"}}, "it has no training.peak_memory_bytes"),
-        ({"privacy": {"statement": "x", "steps_taken": 4}}, "it has no privacy.accountant"),
-        ({"scores": {"test": []}}, "scores.test is []; expected a mapping"),
-        ({"dataset": None}, "dataset is null; expected a mapping"),
+        ({"training": {"steps": 4, "device": "cpu"}}, "training.seconds: Field required"),
+        ({"privacy": {"statement": "x", "steps_taken": 4}}, "privacy.kind: Field required"),
+        ({"scores": {"test": []}}, "scores.test: Input should be an object"),
+        ({"dataset": None}, "dataset: Input should be an object"),
         ({"environment": {"ram_bytes": "x"}}, "cannot be shown (TypeError: unsupported"),
     ],
 )
@@ -264,6 +266,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     whole["config"]["decode"]["split"] = "test"
     whole["config"]["task"][EVIL] = EVIL
     whole["scores"]["test"]["metrics"][EVIL] = 0.5
+    whole["flags"] = [{"flag": "note", "text": EVIL}]
     whole["environment"]["packages"][EVIL] = EVIL
     (run / "record.json").write_text(json.dumps(whole))
     text = {"source": EVIL, "prediction": "half a pair: \ud800", "references": [EVIL, "ok"]}
@@ -278,7 +281,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
 
 
 def test_samples_of_held_out_data_are_never_on_a_public_page(tmp_path):
-    run = a_run(tmp_path / "run", record(labels=["test split: about 0.1 of the records, held out"]))
+    run = a_run(tmp_path / "run", record(flags=[HELD_OUT_FLAG]))
     for asked in (None, 5):
         text = page_of(run, samples=asked).text
         assert "say 0" not in text
@@ -319,7 +322,7 @@ def test_a_digest_of_references_that_may_not_be_shown_is_left_out(tmp_path):
     scores["test"]["references"] = "0123456789abcdef"
     run = a_run(tmp_path / "run", record(scores=scores))
     assert "Digest of the test references 0123456789abcdef" in page_of(run).text
-    run = a_run(tmp_path / "run", record(scores=scores, labels=["test split: held out"]))
+    run = a_run(tmp_path / "run", record(scores=scores, flags=[HELD_OUT_FLAG]))
     assert "0123456789abcdef" not in page_of(run).text
 
 
