@@ -14,8 +14,8 @@ from dpft.report.card import model_card
 from dpft.report.comparison import show
 from dpft.report.pages.gather import Options, gather
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
+from dpft.runs.folders import stored_config
 from dpft.runs.norms import NormsLog, read_norms
-from dpft.runs.stored import stored_config
 from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal

@@ -20,7 +20,7 @@ class Flag(StrEnum):
 
     template: str
 
-    def __new__(cls, value: str, template: str) -> Self:
+    def __new__(cls, value: str, template: str = "") -> Self:
         """Give a member its sentence."""
         member = str.__new__(cls, value)
         member._value_ = value

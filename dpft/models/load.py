@@ -26,7 +26,7 @@ from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.needs import Needs
 from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
-from dpft.runs.hidden import check_no_trial
+from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
 from dpft.runs.lineage import ancestry
 

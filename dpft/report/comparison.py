@@ -17,8 +17,8 @@ from dpft.report.console import Console
 from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
+from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart
-from dpft.runs.run_index import run_names
 from dpft.tasks.metrics.baseline import cautions_of
 from dpft.tasks.metrics.shown import figure
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dpft.config.files import regular
 
@@ -107,3 +109,22 @@ def parse_json(text: str | bytes, infinities: bool = False) -> Any:
         return json.loads(decoded, parse_constant=float if infinities else refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+class Closing(ABC):
+    """A class with `close` that is a context manager."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,7 +1,6 @@
-"""What a model that a run leaves says of itself to whoever trains it further.
+"""What a trained model carries along for runs that train it further: the small file `FILE`.
 
-The card is for people. This small file is for the next run, whose epsilon covers its own records
-and steps alone, and whose numbers owe to the base what the base owed to others.
+The epsilon of such a run covers its own records and steps alone.
 """
 
 from __future__ import annotations
@@ -19,24 +18,20 @@ FILE = "dpft.json"
 
 
 def base_model(path: str) -> str:
-    """A model's name on the hub, or the last component of its folder and no other folder."""
+    """Return a model's name on the hub, or the last component of its folder."""
     folder = Path(path).expanduser()
     return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
 
 
 def begun_with(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Name and SHA-256 of the weights that a run began with; empty where its record lacks either.
-
-    Args:
-        record: of the run, see `dpft.runs.RunRecord`.
-    """
+    """Return name and SHA-256 of a run's first weights; empty where its record lacks either."""
     model = record.get("model") or {}
     name, digest = model.get("base_model"), model.get("weights_sha256")
     return frozenset({(base_model(str(name)), str(digest))} if name and digest else ())
 
 
 def names_apart(begun: Iterable[tuple[str, str]]) -> list[str]:
-    """Names that stand for more than one file of weights: runs of both compare those, too."""
+    """Return the names that stand for more than one file of weights."""
     digests: defaultdict[str, set[str]] = defaultdict(set)
     for name, digest in begun:
         digests[name].add(digest)
@@ -44,12 +39,9 @@ def names_apart(begun: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def descent(record: Mapping[str, Any]) -> str:
-    """Return the content of `FILE` for the weights that a run leaves.
+    """Return the content of `FILE` for the weights of a run.
 
     Flags of the base stay; one is added that names the run's data and guarantee.
-
-    Args:
-        record: of the run, see `dpft.runs.RunRecord`.
     """
     flags: list[Stored] = record.get("flags", [])
     base = record.get("model", {}).get("flags", flags)
@@ -69,11 +61,7 @@ def flagged(flags: Sequence[Stored]) -> dict[str, list[Stored]]:
 
 
 def ancestry(file: Path | None) -> tuple[Stored, ...]:
-    """Return the flags that a model hands on to every model that is trained from it.
-
-    Args:
-        file: `FILE` of the model; None if it has none.
-    """
+    """Return the flags in `FILE` of a model, which may have none."""
     if file is None:
         return ()
     try:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpft.runs.closing import Closing
-from dpft.runs.log import damaged, read_log
-from dpft.runs.metrics import REMEDY, MetricsLog
+from dpft.runs.atomic import Closing
+from dpft.runs.log import REMEDY, MetricsLog, damaged, read_log
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +45,8 @@ class NormsLog(Closing):
         Args:
             step: from 0.
             norms: of each microbatch, ``(b, K)``; none for an empty batch.
-            signal: of the mean of the clipped gradients; None: not known, as of several processes.
-            noise: of the noise on it, likewise.
+            signal: norm of the mean of the clipped gradients; None in several processes.
+            noise: norm of the noise on it, likewise.
         """
         if self._log is None or self._every is None or step % self._every or not norms:
             return
@@ -70,7 +69,7 @@ class Norms:
     """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``.
 
     ``signal`` is that of the mean of the clipped gradients before noise, ``noise`` the root of the
-    expected square of its noise's; None in several processes, and in files of older versions.
+    expected square of its noise's; both are None in several processes.
     """
 
     step: int
@@ -81,7 +80,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """What `NormsLog` wrote, by step.
+    """Return what `NormsLog` wrote, by step.
 
     Raises:
         LogError: naming the first line that is damaged.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,10 +20,10 @@ from dpft.runs.atomic import parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
-from dpft.runs.guard import noiseless_names
-from dpft.runs.stored import runs_beside
+from dpft.runs.log import noiseless_names
 
 SCHEMA_VERSION = 2
+TABLE = "records.jsonl.gz"
 
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -34,6 +36,11 @@ def _known(stored: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise ValueError(f"it lacks a parameter or has a wrong one: {error}") from error
     return stored
+
+
+def _optional() -> Any:
+    """Return the default of a key that may be left out, but not be null."""
+    return Field(default=None)
 
 
 Flags = list[Annotated[dict[str, Any], AfterValidator(_known)]]
@@ -62,61 +69,64 @@ class Dataset(_Section):
     counts: dict[str, Count]
 
 
-class Training(_Section):
-    """What training cost. Losses and norms are noiseless and stay under ``private/``.
+class PRVEpsilon(_Section):
+    """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
 
-    ``ranks`` is given where several processes trained together; the peak is the first one's.
-    """
+    lower: NonNegative | None
+    estimate: NonNegative | None
+    upper: NonNegative | None
+    note: str = _optional()
+
+
+class Epsilon(_Section):
+    """Epsilon at delta by each accountant; None where there is no finite number."""
+
+    pld: NonNegative | None = None
+    rdp: NonNegative | None
+    gdp_clt: NonNegative | None
+    prv: PRVEpsilon | None
+
+
+class Training(_Section):
+    """What training cost. Losses and norms are noiseless and stay under ``private/``."""
 
     steps: Count
     seconds: NonNegative
-    peak_memory_bytes: Count | None
+    peak_memory_bytes: Count | None  # of the first of several processes
     device: str
-    ranks: Count | None = None
+    ranks: Count = _optional()  # processes that trained together, where there were several
 
 
 class Score(_Section):
-    """Scores of one split over ``examples`` examples, by the metric that ``signature`` names.
-
-    ``references`` is a plain hash of the references, only where they are published; ``correct``
-    says which of them were answered correctly (`dpft.tasks.metrics.correct`). ``distinct`` counts
-    different answers, ``lower`` names the metrics of other packages that are better the lower they
-    are. ``baselines`` has, for a metric, the score of always giving the most frequent
-    class; ``confusion`` counts by true class, then by answer.
-    """
+    """Scores of one split over ``examples`` examples, by the metric that ``signature`` names."""
 
     metrics: dict[str, float | None]
     examples: Count
     signature: str
-    distinct: Count | None = None
-    baselines: dict[str, float] | None = None
-    confusion: dict[str, dict[str, Count]] | None = None
-    references: str | None = None
-    correct: str | None = None
-    unfinished: Count | None = None
-    cut_prompts: Count | None = None
-    lower: list[str] | None = None
+    lower: list[str] = _optional()  # other packages' metrics that are better the lower they are
+    distinct: Count = _optional()  # how many answers differ
+    baselines: dict[str, float] = _optional()  # by metric, of always giving the commonest class
+    confusion: dict[str, dict[str, Count]] = _optional()  # by true class, then by answer
+    references: str = _optional()  # a plain hash of them, only where they are published
+    correct: str = _optional()  # likewise, which answers are right (`metrics.correct`)
+    unfinished: Count = _optional()
+    cut_prompts: Count = _optional()
 
 
 class Model(_Section):
-    """What was trained.
-
-    ``hub_model`` is None for a base that is not on the hub, ``weights_sha256`` where the first
-    weights were drawn. ``pipeline`` is the hub's name of the model's task, ``flags`` are those that
-    stay true of the weights whatever they are trained on next.
-    """
+    """What was trained."""
 
     base_model: str | None = None
-    hub_model: str | None = None
-    weights_sha256: str | None = None
-    pipeline: str | None = None
-    adaptation: str | None = None
-    parameters: Count | None = None
-    trainable_parameters: Count | None = None
-    flags: Flags | None = None
+    hub_model: str | None = None  # None for a base that is not on the hub
+    weights_sha256: str | None = None  # of the first weights; None where they were drawn
+    pipeline: str = _optional()  # the hub's name of the model's task
+    adaptation: str = _optional()
+    parameters: Count = _optional()
+    trainable_parameters: Count = _optional()
+    flags: Flags = _optional()  # those that stay true whatever the weights are trained on next
 
 
-class _Named(_Section):
+class _Task(_Section):
     name: str
 
 
@@ -129,35 +139,35 @@ class _Decode(_Section):
 
 
 class Config(_Section):
-    """The settings that readers ask for, among all others (`dpft.config.schema.Run`)."""
+    """The settings that readers ask for, of all in `dpft.config.schema.Run.identity`."""
 
-    task: _Named
+    task: _Task
     clip: _Clip
     decode: _Decode
-    model: dict[str, Any] | None = None
+    model: dict[str, Any] = _optional()
     seed: Count
 
 
 class MechanismFacts(_Section):
-    """What readers ask of ``Mechanism.to_dict``, among more."""
+    """What readers ask of `Mechanism.to_dict`."""
 
-    private: bool | None = None
-    noise_multiplier: NonNegative | None = None
-    total_noise_multiplier: NonNegative | None = None
+    private: bool = _optional()
+    noise_multiplier: NonNegative = _optional()
+    total_noise_multiplier: NonNegative = _optional()
     count_noise: NonNegative | None = None
-    sampling: str | None = None
-    sampling_rate: NonNegative | None = None
-    steps: Count | None = None
-    repeated: Count | None = None
-    max_batch: Count | None = None
-    overflow: NonNegative | None = None
-    dataset_size: Count | None = None
-    groups: Count | None = None
-    delta: NonNegative | None = None
+    sampling: str = _optional()
+    sampling_rate: NonNegative = _optional()
+    steps: Count = _optional()
+    repeated: Count = _optional()
+    max_batch: Count = _optional()
+    overflow: NonNegative = _optional()
+    dataset_size: Count = _optional()
+    groups: Count = _optional()
+    delta: NonNegative = _optional()
     target_epsilon: NonNegative | None = None
-    thresholds: list[NonNegative] | None = None
+    thresholds: list[NonNegative] = _optional()
     quantiles: dict[str, Any] | None = None
-    allocation: str | None = None
+    allocation: str = _optional()
 
 
 class Audit(_Section):
@@ -169,38 +179,29 @@ class Audit(_Section):
 
 
 class Evaluation(_Section):
-    """Evaluations on held-out records during training, and what was chosen by them.
+    """Evaluations on held-out records during training, and what was chosen by them."""
 
-    ``of`` is a split, or ``file``. ``chosen`` is the step whose weights were kept, the best by
-    ``metric``. ``scored``: records of the file are also scored. ``history`` (figures by step) and
-    ``baseline`` (accuracy of the most frequent class) exist only where the records are ``public``.
-    """
-
-    of: str
+    of: str  # a split, or ``file``
     public: bool
     records: Count
     every: Count
     evaluations: Count
     metric: str | None
-    chosen: Count | None
-    scored: bool | None = None
-    history: list[dict[str, float | None]] | None = None
-    baseline: NonNegative | None = None
+    chosen: Count | None  # the step whose weights were kept, the best by ``metric``
+    scored: bool = _optional()  # whether records of the file are also scored
+    history: list[dict[str, float | None]] = _optional()  # figures by step, of public records
+    baseline: NonNegative | None = None  # accuracy of the commonest class, of public records
 
 
 class Selection(_Section):
-    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection.
-
-    ``mean`` and ``shape`` (``"inf"``: Poisson) are of the number of trials, ``mechanisms`` what the
-    candidates spend, as arguments of `dpft.privacy.accounting.run_curve`.
-    """
+    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection."""
 
     metric: str
     best: str
     candidates: Count
-    mean: float
-    shape: float | str
-    mechanisms: list[dict[str, Any]]
+    mean: float  # of the number of trials
+    shape: float | str  # of its distribution; ``"inf"``: Poisson
+    mechanisms: list[dict[str, Any]]  # arguments of `dpft.privacy.accounting.run_curve`
 
 
 class Plugin(_Section):
@@ -213,47 +214,40 @@ class Plugin(_Section):
     sha256: str
 
 
-class Origin(_Section):
-    """Settings that neither the command nor ``conf/`` gave, and where they are from."""
-
-    values: dict[str, Any]
-    source: str
-
-
 class RunRecord(_Section):
-    """``record.json``. ``mechanism`` is None where nothing is guaranteed.
-
-    ``seeds["noise"]`` is the explicit seed, or None where the run's secret key was used. ``flags``
-    says what is special about the run (`dpft.config.flags`).
-    """
+    """``record.json``. ``flags`` says what is special about the run (`dpft.config.flags`)."""
 
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int
-    stage: str | None = None
+    stage: str = _optional()
     dpft: Code
     config: Config
     config_hash: str
-    origin: Origin | None = None
+    origin: dict[str, Any] = _optional()  # settings that neither the command nor ``conf/`` gave
     environment: dict[str, Any]
-    plugins: list[Plugin] | None = None
-    seeds: dict[str, Count | None]
+    plugins: list[Plugin] = _optional()
+    seeds: dict[str, Count | None]  # of the noise: None where the run's secret key was used
     dataset: Dataset
-    model: Model | None = None
-    mechanism: MechanismFacts | None
+    model: Model = _optional()
+    mechanism: MechanismFacts | None  # None where nothing is guaranteed
     privacy: Guarantee
     training: Training
-    scores: dict[str, Score] | None = None
-    audit: Audit | None = None
-    evaluation: Evaluation | None = None
-    generations: dict[str, str] | None = None
-    flags: Flags | None = None
-    selection: Selection | None = None
+    scores: dict[str, Score] = _optional()
+    audit: Audit = _optional()
+    evaluation: Evaluation = _optional()
+    generations: dict[str, str] = _optional()
+    flags: Flags = _optional()
+    selection: Selection = _optional()
 
     @model_validator(mode="after")
     def _guarantee_fits(self) -> Self:
         if (self.mechanism is None) is not (self.privacy.kind == "none"):
             raise ValueError(f"the guarantee {self.privacy.kind!r} does not fit the mechanism")
+        if self.privacy.epsilon is not None:
+            Epsilon.model_validate(self.privacy.epsilon)
+        if min(self.privacy.delta or 0, self.privacy.stated or 0, self.privacy.steps_taken) < 0:
+            raise ValueError("delta, epsilon or the number of steps is negative")
         return self
 
 
@@ -327,14 +321,9 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(regular(file).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        advice = (
-            "look at it with dpft report, or run its `dpft train` command again, which continues "
-            "where it stopped"
-        )
-        if not (path / "config.yaml").exists():  # no run was started there
-            advice = runs_beside(path)
         raise RecordError(
-            f"{file} does not exist; expected a run that was trained: {advice}"
+            f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
+            "again, which continues where it stopped, or give another folder, such as runs/NAME"
         ) from None
     except OSError as error:
         raise RecordError(
@@ -342,10 +331,6 @@ def read_record(path: Path) -> dict[str, Any]:
             "copy"
         ) from error
     except ValueError as error:
-        if file.suffix != ".json":
-            raise RecordError(
-                f"{file} is a file; expected a run's folder: {runs_beside(path)}"
-            ) from None
         raise RecordError(
             f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
         ) from error
@@ -392,3 +377,35 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def read_table(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the records in a folder's table of finished runs, by name, GROUP/NAME.
+
+    The table is compressed by gzip and has a line of JSON for each run. Records are not checked
+    (`check_record`). Without a table there are none.
+
+    Raises:
+        RecordError: the table is damaged.
+    """
+    file = folder / TABLE
+    try:
+        lines = [parse_json(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+        return {line["path"]: line["record"] for line in lines}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, EOFError, TypeError, KeyError, ValueError, zlib.error) as error:
+        raise RecordError(
+            f"{file} cannot be read ({error!r}); expected a line of JSON for each run, compressed "
+            "by gzip: restore it from a copy"
+        ) from error
+
+
+def write_table(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write a folder's table: equal records give equal bytes, in whatever order they come."""
+    lines = [
+        json.dumps({"path": path, "record": records[path]}, sort_keys=True, ensure_ascii=False)
+        for path in sorted(records, key=PurePosixPath)
+    ]
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomic(folder / TABLE, gzip.compress(text.encode(), mtime=0))

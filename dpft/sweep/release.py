@@ -18,7 +18,7 @@ from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync_directory, fsync_tree
 from dpft.runs.errors import RunError
 from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
 
 # Of the trial, beside its record: what the verbs that use a trained run look for and use.

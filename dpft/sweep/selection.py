@@ -22,7 +22,7 @@ from dpft.config.track import SERVICES
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import owners_folder, parse_json, write_atomic
-from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
+from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
 from dpft.runs.lock import DirectoryLock
 

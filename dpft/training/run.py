@@ -30,8 +30,8 @@ from dpft.report.card import write_card, write_lineage
 from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.finished import LEDGER
+from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
-from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction

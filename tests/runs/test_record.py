@@ -13,11 +13,11 @@ from dpft.runs import (
     RecordError,
     RunDirectory,
     code_version,
-    environment,
     read_record,
     update_record,
     write_record,
 )
+from dpft.runs.record import TABLE, read_table, write_table
 from tests.runs.example import example_record
 
 
@@ -184,6 +184,22 @@ def test_every_flag_has_its_sentence() -> None:
     assert sentences(None) == []
 
 
+def test_a_table_of_records_is_read_as_written_and_equal_ones_are_equal_bytes(
+    tmp_path: Path,
+) -> None:
+    records = {"a/b-s1": {"é": [1.5, None]}, "a/b/c": {"z": 1}}
+    assert read_table(tmp_path) == {}
+    write_table(tmp_path, records)
+    assert list(read_table(tmp_path)) == ["a/b/c", "a/b-s1"]  # as folders are sorted
+    before = (tmp_path / TABLE).read_bytes()
+    write_table(tmp_path, read_table(tmp_path))
+    assert (tmp_path / TABLE).read_bytes() == before
+    for damaged in (before[:-9], before[:20] + b"x" + before[21:]):
+        (tmp_path / TABLE).write_bytes(damaged)
+        with pytest.raises(RecordError, match="cannot be read"):
+            read_table(tmp_path)
+
+
 @pytest.fixture
 def fake_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a ``git`` with fixed answers, so that no test depends on the checkout it is in."""
@@ -216,15 +232,3 @@ def test_the_code_version_has_commit_and_changes(
     monkeypatch.setenv("CHANGES", changes)
     version = code_version()
     assert (version["commit"], version["dirty"]) == (commit, dirty)
-
-
-def test_the_environment_is_known_without_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    facts = environment()
-    assert facts["dpft"]["commit"] is None
-    assert facts["packages"]["torch"]
-    assert facts["cores"] >= 1
-    assert facts["ram_bytes"] > 0
-    json.dumps(facts, allow_nan=False)

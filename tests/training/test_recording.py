@@ -14,7 +14,7 @@ from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.training import recording
 from dpft.training import run as experiment
 from tests.small_runs import ready, settings

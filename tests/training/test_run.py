@@ -35,7 +35,7 @@ from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
 from dpft.runs.atomic import sha256_file
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.tasks.e2e import E2E
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest

@@ -17,8 +17,8 @@ from dpft.models.save import save_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import accounting, keys
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.runs.folders import run_path
 from dpft.runs.noise_key import key_from_seed
-from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample

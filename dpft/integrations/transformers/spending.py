@@ -31,8 +31,7 @@ from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
 from dpft.report.guarantee import as_markdown, mechanism_rows
-from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, sealed
 from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
@@ -213,7 +212,7 @@ class Spending(Closing):
         """
         with in_our_words():
             self._lock = DirectoryLock.acquire(self.folder)
-            runs.check_ledger(self.folder, 0)
+            held = runs.check_ledger(self.folder, 0)
             private = self.folder / "private"
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
@@ -248,8 +247,8 @@ class Spending(Closing):
             # A public seed hides nothing, and its draws are to be the same elsewhere.
             self.key = self._stored
             if seed is None:
-                self.key = runs.run_key(self._stored, self.ledger, header)
-            self._ledger = runs.Ledger(self.ledger, header)
+                self.key = runs.run_key(self._stored, held, header)
+            self._ledger = runs.Ledger(self.ledger, header, held)
             self._check_devices(start)
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
         return start
@@ -331,7 +330,7 @@ class Spending(Closing):
             if held is not None:
                 held.close()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
         self._ledger = self._metrics = self._lock = None
 
     # --- inside -----------------------------------------------------------------------------------

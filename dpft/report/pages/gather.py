@@ -128,11 +128,6 @@ class Gathered:
         return [] if self.ledger is None else self.ledger.entries
 
     @property
-    def omitted(self) -> int:
-        """How many steps the ledger counts and leaves out: it is a summary."""
-        return 0 if self.ledger is None else self.ledger.omitted
-
-    @property
     def next_step(self) -> int:
         """How many steps the weights have behind them, at most, by the ledger."""
         return 0 if self.ledger is None else self.ledger.next_step

@@ -1,6 +1,5 @@
 """The page of one run: what stands on it, and above all what does not."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from dpft.report.pages import curves
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.target import Target
 from dpft.runs.ledger import Ledger, chained_lines, read_ledger
-from dpft.runs.summary import summary
 from dpft.sweep.find import find
 from tests.report.pages.example import (
     DELTA,
@@ -219,24 +217,6 @@ def test_files_that_disagree_are_named(tmp_path):
 def test_a_ledger_that_counts_more_than_the_record_states_is_named(tmp_path):
     text = page_of(a_run(tmp_path / "run", steps=6)).text
     assert "ledger.jsonl has 6 steps, record.json 4: do not rely on the guarantee" in text
-
-
-def test_a_summary_of_a_ledger_says_what_it_leaves_out_and_draws_no_course(tmp_path):
-    run = adaptive(tmp_path, groups=["transformer.wte", "transformer.h.0.attn"])
-    file = run / "ledger.jsonl"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    file.write_bytes(summary(file))
-    text = page_of(run).text
-    assert "4 steps, of which this copy leaves 3 out" in text
-    assert f"SHA-256 of the whole ledger {digest}" in text
-    assert "do not rely on" not in text
-    for course in ("Epsilon spent", "Clipping thresholds by group", "thresholds of each step"):
-        assert course not in text
-    (run / "record.json").unlink()
-    assert (
-        "costs epsilon 3.000 by Renyi accounting, that of all 4 planned steps." in page_of(run).text
-    )
-    assert "Further releases" not in page_of(run).text
 
 
 def test_a_share_that_is_none_is_named(tmp_path):
