@@ -183,10 +183,15 @@ def places(value, path=()):
 
 
 def test_every_malformed_record_is_refused_or_shown(tmp_path, capsys):
-    """Each place of a record in turn is left out, or is of another kind."""
+    """Each place of a record in turn is left out, or is of another kind.
+
+    Settings and mechanism excepted, whose own classes write them.
+    """
     file, refused = tmp_path / "record.json", 0
     text = json.dumps(record())
     for path in list(places(record()))[1:]:
+        if path[0] in ("config", "mechanism"):
+            continue
         for value in (..., None, "word", -1, [], {}, [[1]], 1e308, True):
             changed = inner = json.loads(text)
             for name in path[:-1]:

@@ -47,23 +47,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint.
+    """A verified checkpoint."""
 
-    Attributes:
-        step: steps that these weights have behind them; the next step's number.
-        state: as saved; tuples are lists.
-        path: its folder.
-        written: index of the tensors, by name: see `dpft.parallel.parts.Written`.
-        cohort: the ranks that read it.
-        warnings: newer checkpoints that were passed over, and why.
-    """
-
-    step: int
-    state: dict[str, Any]
+    step: int  # steps that these weights have behind them; the next step's number
+    state: dict[str, Any]  # as saved; tuples are lists
     path: Path
-    written: Mapping[str, Any]
+    written: Mapping[str, Any]  # index of the tensors: `dpft.parallel.parts.Written`
     cohort: TrainingCohort
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # newer ones that were passed over, and why
 
     def described(self) -> dict[str, Tensor]:
         """Return tensors without values, of the types and whole shapes of all that were saved."""
@@ -147,15 +138,9 @@ def load_latest(
 ) -> Checkpoint | None:
     """Return the newest intact checkpoint; collective.
 
-    `Ledger.go_on` refuses one that is ahead of the ledger.
-
-    Args:
-        run: the run; None on the ranks that do not hold it.
-        cohort: the ranks; None: this process.
-
-    Returns:
-        None if there is no good one: start at step 0, where replayed steps repeat themselves
-        exactly. Damaged ones are passed over with a warning, in ``warnings`` and the log.
+    None: there is no good one; start at step 0, where replayed steps repeat themselves exactly.
+    Damaged ones are passed over with a warning, in ``warnings`` and the log. `Ledger.go_on` refuses
+    one that is ahead of the ledger. The arguments are those of `save`.
 
     Raises:
         CheckpointError: a rank does not see the folder.
@@ -197,11 +182,6 @@ def load_best(
 ) -> Checkpoint:
     """Return the checkpoint of a step, which later ones name as the best; collective.
 
-    Args:
-        run: the run; None on the ranks that do not hold it.
-        step: steps that it has behind it.
-        cohort: the ranks; None: this process.
-
     Raises:
         CheckpointError: it is gone, or damaged.
     """
@@ -232,14 +212,8 @@ def drop_ahead(run: RunDirectory, step: int) -> None:
 def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[str, Any]) -> Path:
     """Write what belongs to the checkpoint of ``step``, and return the file; call it before `save`.
 
-    A kill in between leaves a file without a checkpoint. Such files, and those of checkpoints that
-    were dropped since, are removed here.
-
-    Args:
-        run: the run, locked by this process.
-        name: whose state it is: the folder under ``private/``.
-        step: steps taken so far.
-        state: plain data that JSON can hold.
+    ``name`` is the folder under ``private/``. A kill in between leaves a file without a checkpoint.
+    Such files, and those of checkpoints that were dropped since, are removed here.
 
     Raises:
         CheckpointError: it could not be written; earlier ones are as they were.

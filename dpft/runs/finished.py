@@ -97,7 +97,7 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
 
     Args:
         folder: of the run.
-        parts: names, or beginnings such as ``model/``, of what to look at; all if empty.
+        parts: names, or beginnings such as ``model/``, of what to check; all if empty.
         thorough: whether large files are hashed too. Sizes are always compared.
     """
     marker = read_marker(folder)
@@ -133,18 +133,10 @@ def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
 
 @contextmanager
 def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
-    """Let a file of a finished run be replaced, or made, without counting as damage.
+    """Let a file of a finished run be replaced by this content, or made, without being damage.
 
     Inside, the marker does not list it: after a kill it is not checked. In other runs nothing
-    happens.
-
-    Args:
-        folder: of the run, whose lock this process holds.
-        file: inside it.
-        content: what the file will hold.
-
-    Raises:
-        OSError: the marker cannot be written.
+    happens. This process holds the lock of the run.
     """
     marker = read_marker(folder)
     if marker is None:

@@ -35,19 +35,12 @@ _OF_STEPS = re.compile(
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive positions of a ledger whose steps one set of devices computed in a row.
+    """Consecutive positions of a ledger whose steps one set of devices computed in a row."""
 
-    Attributes:
-        compute: the devices, threads, ranks and so on; None if the header does not say.
-        position: number of releases before its first line.
-        step: of its first line.
-        chain: of the line before it.
-    """
-
-    compute: Any
-    position: int = 0
-    step: int = 0
-    chain: bytes = b""
+    compute: Any  # the devices, threads, ranks and so on; None if the header does not say
+    position: int = 0  # number of releases before its first line
+    step: int = 0  # of its first line
+    chain: bytes = b""  # of the line before it
 
     @property
     def repeated(self) -> int:
@@ -72,24 +65,14 @@ class Stretch:
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """The content of a ledger file.
+    """The content of a ledger file."""
 
-    Attributes:
-        header: what every step was spent under: mechanism, data and key.
-        entries: one mapping per release, in the order of time. The first of a later stretch has its
-            ``compute``.
-        stretches: all but the first, which not many runs have.
-        chain: the last line's, which the next line's follows from.
-        size: of the file in bytes, a torn last line included.
-        intact: bytes of the file without that.
-    """
-
-    header: dict[str, Any]
-    entries: list[dict[str, Any]]
-    stretches: list[Stretch] = field(default_factory=list)
-    chain: bytes = b""
-    size: int = field(default=0, compare=False)
-    intact: int = 0
+    header: dict[str, Any]  # what every step was spent under: mechanism, data and key
+    entries: list[dict[str, Any]]  # a release each; the first of a stretch has its ``compute``
+    stretches: list[Stretch] = field(default_factory=list)  # all but the first
+    chain: bytes = b""  # the last line's, which the next line's follows from
+    size: int = field(default=0, compare=False)  # bytes of the file, with a torn last line
+    intact: int = 0  # bytes without that
 
     @property
     def steps_spent(self) -> int:
@@ -152,11 +135,7 @@ def read_ledger(path: Path) -> LedgerContents:
 
 
 def chained_lines(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the bytes of a ledger with this header and these entries.
-
-    Raises:
-        LogError: JSON cannot hold an entry.
-    """
+    """Return the bytes of a ledger with this header and these entries."""
     text = canonical_json({"header": header, "ledger": LEDGER_VERSION}) + "\n"
     lines = [_chained(b"", text.encode())]
     for entry in entries:
@@ -171,11 +150,7 @@ def _chained(before: bytes, line: bytes) -> bytes:
 
 
 def _check_epsilons(path: Path, held: LedgerContents) -> None:
-    """Compare the epsilon of each line with the accountant's for the mechanism of the header.
-
-    Raises:
-        LogError: at the first line where they differ, in whichever direction.
-    """
+    """Refuse a line whose epsilon is not the accountant's for the mechanism of the header."""
     mechanism = held.header.get("mechanism")
     stated = [(i, e["epsilon_rdp"]) for i, e in enumerate(held.entries) if "epsilon_rdp" in e]
     if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= _ACCOUNTED:
@@ -228,7 +203,7 @@ class Ledger(Closing):
     reproduce its line byte for byte.
 
     Each line begins with ``chain``, a hash over its own bytes and the ``chain`` of the line before,
-    and its epsilon is the accountant's: a line that was changed afterwards is refused on reading.
+    and its epsilon is the accountant's: a changed line is refused on reading.
 
     Where a step cannot be computed as it was, for instance on another number of ranks, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
@@ -414,16 +389,10 @@ def _as_ledger_error(prefix: str = "") -> Iterator[None]:
 
 
 def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
-    """Return how many steps a run has spent at least, judged by everything but its ledger.
+    """Return how many steps a run has spent at least by its other files, and the name of one.
 
-    Each of these files is written after the line of the step in the ledger is durable.
-
-    Args:
-        folder: of the run.
-        planned: how many steps the run is to take.
-
-    Returns:
-        The number, and the name of what shows it; 0 and nothing if nothing does.
+    Each of these files is written after the line of the step in the ledger is durable. ``planned``
+    is the number of steps that the run is to take.
     """
     found = [(0, "")]
     for name in ("private/metrics.jsonl", "private/norms.jsonl"):
@@ -449,11 +418,7 @@ def made_at_the_end(folder: Path) -> str | None:
 
 
 def check_ledger(folder: Path, planned: int) -> LedgerContents | None:
-    """Return the content of a private run's ledger; None if there is none.
-
-    Args:
-        folder: of the run.
-        planned: how many steps it is to take.
+    """Return the content of the ledger of a run of ``planned`` steps; None if there is none.
 
     Raises:
         LedgerMismatchError: it counts fewer steps than were spent: it, or lines of it, are gone.

@@ -40,14 +40,7 @@ class NormsLog(Closing):
         signal: float | None = None,
         noise: float | None = None,
     ) -> None:
-        """Write a step's norms if it is its turn.
-
-        Args:
-            step: from 0.
-            norms: of each microbatch, ``(b, K)``; none for an empty batch.
-            signal: norm of the mean of the clipped gradients; None in several processes.
-            noise: norm of the noise on it, likewise.
-        """
+        """Write a step's norms, ``(b, K)`` of each microbatch, if it is its turn; see `Norms`."""
         if self._log is None or self._every is None or step % self._every or not norms:
             return
         listed = [

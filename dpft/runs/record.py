@@ -126,50 +126,6 @@ class Model(_Section):
     flags: Flags = _optional()  # those that stay true whatever the weights are trained on next
 
 
-class _Task(_Section):
-    name: str
-
-
-class _Clip(_Section):
-    style: str
-
-
-class _Decode(_Section):
-    split: str
-
-
-class Config(_Section):
-    """The settings that readers ask for, of all in `dpft.config.schema.Run.identity`."""
-
-    task: _Task
-    clip: _Clip
-    decode: _Decode
-    model: dict[str, Any] = _optional()
-    seed: Count
-
-
-class MechanismFacts(_Section):
-    """What readers ask of `Mechanism.to_dict`."""
-
-    private: bool = _optional()
-    noise_multiplier: NonNegative = _optional()
-    total_noise_multiplier: NonNegative = _optional()
-    count_noise: NonNegative | None = None
-    sampling: str = _optional()
-    sampling_rate: NonNegative = _optional()
-    steps: Count = _optional()
-    repeated: Count = _optional()
-    max_batch: Count = _optional()
-    overflow: NonNegative = _optional()
-    dataset_size: Count = _optional()
-    groups: Count = _optional()
-    delta: NonNegative = _optional()
-    target_epsilon: NonNegative | None = None
-    thresholds: list[NonNegative] = _optional()
-    quantiles: dict[str, Any] | None = None
-    allocation: str = _optional()
-
-
 class Audit(_Section):
     """What an audit's canaries prove; ``epsilon_lower`` is None where it is infinite."""
 
@@ -222,7 +178,7 @@ class RunRecord(_Section):
     schema_version: int
     stage: str = _optional()
     dpft: Code
-    config: Config
+    config: dict[str, Any]  # `dpft.config.schema.Run.identity`
     config_hash: str
     origin: dict[str, Any] = _optional()  # settings that neither the command nor ``conf/`` gave
     environment: dict[str, Any]
@@ -230,7 +186,7 @@ class RunRecord(_Section):
     seeds: dict[str, Count | None]  # of the noise: None where the run's secret key was used
     dataset: Dataset
     model: Model = _optional()
-    mechanism: MechanismFacts | None  # None where nothing is guaranteed
+    mechanism: dict[str, Any] | None  # `Mechanism.to_dict`; None where nothing is guaranteed
     privacy: Guarantee
     training: Training
     scores: dict[str, Score] = _optional()

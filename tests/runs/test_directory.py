@@ -90,16 +90,6 @@ def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
             RunDirectory.open(run.path, CONFIG, "")
 
 
-def test_done_means_this_configuration_is_done(run: RunDirectory) -> None:
-    assert not run.is_done
-    run.mark_done()
-    assert run.is_done
-    run.done_marker.write_text('{"config_hash": "other"}')
-    assert not run.is_done
-    run.done_marker.write_text("")
-    assert not run.is_done
-
-
 def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) -> None:
     assert run.noise_key(1) == run.noise_key(1) != run.noise_key(2)
     assert len(run.noise_key(1)) == 32

@@ -58,13 +58,6 @@ def test_what_is_gone_cut_or_changed_is_named(done: RunDirectory, name: str) -> 
     assert told(done) == [f"{name} is gone"]
 
 
-def test_a_folder_that_is_gone_is_one_damage_and_so_is_a_lost_card(done: RunDirectory) -> None:
-    (done.model / "README.md").unlink()
-    assert told(done) == ["model/README.md is gone"]
-    done.model.rename(done.path / "elsewhere")
-    assert told(done) == ["model/ is gone"]
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -109,12 +109,6 @@ def test_another_header_is_refused_by_field(spent: Path) -> None:
         Ledger(spent, changed)
 
 
-def test_before_anything_is_spent_the_header_may_change(path: Path) -> None:
-    Ledger(path, HEADER).close()
-    Ledger(path, {**HEADER, "dataset": "new"}).close()
-    assert read_ledger(path).header["dataset"] == "new"
-
-
 def test_a_lost_line_is_an_error(spent: Path) -> None:
     lines = spent.read_bytes().splitlines(keepends=True)
     for lost in (1, 2):
@@ -186,12 +180,6 @@ def test_an_epsilon_that_is_not_the_accountants_is_refused(
     path.write_bytes(chained_lines(header_of(mechanism), entries))
     with pytest.raises(LedgerError, match=f"line {step + 2}: got epsilon_rdp"):
         read_ledger(path)
-
-
-def test_an_emptied_ledger_is_an_error_not_a_new_one(spent: Path) -> None:
-    spent.write_bytes(b"")
-    with pytest.raises(LedgerError, match="got no header"):
-        Ledger(spent, HEADER)
 
 
 def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from dpft.runs import (
     RecordError,
     RunDirectory,
     code_version,
+    environment,
     read_record,
     update_record,
     write_record,
@@ -39,12 +40,6 @@ def test_numbers_that_json_lacks_become_null(run: RunDirectory, record: dict[str
     write_record(run, record)
     assert "NaN" not in run.record.read_text()
     assert read_record(run.path)["privacy"]["epsilon"]["rdp"] is None
-
-
-def test_scores_of_another_split_are_added(run: RunDirectory, record: dict[str, Any]) -> None:
-    write_record(run, record)
-    valid = {"metrics": {"BLEU": 61.0}, "examples": 9, "signature": "s"}
-    assert update_record(run, scores={"valid": valid})["scores"].keys() == {"test", "valid"}
 
 
 def test_scores_of_a_part_of_a_published_split_are_flagged(
@@ -200,35 +195,12 @@ def test_a_table_of_records_is_read_as_written_and_equal_ones_are_equal_bytes(
             read_table(tmp_path)
 
 
-@pytest.fixture
-def fake_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a ``git`` with fixed answers, so that no test depends on the checkout it is in."""
-    program = tmp_path / "bin" / "git"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        "shift\n"  # --no-optional-locks
-        'case "$1" in ls-files) exit ${TRACKED};; rev-parse) echo abc123;; '
-        'status) printf "%s" "${CHANGES}";; esac\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return program
-
-
-@pytest.mark.parametrize(
-    ("tracked", "changes", "commit", "dirty"),
-    [("0", "", "abc123", False), ("0", " M x.py", "abc123", True), ("1", "", None, None)],
-)
-def test_the_code_version_has_commit_and_changes(
-    fake_git: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tracked: str,
-    changes: str,
-    commit: str | None,
-    dirty: bool | None,
+def test_the_environment_is_known_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACKED", tracked)
-    monkeypatch.setenv("CHANGES", changes)
-    version = code_version()
-    assert (version["commit"], version["dirty"]) == (commit, dirty)
+    assert code_version(tmp_path)["commit"] is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    facts = environment()
+    assert facts["dpft"]["commit"] is None
+    assert facts["packages"]["torch"]
+    json.dumps(facts, allow_nan=False)

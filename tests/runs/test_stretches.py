@@ -70,14 +70,6 @@ def test_a_stretch_replays_its_own_steps_and_no_others(moved: Path) -> None:
     assert moved.read_bytes() == before
 
 
-def test_behind_an_earlier_checkpoint_a_stretch_begins_on_the_same_devices(moved: Path) -> None:
-    with Ledger(moved, header(2)) as ledger:
-        assert ledger.go_on(0).repeated == 5
-        ledger.spend(0, update="third-0")
-    contents = read_ledger(moved)
-    assert (contents.steps_spent, contents.next_step) == (6, 1)
-
-
 def test_a_first_line_that_is_torn_at_any_byte_has_begun_nothing(spent: Path) -> None:
     before = spent.read_bytes()
     with Ledger(spent, header(2)) as ledger:
