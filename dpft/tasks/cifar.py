@@ -14,6 +14,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from dpft.config.errors import DataError
+from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, labelled, names
 from dpft.tasks.limits import Gunzipped, table_rows
@@ -24,8 +25,6 @@ from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm
 SIDE = 32
 # 60,000 images with labels and file names are about 187 MB.
 _MOST = 1 << 28
-OTHER_FILES = "images from other files than the published ones (checksums differ)"
-LOSSY = "lossy JPEG copies of the published images"
 _JPEG = b"\xff\xd8\xff"
 
 
@@ -222,17 +221,17 @@ class CIFAR(Images):
         _ = self._copies  # while the files are there: training may take days
         return rows
 
-    def labels(self) -> list[str]:
-        return [*super().labels(), *self._copies]
+    def flags(self) -> list[Stored]:
+        return [*super().flags(), *map(flag, self._copies)]
 
     def details(self, split: str) -> Sequence[str]:
-        return [*super().details(split), *self._copies]
+        return [*super().details(split), *sentences(map(flag, self._copies))]
 
     @cached_property
-    def _copies(self) -> tuple[str, ...]:
+    def _copies(self) -> tuple[Flag, ...]:
         return tuple(dict.fromkeys(self._look_at_files()))
 
-    def _look_at_files(self) -> Iterator[str]:
+    def _look_at_files(self) -> Iterator[Flag]:
         kind, folder = self.location
         if kind != "files" or folder is None:
             return
@@ -241,9 +240,9 @@ class CIFAR(Images):
             form, files = next(((form, files) for form, files in found if files), (None, []))
             if isinstance(form, ParquetForm):
                 if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
-                    yield LOSSY
+                    yield Flag.LOSSY_COPIES
             elif files and not self.layout.are_published(files[0], split):
-                yield OTHER_FILES
+                yield Flag.OTHER_FILES
 
 
 def _holds_jpeg(row: Mapping[str, Any]) -> bool:

@@ -14,8 +14,7 @@ import dpft
 from dpft.config.schema import Run
 from dpft.runs.array_store import Arrays, ArrayStore, ArrayWriter
 from dpft.runs.errors import disk_report
-from dpft.runs.hidden import PRIVATE
-from dpft.runs.paths import run_path
+from dpft.runs.folders import PRIVATE, run_path
 
 _PACKAGES = ("tokenizers", "transformers", "pyarrow")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
@@ -260,9 +261,9 @@ class TextClassification(OwnData):
         present = [name for i, name in enumerate(self.class_names) if counts[i]]
         return present[0] if len(present) == 1 else None
 
-    def labels(self) -> list[str]:
-        taken = ["class names taken from the training data, outside the guarantee"]
-        return super().labels() + (taken if self.classes == FROM_DATA else [])
+    def flags(self) -> list[Stored]:
+        taken = [flag(Flag.CLASSES_FROM_DATA)] if self.classes == FROM_DATA else []
+        return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels

@@ -3,6 +3,7 @@
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import sentences
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, linearise, read_csv, slots
 from dpft.tasks.objectives.base import Prediction
@@ -86,7 +87,7 @@ def test_limits_are_labelled():
     task = E2E(source="sample", limit_train=7, limit_eval=2)
     assert len(task.records("train")) == 7
     assert len(task.instances("test")) == 2
-    assert task.labels() == [
+    assert sentences(task.flags()) == [
         "generated sample data",
         "first 7 training records only",
         "first 2 evaluation instances only",

@@ -18,12 +18,13 @@ from torch import nn
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, ModelError
+from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.models.image_input import ImageInput
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
-from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, LOSSY, OTHER_FILES, TEN
+from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN
 from dpft.tasks.food101 import Food101
 from dpft.tasks.food101 import read_list as read_food
 from dpft.tasks.gtsrb import GTSRB
@@ -146,14 +147,16 @@ def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch,
         md5[TEN.archive] = "of another" if changed else whole
     task = CIFAR10(data_dir=str(tmp_path if packed else tmp_path / "a"))
     task.records("train")
-    expected = [OTHER_FILES] if changed else []
-    assert [task.labels(), list(task.details("train"))] == [expected, expected]
+    expected = [sentence(flag(Flag.OTHER_FILES))] if changed else []
+    assert [sentences(task.flags()), list(task.details("train"))] == [expected, expected]
     for file in (tmp_path / TEN.archive, *files):  # training takes longer than files may lie there
         file.unlink(missing_ok=True)
-    assert task.labels() == expected
+    assert sentences(task.flags()) == expected
 
 
-@pytest.mark.parametrize(("form", "expected"), [("PNG", []), ("JPEG", [LOSSY])])
+@pytest.mark.parametrize(
+    ("form", "expected"), [("PNG", []), ("JPEG", [sentence(flag(Flag.LOSSY_COPIES))])]
+)
 def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
     encoded = io.BytesIO()
     Image.fromarray(noise(1)[0]).save(encoded, form)
@@ -162,7 +165,7 @@ def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
         pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
     task = CIFAR10(data_dir=str(tmp_path))
     assert len(task.records("test")) == 1
-    assert task.labels() == expected
+    assert sentences(task.flags()) == expected
 
 
 class Call:
@@ -485,7 +488,7 @@ def test_the_sample_is_complete_and_repeatable(name):
         assert train[0].pixels().shape == (32, 32, 3)
     digests = {tuple(record.parts()) for record in (*train, *test)}
     assert len(digests) == len(train) + len(test)
-    assert task.labels() == ["generated sample data"]
+    assert sentences(task.flags()) == ["generated sample data"]
 
 
 def test_the_sample_can_be_learned():

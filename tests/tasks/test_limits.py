@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import stored_config
 from dpft.tasks import limits, sources, unpickle
 from dpft.tasks.cifar import CIFAR10, TEN
 from dpft.tasks.dart import read_xml
@@ -165,5 +165,5 @@ def test_entities_of_entities_are_refused(tmp_path):
 )
 def test_settings_that_repeat_themselves_are_refused(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="more than 100,000 values"):
+    with pytest.raises(ConfigError, match="at most 100,000 values"):
         stored_config(tmp_path)

@@ -16,6 +16,7 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -331,7 +332,7 @@ def test_a_model_of_synthetic_records_is_asked_of_the_same_users(tmp_path):
     second = LanguageModeling(synthetic=made, **settings, **shares)
     for split in ("dev", "test"):
         assert second.rows(split) == first.rows(split)
-        assert f"{split} split: about 0.2 of the users" in " ".join(second.labels())
+        assert f"{split} split: about 0.2 of the users" in " ".join(sentences(second.flags()))
     assert (second.owners(), second.unit_noun) == (None, "record")
     assert [record.target for record in second.records("train")] == ["made up"] * 3
     assert not [line for line in second.details("train") if "users" in line]
@@ -347,7 +348,7 @@ def test_users_are_held_out_whole(tmp_path):
     assert sum(map(len, sides)) == 50
     task = LanguageModeling(train_file=str(tmp_path / "all.jsonl"), **settings)
     assert set(task.owners()) == sides[0]
-    assert task.labels() == [
+    assert sentences(task.flags()) == [
         "dev split: about 0.2 of the users in the training data, held out",
         "test split: about 0.2 of the users in the training data, held out",
     ]
@@ -477,7 +478,7 @@ def test_classes_are_given_or_asked_for(tmp_path):
     task = TextClassification(train_file=file, classes=("0", "yes"))
     assert task.records("train") == [LabelledText(("a",), 1), LabelledText(("b",), 0)]
     assert task.needs == Needs("classifier", ("0", "yes"))
-    assert "class names" not in " ".join(task.labels())
+    assert "class names" not in " ".join(sentences(task.flags()))
     with pytest.raises(ConfigError, match=r"task\.classes is not set.*from_data"):
         _ = TextClassification(train_file=file).needs
     with pytest.raises(ConfigError, match=r"task\.classes is not set"):
@@ -486,7 +487,9 @@ def test_classes_are_given_or_asked_for(tmp_path):
         _ = TextClassification(test_file=file, synthetic=file, classes="from_data").needs
     collected = TextClassification(train_file=file, classes="from_data")
     assert collected.class_names == ("0", "yes")
-    assert collected.labels() == ["class names taken from the training data, outside the guarantee"]
+    assert sentences(collected.flags()) == [
+        "class names taken from the training data, outside the guarantee"
+    ]
     with pytest.raises(DataError, match=r"line 2: label '0' is no class; .* yes, no.*add it to"):
         TextClassification(train_file=file, classes=("yes", "no")).records("train")
 
@@ -547,7 +550,7 @@ def test_synthetic_records_are_written_with_the_columns_of_the_settings(tmp_path
     task.write_records(task.rows("train"), ["uno"], tmp_path / "new.jsonl")
     again = TextToText(train_file=file, synthetic=str(tmp_path / "new.jsonl"), **columns)
     assert again.records("train") == [TextRecord(("one",), "uno")]
-    assert again.labels() == ["synthetic training records"]
+    assert sentences(again.flags()) == ["synthetic training records"]
     texts = LanguageModeling(train_file=file, text_column="q")
     texts.write_records(None, ["zwei"], tmp_path / "texts.jsonl")
     again = LanguageModeling(synthetic=str(tmp_path / "texts.jsonl"), text_column="q")
@@ -747,9 +750,8 @@ def test_a_run_over_ones_own_file(tmp_path):
     metrics = outcome.record["scores"]["test"]["metrics"]
     assert set(metrics) == {"BLEU", "ROUGE_L", "perplexity"}
     assert 1 < metrics["perplexity"] < math.inf
-    assert (
-        "test split: about 0.2 of the records in the training data, held out"
-        in (outcome.record["labels"])
+    assert "test split: about 0.2 of the records in the training data, held out" in sentences(
+        outcome.record["flags"]
     )
     assert outcome.record["privacy"]["statement"].endswith(
         "one record is one row of the training data: a source text with its target text"

@@ -24,7 +24,7 @@ from dpft.report.card import model_card
 from dpft.report.charts import released
 from dpft.report.gather import Found, Target, gather
 from dpft.report.page import page
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.evaluation import Evaluations
 from dpft.training.held_out import HeldOut, held_out_records

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Self, TypeVar
 
 from dpft.config.errors import DpftError
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing
 
 # The default locale of a JVM decides how it lowercases and prints numbers, and the locale of the
 # process which characters a file name may have: both are fixed, so that a score does not depend on
