@@ -123,7 +123,7 @@ class Request:
 def print_missing(missing: Sequence[Missing]) -> None:
     """Print the commands of the missing runs."""
     for one in missing:
-        echo(one.command)
+        echo(f"dpft train {one.line}")
     said = f"{len(missing)} runs are missing; --run makes them"
     echo(said if missing else "nothing is missing", err=True)
 

@@ -82,7 +82,7 @@ def main(
             warn(f"record: {remark}", err=True)
     have, possible = filled.numbers
     echo(f"{have} of {possible} cells have a number ({index.looked})", err=True)
-    typed = shlex.join(["dpft", "table", table.name, f"scale={filled.scale}"])
+    typed = shlex.join(["dpft", "table", table.name, f"scale={request.scale}"])
     print_lacking(len(missing(plan, index)), typed)
     if failed is not None:
         raise failed

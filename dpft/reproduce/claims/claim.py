@@ -33,15 +33,11 @@ ROOT = Path(__file__).resolve().parent / "data"
 class Expected(FileSchema):
     """The expected relation of the first of two numbers to the second.
 
-    Attributes:
-        kind: ``above`` (better by more than the margin), ``not_below`` (not worse by more),
-            ``on_par`` (no further apart), ``best`` (the best of the first rows against the best of
-            all others, as ``above``), ``apart`` (better by an amount in the range), ``ratio``
-            (first / second in the range), ``value`` (the first is this number; there is no second).
-        low: of the range; None: no bound. The number of ``value``.
-        high: of the range.
-        equivalence: of ``not_below`` and ``on_par``, how far apart two means over seeds of ours may
-            be and still count as good as each other, in per cent of the second.
+    ``above``: better by more than the margin; ``not_below``: not worse by more; ``on_par``: no
+    further apart; ``best``: the best of the first rows is above the best of all others; ``apart``:
+    better by ``low`` to ``high``; ``ratio``: first / second is in that range; ``value``: the first
+    is this number. Two means over seeds of ours are as good as each other within ``equivalence``
+    per cent of the second.
     """
 
     kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
@@ -123,12 +119,8 @@ class BenchCheck(FileSchema):
 class ComputedCheck(FileSchema):
     """A number that follows without a run and must lie in a range.
 
-    Attributes:
-        function: of `dpft.reproduce.claims.computed`.
-        what: what the number is, with the function's arguments and results in braces.
-        of: arguments, one mapping for each call; of a list each value is taken, with each value of
-            the other lists.
-        shows: the number in words, with the same in braces.
+    ``of`` has a mapping of arguments for each call; of a list each value is taken, with each value
+    of the other lists. ``what`` and ``shows`` have arguments and results in braces.
     """
 
     function: Annotated[str, Field(alias="computed")]
@@ -158,15 +150,9 @@ Check = Annotated[
 
 @dataclass(frozen=True)
 class Claim(FileSchema):
-    """A headline claim.
+    """A headline claim: all of its checks together.
 
-    Attributes:
-        paper: ``li2022``.
-        number: ``c05``.
-        says: the claim, in our own words.
-        source: where the paper makes it.
-        checks: all of them together are the claim.
-        reading: how words without a number ("comparable", "about") are taken.
+    ``reading`` says how words without a number ("comparable", "about") are taken.
     """
 
     paper: str

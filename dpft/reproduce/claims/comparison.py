@@ -15,22 +15,10 @@ nothing: only that of our seeds counts, and 0.5% where it is less. Two shares of
 differ by two standard errors of their difference or not at all. A range that a paper states of its
 own printed numbers is arithmetic: only the rounding of the last digits counts.
 
-With ``low`` to ``high`` the interval (or the point), positive where the first number is better, and
-``m`` the margin (by seeds 0, or ``E``, the equivalence):
-
-=========== ========================= ================================ =======================
-expected    holds                     fails                            else
-=========== ========================= ================================ =======================
-above, best ``low > m``               ``high < -m``                    close, or not apart
-not_below   ``low >= -m``             ``high < -m``                    not apart
-on_par      inside ``-m`` to ``m``    outside                          not apart
-a range     inside                    outside; by margin: by ``> m``   close, or not apart
-=========== ========================= ================================ =======================
-
-Where the error of the scored records is the margin, or our seeds lie far apart (mark ``W``), a wide
-margin shows nothing to be as good. Where neither number is better than always giving the most
-frequent answer (mark ``C``), nothing was learned and nothing is decided; where one is not, the
-comparison counts, but confirms and contradicts nothing.
+`contrast` and `in_range` say which interval or point holds. Where the error of the scored records
+is the margin, or our seeds lie far apart (mark ``W``), a wide margin shows nothing to be as good.
+Where neither number is better than always giving the most frequent answer (mark ``C``), nothing was
+learned and nothing is decided; where one is not, the comparison confirms and contradicts nothing.
 """
 
 from __future__ import annotations
@@ -65,11 +53,6 @@ class Side(StrEnum):
     COMPUTED = "computed"
     MEASURED = "measured"
 
-    @property
-    def scale(self) -> str:
-        """The scale of the runs whose numbers they are."""
-        return "laptop" if self is Side.LAPTOP else "paper"
-
 
 class Outcome(StrEnum):
     """The outcome of a comparison, or of all comparisons of a claim together."""
@@ -90,19 +73,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Score:
-    """A number that may be compared, or why there is none.
+    """The number of a row, or ``why`` there is none.
 
-    Attributes:
-        name: of its row.
-        value: None where there is none.
-        spread: its standard deviation over seeds, where one is known.
-        sampling: the standard error that the number of scored records leaves to it.
-        why: it cannot be had.
-        runs: behind it.
-        marks: letters of `dpft.reproduce.tables.marks`.
-        copied: whether the paper took it from elsewhere.
-        by_seed: the numbers of ours that it is the mean of.
-        answers: by seed, which records were answered rightly, where that is known.
+    ``spread`` is its deviation over seeds, ``sampling`` the standard error that the number of
+    scored records leaves to it. The paper took a ``copied`` one from elsewhere.
     """
 
     name: str
@@ -127,11 +101,8 @@ class Comparison:
     """Two numbers side by side, in words and as ``numbers`` by name; none where they are missing.
 
     Attributes:
-        expected: of the claim, with the margin.
         why: it cannot be tested here.
         where: table, or model, shape and machine of a measurement; ``brief`` is the latter shorter.
-        runs: run directories or files behind them.
-        marks: letters of `dpft.reproduce.tables.marks`, of either number.
         check: the number of the claim's check.
         seeds: in common, where the interval over them decides; 0: none.
         idle: whether one of the two learned nothing, and the other something.
@@ -198,15 +169,7 @@ def in_range(low: float, high: float, ends: Ends, allowed: float = 0.0) -> Outco
 def contrast(
     blank: Comparison, expected: Expected, column: Column, first: Score, second: Score
 ) -> Comparison:
-    """Compare two numbers.
-
-    Args:
-        blank: says whose they are and what is compared.
-        expected: of the first to the second.
-        column: says which is better, and how many digits are shown.
-        first: with a value.
-        second: the same.
-    """
+    """Compare two numbers; ``blank`` says whose they are and what is compared."""
     assert first.value is not None
     assert second.value is not None
     sign, digits = 1 if column.higher_is_better else -1, column.decimals
@@ -298,8 +261,8 @@ def interval(differences: Sequence[float], least: float = 0.0) -> tuple[float, f
 def _error_of_records(column: Column, first: Score, second: Score, seeds: Sequence[int]) -> float:
     """Return the standard error that the scored records leave to a difference over common seeds.
 
-    Where it is known which records each run answered rightly, that of the paired answers; else that
-    of two shares of other records, which is rather too large.
+    That of the paired answers where all are known; else that of two shares of other records, which
+    is rather too large.
     """
     known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
     same = {(one.references, len(one.right)) for one in known}

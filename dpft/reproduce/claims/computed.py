@@ -77,10 +77,9 @@ def bell_numbers(layers: int) -> Numbers:
 def clippings_not_nested(norm: float) -> Numbers:
     """Theorem 2 of Bu et al. 2023: gradients ``[3, 4]`` and ``[norm, 0]`` over two layers, R = 4.
 
-    Clipping all layers together scales the first to norm 4, so that layer-wise clipping would need
-    its first threshold at what is left of it: it only ever shortens a part to its threshold. With
-    that threshold the second gradient comes out otherwise, by ``value``. The paper's second
-    gradient has norm 6; the proof wants one that stays unclipped.
+    Clipping all layers together scales the first to norm 4. Layer-wise clipping needs the rest of
+    its first part as first threshold, with which the second gradient differs by ``value``. The
+    paper's second gradient has norm 6; the proof needs one that stays unclipped.
     """
     needed, together = 3.0 * 4.0 / math.hypot(3.0, 4.0), min(norm, 4.0)
     alone = min(norm, needed)
@@ -96,51 +95,38 @@ def bound_rises_with_groups(xi: float) -> Numbers:
     }
 
 
-def formula_of_peaks(groups: str) -> Numbers:
-    """Equation 8 of Bu et al. 2023 as printed, to a count with the groups' ends, for ViT-large."""
-    layers, groupings = _vit_large()
-    counted = max(peaks(layers, groupings[groups]))
-    printed = max(peaks_as_printed(layers, groupings[groups]))
-    return {"value": printed / counted, "counted": counted}
+def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers:
+    """Peaks of ViT-large's memory (Bu et al. 2023, Equation 8 and section 6.1), by ``quantity``.
+
+    ``formula``: the printed Equation 8 to a count with the groups' ends; ``first``: the peak of the
+    group processed first to the highest; ``highest``: that to the peak without privacy; ``fall``:
+    of the highest peaks from one group to one a layer, the largest ratio of one to the last.
+    """
+    layers = vit(1024, 24)
+    groupings: dict[str, Groups] = {"one group": ((0, len(layers)),)}
+    groupings |= {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
+    groupings["one group a layer"] = each(layers)
+    heights = peaks(layers, groupings[groups])
+    if quantity == "formula":
+        printed = max(peaks_as_printed(layers, groupings[groups]))
+        return {"value": printed / max(heights), "counted": max(heights)}
+    if quantity == "first":
+        return {"value": heights[-1] / max(heights)}
+    highest = {name: peak(layers, ends) / peak(layers, None) for name, ends in groupings.items()}
+    if quantity == "highest":
+        return {"value": highest[groups]}
+    falls = itertools.pairwise(highest.values())
+    listed = ", ".join(f"{height:.3f}" for height in highest.values())
+    return {"value": max(more / fewer for fewer, more in falls), "peaks": listed}
 
 
 def peaks_as_printed(layers: Sequence[Layer], groups: Groups) -> list[int]:
-    """Equation 8: inputs of layers below a group's last, output gradients between its ends."""
+    """Return Equation 8: inputs below a group's last layer, output gradients between its ends."""
     return [
         sum(one.T * one.d for one in layers[: last - 1])
         + sum(one.T * one.p for one in layers[first + 1 : last - 1])
         for first, last in groups
     ]
-
-
-def first_peak(groups: str) -> Numbers:
-    """The peak of the group processed first to the highest (Bu et al. 2023, section 6.1)."""
-    layers, groupings = _vit_large()
-    heights = peaks(layers, groupings[groups])
-    return {"value": heights[-1] / max(heights)}
-
-
-def highest_peak(groups: str) -> Numbers:
-    """The highest peak to that without privacy (Bu et al. 2023, section 6.1)."""
-    layers, groupings = _vit_large()
-    return {"value": peak(layers, groupings[groups]) / peak(layers, None)}
-
-
-def peaks_fall() -> Numbers:
-    """Of the highest peaks from one group to one a layer, the largest ratio of one to the last."""
-    heights = [highest_peak(groups)["value"] for groups in _vit_large()[1]]
-    return {
-        "value": max(more / fewer for fewer, more in itertools.pairwise(heights)),
-        "peaks": ", ".join(f"{height:.3f}" for height in heights),
-    }
-
-
-@functools.cache
-def _vit_large() -> tuple[Sequence[Layer], Mapping[str, Groups]]:
-    layers = vit(1024, 24)
-    several = {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
-    one = {"one group": ((0, len(layers)),)}
-    return layers, {**one, **several, "one group a layer": each(layers)}
 
 
 def square_root_rule(k: int) -> Numbers:
@@ -257,7 +243,7 @@ FUNCTIONS: Mapping[str, Callable[..., Numbers]] = {
     function.__name__: function
     for function in (
         *(embedding_memory, bell_numbers, clippings_not_nested, bound_rises_with_groups),
-        *(formula_of_peaks, first_peak, highest_peak, peaks_fall),
-        *(square_root_rule, groups_and_guarantee, cost_of_quantiles, backward_passes, scaled_loss),
+        *(vit_large_peaks, square_root_rule, groups_and_guarantee, cost_of_quantiles),
+        *(backward_passes, scaled_loss),
     )
 }

@@ -15,7 +15,6 @@ from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.claim import (
     BenchCheck,
     CellsCheck,
-    Check,
     Claim,
     ComputedCheck,
     Expected,
@@ -40,7 +39,7 @@ from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, cell_of
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS
-from dpft.reproduce.tables.plan import Known, TablePlan, key_of, make_plan, words_at
+from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.text_table import shown_path
 from dpft.reproduce.tables.verdicts import CellVerdict, at_least
@@ -66,20 +65,22 @@ class Evidence:
 
     index: Index
     benches: Sequence[BenchFile]
+    _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
     _known: Known = field(default_factory=dict)
 
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
-        paper, _, number = name.partition("/")
-        return lists.load(name) if figure else load(paper, number)
+        if (name, figure) not in self._tables:
+            table = lists.load(name) if figure else load(*name.split("/", 1))
+            self._tables[name, figure] = table
+        return self._tables[name, figure]
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
-        """Return a cell with its records at a scale, which the table must have."""
+        """Return a cell with its records at a scale, or the printed number alone."""
         alone = replace(table, rows=(row,), columns=(column,))
-        if self._may_be_recorded(table, row, column, scale):
+        plan = TablePlan(alone, scale, (0,), True, (column,), (row,), {}, (), ())
+        if scale in SCALES and self._may_be_recorded(table, row, column, scale):
             plan = make_plan(alone, scale, known=self._known)
-        else:
-            plan = TablePlan(alone, scale, (0,), True, (column,), (row,), {}, (), ())
         return cell_of(plan, 0, 0, self.index)
 
     def commands(self, table: PaperTable, scale: str) -> list[str]:
@@ -114,12 +115,11 @@ class Evidence:
         }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """A claim with all that is known of it.
+    """A claim with its comparisons of the paper's own numbers and of ours.
 
     Attributes:
-        printed: comparisons of the paper's own numbers.
         ours: from each check those at the paper's setting; where that has no number those at the
             paper's scale with stand-ins, else a laptop's.
         aside: ours at a lesser setting than those.
@@ -128,16 +128,11 @@ class Result:
     """
 
     claim: Claim
-    printed: tuple[Comparison, ...]
-    ours: tuple[Comparison, ...]
-    aside: tuple[Comparison, ...]
-    reasons: tuple[str, ...]
-    commands: tuple[str, ...]
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """All comparisons."""
-        return (*self.printed, *self.ours, *self.aside)
+    printed: list[Comparison] = field(default_factory=list)
+    ours: list[Comparison] = field(default_factory=list)
+    aside: list[Comparison] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
 
     @property
     def by_print(self) -> Judgement | None:
@@ -162,49 +157,38 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     Raises:
         PaperError: a check names what is not there; names the check.
     """
-    printed: list[Comparison] = []
-    ours: list[Comparison] = []
-    aside: list[Comparison] = []
-    reasons: list[str] = []
-    commands: list[str] = []
+    result = Result(claim)
     for number, check in enumerate(claim.checks, 1):
+        compared: list[Comparison] = []
+        missing: list[str] = []
         try:
-            compared, missing = _compared(check, evidence)
+            match check:
+                case CellsCheck():
+                    compared, missing = compare_cells(check, evidence)
+                case BenchCheck():
+                    compared, missing = compare_benches(check, evidence.benches)
+                case ComputedCheck():
+                    compared = list(compute(check))
+                case Untestable():
+                    result.reasons.append(check.why)
         except (ConfigError, PaperError) as error:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
-        by_side = {
-            side: [replace(x, check=number) for x in compared if x.side is side] for side in Side
-        }
+        compared = [replace(one, check=number) for one in compared]
+        by_side = {side: [one for one in compared if one.side is side] for side in Side}
         # Of ours the first scale that has numbers counts.
         scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
         known = [any(one.known for one in scale) for scale in scales]
         lacking = [any(one.outcome is Outcome.NOT_YET for one in scale) for scale in scales]
         best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
-        mine = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
-        printed += by_side[Side.PRINTED]
-        ours += mine
-        aside += [one for scale in scales[best + 1 :] for one in scale if one.known]
-        reasons += [check.why] if isinstance(check, Untestable) else []
-        reasons += [one.why for one in mine if one.outcome is Outcome.CANNOT]
-        commands += missing
-    return Result(
-        *(claim, tuple(printed), tuple(ours), tuple(aside)),
-        reasons=tuple(dict.fromkeys(reasons)),
-        commands=tuple(dict.fromkeys(commands)),
-    )
-
-
-def _compared(check: Check, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
-    """Return a check's comparisons, and the commands that would give the missing numbers."""
-    match check:
-        case CellsCheck():
-            return compare_cells(check, evidence)
-        case BenchCheck():
-            return compare_benches(check, evidence.benches)
-        case ComputedCheck():
-            return list(compute(check)), []
-        case Untestable():
-            return [], []
+        ours = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
+        result.printed += by_side[Side.PRINTED]
+        result.ours += ours
+        result.aside += [one for scale in scales[best + 1 :] for one in scale if one.known]
+        result.reasons += [one.why for one in ours if one.outcome is Outcome.CANNOT]
+        result.commands += missing
+    result.reasons = list(dict.fromkeys(result.reasons))
+    result.commands = list(dict.fromkeys(result.commands))
+    return result
 
 
 def compute(check: ComputedCheck) -> Iterator[Comparison]:
@@ -286,10 +270,10 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     """
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
-    for key in check.columns:
-        _check_known(table, "column", key, [column.key for column in table.columns])
     if check.columns:
         columns = tuple(column for column in table.columns if column.key in check.columns)
+        if len(columns) < len(check.columns):
+            raise PaperError(f"{table.name} lacks one of the columns {', '.join(check.columns)}")
         table = replace(table, columns=columns)
     if check.variants:
         table = _varied(table, check)
@@ -299,7 +283,7 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     sides += [Side(one) for one in table.scales if one in check.scales] if check.ours else []
     compared: list[Comparison] = []
     for side in sides:
-        part = table.at(side.scale)
+        part = table.at(side)
         for group in _groups(check, [row for row in part.rows if row.matches(check.where)]):
             for column in part.columns:
                 compared += _compare(check, table, group, column, side, evidence)
@@ -375,9 +359,7 @@ def _compare(
         found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
         return [[score for score in part if score is not None] for part in found]
 
-    cells = [
-        [(row, evidence.cell(table, row, column, side.scale)) for row in rows] for rows in group
-    ]
+    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
     firsts, seconds = scores(side)
     if not firsts or not (seconds or stated is not None):
         return []
@@ -484,15 +466,10 @@ def _what(check: CellsCheck, column: Column, first: Sequence[Row], second: Seque
 def _check_labels(table: PaperTable, pattern: Pattern) -> None:
     """Refuse a label or a value of one that no row has: it would silently compare nothing."""
     for name, values in pattern.items():
-        _check_known(table, "label", name, table.label_names)
-        for value in values:
-            _check_known(table, name, value, [row.labels[name] for row in table.rows])
-
-
-def _check_known(table: PaperTable, noun: str, got: Label, known: Sequence[Label]) -> None:
-    if got not in known:
-        names = list(dict.fromkeys(map(show_label, known)))
-        raise PaperError(
-            f"{table.name} has no {noun} {got!r}{suggestion(show_label(got), names)}; expected "
-            f"{', '.join(names)}"
-        )
+        known = list(dict.fromkeys(show_label(row.labels.get(name)) for row in table.rows))
+        for value in map(show_label, values):
+            if name in table.label_names and value not in known:
+                near = suggestion(value, known)
+                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")
+        if name not in table.label_names:
+            raise PaperError(f"{table.name} has no label {name!r}; expected {table.label_names}")

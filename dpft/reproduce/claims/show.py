@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -76,8 +77,8 @@ def show_list(results: Sequence[Result], console: Console) -> None:
             for heading, cell in zip(headings[2:], others, strict=True):
                 console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
             console.print()
-    present = {result.by_us.verdict for result in results}
-    present |= {printed.verdict for one in results if (printed := one.by_print) is not None}
+    judgements = [one for result in results for one in (result.by_us, result.by_print) if one]
+    present = {one.verdict for one in judgements}
     meanings = [f"{verdict}: {_MEANINGS[verdict]}" for verdict in _MEANINGS if verdict in present]
     print_notes([("Verdicts", "; ".join(meanings)), ("Counts", _COUNTS)], console)
     claims: dict[str, list[str]] = {}
@@ -120,7 +121,7 @@ def show_one(result: Result, console: Console) -> None:
             Text(f"{one.text} [{one.marks}]" if one.marks else one.text),
             _styled(one.outcome, one.outcome),
         )
-        for one in result.comparisons
+        for one in (*result.printed, *result.ours, *result.aside)
         if one.known
     ]
     if rows:
@@ -142,28 +143,15 @@ def as_json(results: Sequence[Result]) -> str:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    claim, printed = result.claim, result.by_print
+    claim, printed, ours = result.claim, result.by_print, result.by_us
     return {
         **{"claim": claim.name, "says": claim.says, "source": claim.source},
         "reading": claim.reading,
         "printed": None if printed is None else {"verdict": printed.verdict, **printed.count},
-        "ours": {
-            **{"verdict": result.by_us.verdict, **result.by_us.count},
-            **{"seeds": result.by_us.seeds, "scale": list(result.sides)},
-        },
-        "comparisons": [
-            {
-                **{"side": one.side, "what": one.what, "expected": one.expected},
-                **{"found": one.text or None, "outcome": one.outcome},
-                # Ten digits: what binary fractions add to them was not measured.
-                "numbers": {name: float(f"{value:.10g}") for name, value in one.numbers.items()},
-                **{"where": one.where or None, "why": one.why or None},
-                **{"runs": list(one.runs), "marks": one.marks},
-            }
-            for one in result.comparisons
-        ],
-        "cannot": list(result.reasons),
-        "commands": list(result.commands),
+        "ours": {"verdict": ours.verdict, **ours.count, "scale": list(result.sides)},
+        "comparisons": [asdict(one) for one in (*result.printed, *result.ours, *result.aside)],
+        "cannot": result.reasons,
+        "commands": result.commands,
     }
 
 

@@ -75,10 +75,7 @@ def names() -> list[str]:
 def read(path: Path, *, is_list: bool = False) -> PaperTable:
     """Return the table in a file; its folder is the paper, its name the number.
 
-    Args:
-        path: of the file.
-        is_list: whether it is a figure's list of runs, whose rows may leave ``printed`` out. What
-            a row does not print is NaN, and still has a run.
+    In a figure's list of runs rows may leave ``printed`` out: these numbers are NaN.
 
     Raises:
         PaperError: the file is missing or does not follow the schema.

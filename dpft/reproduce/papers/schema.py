@@ -1,7 +1,7 @@
 """The content of a table's file, as frozen dataclasses that pydantic checks.
 
-Where a key of the file is no name in Python (``is``, ``from``), or says less than its field, the
-key is the alias of the field.
+``docs/how-to/tables.md`` explains each key. Where a key is no name in Python (``is``, ``from``), or
+says less than its field, it is the alias of the field.
 """
 
 from __future__ import annotations
@@ -79,20 +79,9 @@ def _names(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Column(FileSchema):
-    """One printed metric.
+    """One printed metric: ``factor`` times the first of ``metrics`` that a record has.
 
-    Attributes:
-        key: its name in the rows of the file.
-        label: its heading.
-        decimals: printed digits after the point.
-        metrics: its name in a record's ``scores.<split>.metrics``, or several, of which the first
-            that a record has counts; none where dpft does not measure it.
-        higher_is_better: False for errors and perplexities.
-        split: which scores of a record.
-        factor: printed = factor * record's value; 100 where records hold shares.
-        run: overrides that only this column's runs need.
-        unit: for the heading.
-        at_laptop: whether the laptop's scale has it.
+    Without ``metrics`` dpft does not measure it. Only its own runs need the overrides ``run``.
     """
 
     key: str
@@ -111,20 +100,16 @@ class Column(FileSchema):
 
 @dataclass(frozen=True)
 class Row(FileSchema):
-    """One printed row.
+    """One printed row; ``labels`` distinguish it, numbers are by column.
 
     Attributes:
-        labels: distinguish it from the other rows, as ``{"model": "GPT-2", "epsilon": 3}``.
-        printed: by column; None is a printed dash.
-        run: overrides at the paper's scale; None where dpft does not run it.
-        std: printed standard deviations, by column.
-        ci95: printed 95% intervals, by column.
-        unexplained: what is printed after a plus-minus sign that the paper does not explain, by
-            column; it is shown and enters no computation.
+        printed: None is a printed dash.
+        run: overrides at the paper's scale; None where dpft does not run it, because of ``why``.
+        unexplained: printed after a plus-minus sign that the paper does not explain; it is shown
+            and enters no computation.
         epsilons: printed epsilons by accountant, each by column; the column is None where one
             number is of the whole row.
         taken_from: the source of its numbers, where the paper took them from elsewhere.
-        why: why dpft cannot run it.
         marks: remarks on the row.
     """
 
@@ -158,13 +143,10 @@ class Row(FileSchema):
 
 @dataclass(frozen=True)
 class Laptop(FileSchema):
-    """The same table on small models and subsets.
+    """The same table on small models and subsets, which ``says`` names.
 
-    Attributes:
-        setting: in place of the table's.
-        says: which models and data stand in for the paper's, shown with every table.
-        swap: words of rows and columns, and what replaces each.
-        skip: rows that match one of these are left out.
+    ``setting`` replaces the table's, ``swap`` single overrides of rows and columns. Rows that match
+    one of ``skip`` are left out.
     """
 
     setting: Words
@@ -172,18 +154,10 @@ class Laptop(FileSchema):
     swap: Mapping[str, Words] = field(default_factory=dict)
     skip: tuple[Pattern, ...] = ()
 
-    def skips(self, row: Row) -> bool:
-        """Return whether a row is left out at this scale."""
-        return any(map(row.matches, self.skip))
-
 
 @dataclass(frozen=True)
 class PaperTable(FileSchema):
-    """A printed table. ``docs/how-to/tables.md`` explains each field.
-
-    Attributes:
-        unequal: why some of its printed epsilons do not follow from its settings.
-    """
+    """A printed table; ``unequal`` says why some printed epsilons do not follow from it."""
 
     paper: str
     number: str
@@ -217,9 +191,9 @@ class PaperTable(FileSchema):
     def at(self, scale: str) -> Self:
         """Return the table with the rows and columns of one of its scales alone."""
         laptop = self.laptop
-        if laptop is None or scale == "paper":
+        if laptop is None or scale != "laptop":
             return self
-        rows = tuple(row for row in self.rows if not laptop.skips(row))
+        rows = tuple(row for row in self.rows if not any(map(row.matches, laptop.skip)))
         return replace(self, rows=rows, columns=tuple(c for c in self.columns if c.at_laptop))
 
 

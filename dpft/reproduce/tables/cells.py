@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
 from dpft.reproduce.tables.epsilons import EpsilonCell
@@ -26,10 +24,8 @@ from dpft.reproduce.tables.plan import (
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import (
     CellVerdict,
-    at_least,
     bounded,
     compare,
-    tolerance,
     too_wide,
 )
 from dpft.runs.lineage import begun_with, names_apart
@@ -37,24 +33,16 @@ from dpft.runs.lineage import begun_with, names_apart
 
 @dataclass(frozen=True)
 class Cell:
-    """A printed number and ours.
+    """A printed number and ours, the mean over seeds.
 
     Attributes:
-        printed: None for a dash.
-        std: the printed standard deviation.
-        ci95: the printed interval.
-        ours: mean over seeds.
+        printed: None for a dash; NaN where a figure's number is unknown.
         deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
-        found: seeds with a number.
-        wanted: seeds asked for.
-        verdict: see `dpft.reproduce.tables.verdicts`.
+        found: seeds with a number, of those ``wanted``.
         unexplained: printed after a plus-minus sign that the paper does not explain.
-        marks: in the order of `Mark`.
-        runs: behind ours, by seed.
         sampling: the standard error that the number of scored records leaves to ours, which more
             seeds on them do not lessen: see `IndexedRun.sampling_error`.
-        by_seed: numbers of ours, of which ``ours`` is the mean.
-        answers: by seed, which records were answered rightly; of accuracies whose record says so.
+        answers: by seed, which records were answered rightly, where the record says so.
     """
 
     printed: float | None
@@ -80,16 +68,11 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Ours less printed."""
-        if self.ours is None or self.printed is None:
-            return None
-        return self.ours - self.printed
+        return None if self.ours is None or self.printed is None else self.ours - self.printed
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation behind the verdict; None where neither side states one.
-
-        The printed one, else ours within the bounds of `dpft.reproduce.tables.verdicts.bounded`.
-        """
+        """The deviation behind the verdict: the printed one, else ours within bounds."""
         if self.printed_spread is not None or self.deviation is None or self.printed is None:
             return self.printed_spread
         return bounded(self.deviation, self.printed)
@@ -112,72 +95,13 @@ class FilledRow:
 
 
 @dataclass(frozen=True)
-class Reversed:
-    """Two rows that the paper orders clearly and we order the other way.
-
-    ``higher`` has the higher printed number, and its numbers come first.
-    """
-
-    higher: str
-    lower: str
-    printed: tuple[float, float]
-    ours: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Order of the rows of one column.
-
-    Attributes:
-        rows: how many have both numbers.
-        tau: Kendall's tau-b; None where one side is constant.
-        clear: pairs that the paper orders clearly.
-        same: how many of them we order the same way.
-        close: how many of them ours does not distinguish.
-        reversed: those of them that we order the other way, by printed distance.
-    """
-
-    column: Column
-    rows: int
-    tau: float | None
-    clear: int
-    same: int
-    close: int
-    reversed: tuple[Reversed, ...]
-
-
-@dataclass(frozen=True)
 class Filled:
-    """A planned table with all that is known of it.
-
-    Attributes:
-        plan: the printed table at a scale.
-        rows: of this scale, with cells by column.
-        agreement: of the order of rows, for each column that allows it.
-        remarks: faults of records.
-        unlike: cells whose seeds were not made or scored alike.
-    """
+    """A planned table with its cells, faults of records, and cells whose seeds were made unlike."""
 
     plan: TablePlan
     rows: tuple[FilledRow, ...]
-    agreement: tuple[Agreement, ...]
     remarks: tuple[str, ...]
     unlike: tuple[str, ...]
-
-    @property
-    def table(self) -> PaperTable:
-        """The printed table."""
-        return self.plan.table
-
-    @property
-    def scale(self) -> str:
-        """``paper`` or ``laptop``."""
-        return self.plan.scale
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of this scale."""
-        return self.plan.columns
 
     @property
     def cells(self) -> list[Cell]:
@@ -199,22 +123,10 @@ def fill(
     for i, row in enumerate(plan.rows):
         cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
-    compared = [
-        agreement(column, [(r.row.name, r.cells[j]) for r in rows])
-        for j, column in enumerate(plan.columns)
-    ]
-    unlike = [
-        _unlike(row.row, column, cell.runs)
-        for row in rows
-        for column, cell in zip(plan.columns, row.cells, strict=True)
-    ]
-    return Filled(
-        plan=plan,
-        rows=tuple(rows),
-        agreement=tuple(a for a in compared if a is not None),
-        remarks=(*index.damaged, *_without_metric(plan, index)),
-        unlike=tuple(dict.fromkeys(filter(None, unlike))),
-    )
+    columns = list(enumerate(plan.columns))
+    unlike = [_unlike(row.row, c, row.cells[j].runs) for row in rows for j, c in columns]
+    remarks = (*index.damaged, *_without_metric(plan, index))
+    return Filled(plan, tuple(rows), remarks, tuple(dict.fromkeys(filter(None, unlike))))
 
 
 def chosen(
@@ -227,12 +139,9 @@ def chosen(
     """
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        task = found.record["config"]["task"]
         # A metric that a model computes must be computed by the model that is asked for.
-        same_weights = all(
-            scored_with(name, task) == scored_with(name, planned.run.task)
-            for name in column.metrics
-        )
+        tasks = (found.record["config"]["task"], planned.run.task)
+        same_weights = all(len({scored_with(x, t) for t in tasks}) == 1 for x in column.metrics)
         wanted = plan.any_seed or found.seed in plan.seeds
         if wanted and same_weights and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
@@ -244,7 +153,8 @@ def chosen(
         marked = bool(marks_of([found], own, column.split) & NOT_THE_PAPERS)
         return marked, found.config_hash != planned.config_hash(found.seed)
 
-    return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
+    groups = sorted(by_seed.items())
+    return {s: group[0] if len(group) == 1 else min(group, key=rank) for s, group in groups}
 
 
 def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
@@ -274,21 +184,18 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
-    marks = marks_of(records, planned, column.split)
-    if plan.scale == "laptop":
-        marks.add(Mark.LAPTOP)
-    if row.taken_from is not None:
-        marks.add(Mark.BASELINE)
-    if cell.found < cell.wanted:
-        marks.add(Mark.FEWER)
-    if all(one.is_constant(column) for one in records):
-        marks.add(Mark.CONSTANT)
-    # The numbers of some figures are unknown, which is NaN.
     number = cell.ours if math.isnan(printed) else printed
-    if cell.deviation is not None and too_wide(
-        cell.deviation, number, cell.printed_spread, column.decimals
-    ):
-        marks.add(Mark.WIDE)
+    spread, digits = cell.printed_spread, column.decimals
+    wide = cell.deviation is not None and too_wide(cell.deviation, number, spread, digits)
+    called_for = {
+        Mark.LAPTOP: plan.scale == "laptop",
+        Mark.BASELINE: row.taken_from is not None,
+        Mark.FEWER: cell.found < cell.wanted,
+        Mark.CONSTANT: all(one.is_constant(column) for one in records),
+        Mark.WIDE: wide,
+    }
+    marks = marks_of(records, planned, column.split)
+    marks |= {mark for mark, called in called_for.items() if called}
     verdict = CellVerdict.TREND
     if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
         verdict = compare(printed, cell.ours, cell.spread, column.decimals)
@@ -305,60 +212,13 @@ def _without_run(row: Row, column: Column) -> CellVerdict:
     return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
 
 
-def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | None:
-    """Compare the order of the rows that have both numbers; None for fewer than two.
-
-    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
-    (`dpft.reproduce.tables.verdicts`) for either; ours is judged by the same rule, with our
-    deviations, and by no less than two standard errors where the score is a share of the scored
-    records.
-    """
-    both = []
-    for name, cell in rows:
-        if cell.printed is None or cell.ours is None:
-            continue
-        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
-        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
-        ours_apart = tolerance(cell.ours, spread, column.decimals)
-        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
-    if len(both) < 2:
-        return None
-    from scipy.stats import kendalltau
-
-    printed, ours = [x[1] for x in both], [x[2] for x in both]
-    tau = math.nan
-    if len(set(printed)) > 1 and len(set(ours)) > 1:
-        tau = float(kendalltau(printed, ours).statistic)
-    same, close, against = 0, 0, []
-    for one, other in itertools.combinations(both, 2):
-        high, low = (one, other) if one[1] > other[1] else (other, one)
-        if high[1] - low[1] <= max(high[3], low[3]):
-            continue
-        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
-        if ahead > allowed:
-            same += 1
-        elif ahead >= -allowed:
-            close += 1
-        else:
-            against.append(Reversed(high[0], low[0], (high[1], low[1]), (high[2], low[2])))
-    against.sort(key=lambda pair: pair.printed[1] - pair.printed[0])
-    return Agreement(
-        column=column,
-        rows=len(both),
-        tau=None if math.isnan(tau) else tau,
-        clear=same + close + len(against),
-        same=same,
-        close=close,
-        reversed=tuple(against),
-    )
-
-
 def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
     """Return in what a cell's seeds were not made or scored alike; empty where they were."""
     records = [one.record for one in found]
+    data = [record["dataset"] for record in records]
     values = {
         # Fingerprints are made with a key of each run: no two are equal.
-        "data": {_data(one) for one in records},
+        "data": {(one.get("source"), *sorted(one.get("counts", {}).items())) for one in data},
         "signature of scores": {one["scores"][column.split]["signature"] for one in records},
         "commit": {one["dpft"]["commit"] for one in records},
     }
@@ -366,11 +226,6 @@ def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
     begun = (pair for one in records for pair in begun_with(one))
     apart += [f"weights of {name}" for name in names_apart(begun)]
     return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
-
-
-def _data(record: Mapping[str, Any]) -> tuple[object, ...]:
-    dataset = record["dataset"]
-    return dataset.get("source"), *sorted(dataset.get("counts", {}).items())
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:
@@ -396,13 +251,8 @@ class Missing:
 
     @property
     def line(self) -> str:
-        """The run in a list of ``dpft sweep``."""
+        """The run in a list of ``dpft sweep``, and after ``dpft train``."""
         return shlex.join(self.planned.overrides(self.seed))
-
-    @property
-    def command(self) -> str:
-        """The run as a command of a shell."""
-        return f"dpft train {self.line}"
 
 
 def missing(plan: TablePlan, index: Index) -> list[Missing]:

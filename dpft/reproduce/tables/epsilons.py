@@ -22,13 +22,9 @@ NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 @dataclass(frozen=True)
 class EpsilonCell:
-    """A printed epsilon and ours.
+    """A printed epsilon and ours by the same accountant (PRV: its estimate), or ``why`` none.
 
-    Attributes:
-        accountant: a key of `NAMES`.
-        columns: labels of the columns whose runs it is of; none: of all of the row.
-        ours: by the same accountant; PRV: its estimate; None where there is no finite number.
-        why: why there is none.
+    ``columns`` are labels of the columns whose runs it is of; none: of all of the row.
     """
 
     accountant: str

@@ -36,7 +36,6 @@ class PlannedRun:
     Attributes:
         words: its overrides, without the seed.
         run: the settings, with seed 0.
-        key: see `match_key`.
         model_path: of the model that the table asks for, whatever the user's overrides chose.
         paper_model: the same at the paper's scale: where it is another, a model stands in for it.
         train_size: records of the published training set, whatever the user's overrides say.
@@ -67,7 +66,6 @@ class TablePlan:
     Attributes:
         seeds: of each run; with ``any_seed``, records of others count too.
         runs: by place (row, column); a printed dash and what is not run have none.
-        skipped: rows that this scale leaves out.
         extra: the user's overrides.
     """
 
@@ -124,7 +122,7 @@ def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[s
 def _own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """Return the overrides that the cell's column and row set themselves."""
     own = (*column.run, *(row.run or ()))
-    if scale == "paper" or table.laptop is None:
+    if scale != "laptop" or table.laptop is None:
         return own
     swap = table.laptop.swap
     return tuple(w for word in own for w in swap.get(word, (word,)))
@@ -149,8 +147,7 @@ def make_plan(
     Args:
         table: the printed one.
         scale: one of `SCALES`.
-        seeds: None: as many as the paper averages over (one, where it does not say, and at the
-            laptop's scale), and records of any seed count.
+        seeds: None: as many as the paper averages over, else one, and records of any seed count.
         extra: the user's overrides of every run, over those of the table.
         known: runs that other plans without overrides of the user composed; new ones are added.
 
@@ -176,9 +173,8 @@ def make_plan(
         free = tuple(word for word in extra if _is_free(word, table.unknown, own))
         papers_own = words_at(table, column, row, "paper")
         models = tuple(word for word in papers_own if key_of(word) in ("model", "model.path"))
-        key = (words, column.split, free, models)
         try:
-            if key not in known:
+            if (key := (words, column.split, free, models)) not in known:
                 known[key] = planned(words, column.split, extra, free, models)
         except ConfigError as error:
             where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
@@ -207,9 +203,9 @@ def planned(
 
     Args:
         words: overrides of the table.
-        split: which the cell's score is of.
+        split: of the cell's score.
         extra: overrides of the user.
-        free: those of ``extra`` that alter nothing, see `_is_free`.
+        free: those of them that alter nothing.
         models: overrides that choose the paper's model; None: those of ``words``.
 
     Raises:
@@ -241,12 +237,10 @@ def planned(
 
 
 def _is_free(word: str, unknown: Sequence[str], own: set[str]) -> bool:
-    """Return whether an override leaves a cell the paper's own setting, as far as it is printed.
+    """Return whether a user's override leaves a cell the paper's own setting.
 
-    Args:
-        word: of the user.
-        unknown: of the table: settings that the paper does not print, or single values of them.
-        own: settings of the cell's row and column, which distinguish cells, printed or not.
+    The paper does not print the ``unknown`` settings, or single values of them. The cell's row and
+    column set its ``own`` settings, which distinguish it from others, printed or not.
     """
     key = key_of(word)
     settings = [key_of(one) for one in unknown if "=" not in one]

@@ -24,14 +24,8 @@ from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
-_SELECTED = (
-    "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
-    "whose seeds and epsilons are given beforehand"
-)
-_REPEATED = (
-    "some of its steps were released twice, on other devices, threads or ranks: its epsilon is "
-    "more than what it was calibrated to, and no run of a table"
-)
+_SELECTED = "dpft select chose it by its score: its seed and epsilon are no table's"
+_REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
 
 
 class Answers(NamedTuple):
@@ -68,25 +62,22 @@ class IndexedRun:
         Of exposure, that of few canaries; 0 for other metrics. Subsets that are scored by
         themselves are taken to be the whole split, so that theirs is rather too small.
         """
-        measured = self._measured(column)
-        if measured is None:
+        if (measured := self._measured(column)) is None:
             return 0.0
         name, value = measured
         section = self.record["scores"][column.split]
-        records, deviation = section["examples"], section["metrics"].get(f"{name} deviation")
+        records, metrics = section["examples"], section["metrics"]
+        error = share_error(value, records) if records and is_share(name) else 0.0
         if records and name == "exposure":
-            fitted = records - section["metrics"].get("exposures without a fit", 0)
-            # One secret has no deviation.
-            error = math.inf if deviation is None else float(deviation) / math.sqrt(fitted)
-            return column.factor * error
-        return column.factor * share_error(value, records) if records and is_share(name) else 0.0
+            deviation = metrics.get("exposure deviation")  # one secret has none
+            fitted = records - metrics.get("exposures without a fit", 0)
+            error = math.inf if deviation is None else deviation / math.sqrt(fitted)
+        return column.factor * error
 
     def is_constant(self, column: Column) -> bool:
         """Return whether an answer that never changes would score as much; False if unknown."""
-        measured = self._measured(column)
-        return measured is not None and is_constant(
-            self.record["scores"][column.split], measured[0]
-        )
+        measured, scores = self._measured(column), self.record.get("scores", {})
+        return measured is not None and is_constant(scores[column.split], measured[0])
 
     def answers(self, column: Column) -> Answers | None:
         """Return which records were answered rightly; None where that is absent or contradicted."""
@@ -111,9 +102,8 @@ class IndexedRun:
 class Index:
     """Records by `match_key`, each list in the order of the paths.
 
-    Attributes:
-        damaged: a line for each record that cannot be read, or is no run of a table.
-        folders: where records were searched.
+    ``damaged`` has a line for each record in the ``folders`` that cannot be read, or is no run of a
+    table.
     """
 
     records: Mapping[str, Sequence[IndexedRun]] = field(default_factory=dict)
@@ -146,22 +136,17 @@ def usual_folders(names: Iterable[str]) -> list[Path]:
 
 
 def make_index(folders: Iterable[Path] | None = None) -> Index:
-    """Read every record below the folders; damaged ones are named and left out.
+    """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
     Records are files of runs, at any depth, and lines of a folder's own table
     (`dpft.runs.collected`). Runs that ``force=true`` set aside and secret trials under ``private/``
-    do not count. Runs that ``dpft select`` chose are named and left out.
-
-    Args:
-        folders: None: `usual_folders` of `FOLDERS`.
+    do not count. Damaged records and runs that ``dpft select`` chose are named and left out.
 
     Raises:
         ConfigError: a folder is missing, or holds secret trials.
         RecordError: a folder's table is damaged.
     """
-    if folders is None:
-        folders = usual_folders(FOLDERS)
-    folders = tuple(folders)
+    folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}
     damaged = []
     seen: set[Path] = set()
@@ -170,21 +155,18 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
         check_no_trial(folder)
         for path, record_of in _runs_in(folder):
-            file = path / RECORD
-            if file.resolve() in seen:
+            if (real := path.resolve()) in seen:
                 continue
-            seen.add(file.resolve())
+            seen.add(real)
             try:
                 record = record_of()
-                config = record["config"]
+                config, wrong = record["config"], impossible_share(record)
                 if record.get("selection"):
-                    damaged.append(f"{path}: {_SELECTED}")
-                    continue
-                if (record["mechanism"] or {}).get("repeated"):
-                    damaged.append(f"{path}: {_REPEATED}")
-                    continue
-                if wrong := impossible_share(record):
-                    damaged.append(f"{file}: {wrong}: restore it from a copy")
+                    wrong = _SELECTED
+                elif (record["mechanism"] or {}).get("repeated"):
+                    wrong = _REPEATED
+                if wrong:
+                    damaged.append(f"{path}: {wrong}")
                     continue
                 found = IndexedRun(path, record, config["seed"], record["config_hash"])
                 records.setdefault(match_key(config), []).append(found)

@@ -109,58 +109,47 @@ def as_markdown(filled: Filled) -> str:
 
 
 def as_csv(filled: Filled) -> str:
-    """Return a line for each cell: its row's labels (``is:NAME``), the table, and every field.
-
-    Epsilons are cells too.
-    """
+    """Return a line for each cell, with its row's labels as ``is:NAME``; epsilons are cells too."""
     lines: list[dict[str, Any]] = []
     for filled_row in filled.rows:
         row = filled_row.row
-        place = {f"is:{name}": show_label(value) for name, value in row.labels.items()} | {
-            "table": filled.table.name,
-            "scale": filled.scale,
-            "overrides": shown_extra(filled),
-            "source": filled.table.source,
-        }
-        why = {"copied_from": row.taken_from or "", "why": row.why or ""}
-        for column, cell in zip(filled.columns, filled_row.cells, strict=True):
-            low, high = cell.ci95 or ("", "")
-            fields = {
-                "column": column.key,
-                "label": column.label,
-                "unit": column.unit or "",
-                "split": column.split,
-                "metric": " ".join(column.metrics),
-                "better": "higher" if column.higher_is_better else "lower",
-                "printed": _value(cell.printed),
-                "printed_std": _value(cell.std),
-                "printed_low": low,
-                "printed_high": high,
-                "printed_unexplained": _value(cell.unexplained),
-                "ours": _value(cell.ours),
-                "deviation": _value(cell.deviation),
-                "seeds_found": cell.found,
-                "seeds_wanted": cell.wanted,
-                "difference": _value(cell.difference),
-                "verdict": str(cell.verdict),
-                "marks": "".join(mark.letter for mark in cell.marks),
-                **why,
-                "runs": " ".join(map(shown_path, cell.paths)),
-                "config_hashes": " ".join(one.config_hash for one in cell.runs),
+        place: dict[str, Any] = {f"is:{k}": show_label(value) for k, value in row.labels.items()}
+        place |= {"table": filled.plan.table.name, "scale": filled.plan.scale}
+        place |= {"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""}
+        for column, cell in zip(filled.plan.columns, filled_row.cells, strict=True):
+            low, high = cell.ci95 or (None, None)
+            numbers = {
+                **{"printed": cell.printed, "printed_std": cell.std},
+                **{"printed_low": low, "printed_high": high},
+                **{"printed_unexplained": cell.unexplained, "ours": cell.ours},
+                **{"deviation": cell.deviation, "difference": cell.difference},
             }
-            lines.append(place | fields)
+            lines.append(
+                {
+                    **place,
+                    **{"column": column.key, "label": column.label},
+                    "better": "higher" if column.higher_is_better else "lower",
+                    **{name: _value(value) for name, value in numbers.items()},
+                    "seeds_found": cell.found,
+                    "seeds_wanted": cell.wanted,
+                    "verdict": str(cell.verdict),
+                    "marks": "".join(mark.letter for mark in cell.marks),
+                    "runs": " ".join(map(shown_path, cell.paths)),
+                }
+            )
         for epsilon in filled_row.epsilons:
-            fields = {
-                "column": f"epsilon_{epsilon.accountant}",
-                "label": ", ".join(epsilon.columns),
-                "printed": epsilon.printed,
-                "ours": _value(epsilon.ours),
-                "difference": _value(epsilon.difference),
-                "verdict": "reproduced" if epsilon.within else "not reproduced",
-                **why,
-                "why": epsilon.why or row.why or "",
-            }
-            lines.append(place | fields)
+            numbers = {"printed": epsilon.printed, "ours": epsilon.ours}
+            numbers |= {"difference": epsilon.difference}
+            lines.append(
+                {
+                    **place,
+                    "column": f"epsilon_{epsilon.accountant}",
+                    "label": ", ".join(epsilon.columns),
+                    **{name: _value(value) for name, value in numbers.items()},
+                    "verdict": "reproduced" if epsilon.within else "not reproduced",
+                    "why": epsilon.why or place["why"],
+                }
+            )
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", restval="")
     writer.writeheader()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +12,11 @@ from dpft.config.checks import Effect, names_with
 from dpft.config.schema import Run
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
-from dpft.reproduce.tables.cells import Agreement, Cell, Filled, FilledRow
+from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
 from dpft.reproduce.tables.epsilons import NAMES, WITHIN
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import CellVerdict
+from dpft.reproduce.tables.verdicts import CellVerdict, at_least, tolerance
 
 # Settings that, by the schema, are no part of an experiment, and the place of the data.
 _BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
@@ -27,15 +30,7 @@ CellLine = tuple[str, str]
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table as text.
-
-    Attributes:
-        title: with the scale.
-        names: headings of the labels.
-        headings: of the other columns: metrics, then epsilons.
-        rows: labels and cells of each; a cell is a list of lines.
-        notes: heading and text of each footnote.
-    """
+    """A table as text: headings of labels and of metrics and epsilons, rows of both, footnotes."""
 
     title: str
     names: tuple[str, ...]
@@ -46,16 +41,16 @@ class TextTable:
 
 def as_text_table(filled: Filled) -> TextTable:
     """Return the text of a filled table."""
-    table, accountants = filled.table, _accountants(filled)
+    table, accountants = filled.plan.table, _accountants(filled)
     rows = []
     for row in filled.rows:
-        pairs = zip(row.cells, filled.columns, strict=True)
+        pairs = zip(row.cells, filled.plan.columns, strict=True)
         cells = [_cell(cell, column) for cell, column in pairs]
         cells += [_epsilon_cell(row, accountant) for accountant in accountants]
         rows.append(([show_label(value) for value in row.row.labels.values()], cells))
-    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.columns]
+    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.plan.columns]
     return TextTable(
-        title=f"{table.source}: {table.title} (scale={filled.scale})",
+        title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
         names=table.label_names,
         headings=(*metrics, *(NAMES[one] for one in accountants)),
         rows=tuple(rows),
@@ -137,7 +132,7 @@ def shown_path(path: Path) -> str:
 
 def footnotes(filled: Filled) -> list[tuple[str, str]]:
     """Return heading and text of each note that must be read with the table."""
-    table = filled.table
+    table = filled.plan.table
     notes = [("Scale", _scale(filled))]
     if extra := shown_extra(filled):
         notes.append(("Overrides beside the table's", extra))
@@ -147,7 +142,9 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
     if marks:
         notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
-    notes += [("Order of rows", _order(one)) for one in filled.agreement]
+    for j, column in enumerate(filled.plan.columns):
+        order = order_of_rows(column, [(r.row.name, r.cells[j]) for r in filled.rows])
+        notes += [] if order is None else [("Order of rows", order)]
     notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if _accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
@@ -177,10 +174,10 @@ def shown_extra(filled: Filled) -> str:
 
 def _scale(filled: Filled) -> str:
     seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
-    laptop = filled.table.laptop
-    if filled.scale == "laptop" and laptop is not None:
+    laptop = filled.plan.table.laptop
+    if filled.plan.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
-    over = filled.table.seeds
+    over = filled.plan.table.seeds
     if over is None:
         says = "does not say over how many seeds it averages"
     else:
@@ -188,23 +185,53 @@ def _scale(filled: Filled) -> str:
     return f"the paper's own setting; the paper {says}; {seeds}"
 
 
-def _order(one: Agreement) -> str:
-    tau = "undefined" if one.tau is None else f"{one.tau:+.2f}"
-    text = f"{one.column.label}: Kendall's tau {tau} over {one.rows} rows"
-    if not one.clear:
+def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | None:
+    """Compare the order of the rows that have both numbers; None for fewer than two.
+
+    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    for either; ours is judged by the same rule, with our deviations, and by no less than two
+    standard errors where the score is a share of the scored records.
+    """
+    both = []
+    for name, cell in rows:
+        if cell.printed is None or cell.ours is None:
+            continue
+        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
+        ours_apart = tolerance(cell.ours, spread, column.decimals)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
+    if len(both) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    printed, ours, tau = [x[1] for x in both], [x[2] for x in both], "undefined"
+    if len(set(printed)) > 1 and len(set(ours)) > 1:
+        value = float(kendalltau(printed, ours).statistic)
+        tau = tau if math.isnan(value) else f"{value:+.2f}"
+    same, close, against = 0, 0, []
+    for one, other in itertools.combinations(both, 2):
+        high, low = (one, other) if one[1] > other[1] else (other, one)
+        if high[1] - low[1] <= max(high[3], low[3]):
+            continue
+        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
+        if ahead > allowed:
+            same += 1
+        elif ahead >= -allowed:
+            close += 1
+        else:
+            numbers = [number(x, column) for x in (high[1], low[1], high[2], low[2])]
+            pair = "{} over {} ({} and {}; ours {} and {})".format(high[0], low[0], *numbers)
+            against.append((low[1] - high[1], pair))
+    text = f"{column.label}: Kendall's tau {tau} over {len(both)} rows"
+    if not (clear := same + close + len(against)):
         return f"{text}; the paper orders no pair of them clearly"
     text += (
-        f"; of {one.clear} pairs that the paper orders clearly, ours orders {one.same} the same "
-        f"way, does not tell {one.close} apart and reverses {len(one.reversed)}"
+        f"; of {clear} pairs that the paper orders clearly, ours orders {same} the same way, does "
+        f"not tell {close} apart and reverses {len(against)}"
     )
-    pairs = [
-        f"{pair.higher} over {pair.lower} ({number(pair.printed[0], one.column)} and "
-        f"{number(pair.printed[1], one.column)}; ours {number(pair.ours[0], one.column)} and "
-        f"{number(pair.ours[1], one.column)})"
-        for pair in one.reversed[:_SHOWN]
-    ]
-    if len(one.reversed) > _SHOWN:
-        pairs.append(f"{len(one.reversed) - _SHOWN} more")
+    against.sort(key=lambda one: one[0])  # by printed distance
+    pairs = [pair for _, pair in against[:_SHOWN]]
+    pairs += [f"{len(against) - _SHOWN} more"] if len(against) > _SHOWN else []
     return f"{text}: {'; '.join(pairs)}" if pairs else text
 
 
@@ -217,8 +244,8 @@ def _epsilon_note(filled: Filled) -> str:
     )
     if "gdp_clt" in _accountants(filled):
         text += f". GDP-CLT is an {APPROXIMATION}"
-    if filled.table.unequal is not None and not all(c.within for _, c in cells):
-        text += f". Why some differ (≠): {filled.table.unequal}"
+    if filled.plan.table.unequal is not None and not all(c.within for _, c in cells):
+        text += f". Why some differ (≠): {filled.plan.table.unequal}"
     reasons = dict.fromkeys(f"{row.row.name}: {c.why}" for row, c in cells if c.why is not None)
     return "; ".join([text, *reasons])
 
@@ -238,7 +265,7 @@ def _without_any_run(filled: Filled) -> list[str]:
     for row in (r.row for r in filled.rows):
         if row.run is None and row.taken_from is None and row.why is not None:
             names.setdefault(row.why, []).append(row.name)
-    unmeasured = [column.label for column in filled.columns if not column.metrics]
+    unmeasured = [column.label for column in filled.plan.columns if not column.metrics]
     if unmeasured:
         names.setdefault("no score of a run", []).extend(unmeasured)
     listed = [f"{'; '.join(of)}: {why}" for why, of in names.items()]

@@ -6,13 +6,10 @@
     least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where ours
     is not known. ``u`` is the unit of the last printed digit.
 
-    Ours never replaces a printed deviation, and is bounded where none is printed, because two or
-    three seeds estimate it badly: a collapsed seed would make anything match, and seeds that happen
-    to agree would make nothing match.
-
-    The deviation is that of single runs, not the standard error of a mean: other code, libraries
-    and hardware shift a mean by about as much as another seed does, and averaging over seeds does
-    not remove that. One per cent is about the deviation over seeds in tables that print it.
+    Two or three seeds estimate a deviation badly, so that ours is bounded: a collapsed seed would
+    make anything match, and seeds that happen to agree nothing. It is that of single runs, no
+    standard error of a mean: other code, libraries and hardware shift a mean by about as much as
+    another seed does. One per cent is about the deviation in tables that print it.
 ``above``, ``below``
     Ours is outside that range. Whether that is better depends on the column.
 ``trend``
@@ -55,18 +52,14 @@ class CellVerdict(StrEnum):
 
 
 def bounded(deviation: float, number: float) -> float:
-    """Return the part of our deviation over few seeds that counts where none is printed.
-
-    Twice the result is between `RELATIVE` and `CAP` of the number.
-    """
+    """Return what counts of our deviation: half of `RELATIVE` to `CAP` of the number."""
     return min(max(2 * deviation, RELATIVE * abs(number)), CAP * abs(number)) / 2
 
 
 def at_least(deviation: float, number: float) -> float:
-    """Return the deviation that counts where our numbers are compared with each other.
+    """Return what counts of our deviation where our numbers are compared with each other.
 
-    Twice the result is at least `RELATIVE` of the number. It has no upper bound: seeds that lie far
-    apart distinguish two numbers no better.
+    It has no upper bound: seeds that lie far apart distinguish two numbers no better.
     """
     return max(deviation, RELATIVE * abs(number) / 2)
 
@@ -75,28 +68,21 @@ def share_error(share: float, records: int) -> float:
     """Return the standard error of a share that was counted over so many records.
 
     That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
-    not exact either. The error of a difference of two shares of the same records is at most the
-    root of the sum of their squares.
+    not exact either.
     """
     about = (share * records + 2) / (records + 4)
     return math.sqrt(about * (1 - about) / (records + 4))
 
 
 def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:
-    """Return whether our seeds lie further apart than a mean of them can stand for.
-
-    ``stated`` is the deviation that the paper prints, ``decimals`` its digits after the point.
-    """
+    """Return whether our seeds lie too far apart for a mean; ``stated`` is as printed."""
     if stated is None:
         return 2 * deviation > CAP * abs(printed)
     return deviation > 2 * stated + 0.5 * 10.0**-decimals
 
 
 def tolerance(printed: float, spread: float | None, decimals: int) -> float:
-    """Return how far ours may lie from ``printed`` and still match.
-
-    ``spread`` is the standard deviation that counts, see `bounded` for one of ours.
-    """
+    """Return how far ours may lie from ``printed`` and match, by the deviation that counts."""
     allowed = RELATIVE * abs(printed) if spread is None else 2 * spread
     # Half a unit more: for that much the printed number may have been rounded.
     return float(allowed + 0.5 * 10.0**-decimals)

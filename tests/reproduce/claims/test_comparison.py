@@ -60,23 +60,16 @@ def ours(expected, first, second, side=Side.LAPTOP, **ends):
         ("above", 85.0 + 0.8, CLOSE),
         ("above", 85.0 + 1.0, HOLDS),
         ("above", 80.0, FAILS),
-        ("not_below", 85.0 - 0.8, HOLDS),
-        ("not_below", 95.0, HOLDS),
+        ("not_below", 84.2, HOLDS),
         ("not_below", 84.0, FAILS),
         ("on_par", 84.3, HOLDS),
         ("on_par", 87.0, FAILS),
-        ("on_par", 83.0, FAILS),
     ],
 )
 def test_the_margin_decides_what_counts(kind, first, outcome):
     one = printed(kind, first, 85.0)
     assert one.outcome is outcome
-    assert one.numbers["ahead"] == pytest.approx(first - 85.0)
-
-
-def test_lower_may_be_better():
-    assert printed("above", 20.0, 30.0, higher=False).outcome is HOLDS
-    assert printed("above", 30.0, 20.0, higher=False).outcome is FAILS
+    assert printed(kind, -first, -85.0, higher=False).outcome is outcome
 
 
 def test_a_printed_deviation_takes_the_place_of_one_per_cent():
@@ -95,11 +88,6 @@ def test_a_printed_deviation_takes_the_place_of_one_per_cent():
 )
 def test_a_range_of_printed_numbers_is_arithmetic(first, outcome):
     assert printed("apart", first, 85.0, (3.0, 5.0)).outcome is outcome
-
-
-def test_a_range_of_our_numbers_has_the_margin():
-    one = ours("apart", {"ours": 90.7}, {"ours": 85.0}, Side.PAPER, ends=(3.0, 5.0))
-    assert one.outcome is CLOSE
 
 
 def test_ratios():
@@ -156,11 +144,8 @@ def test_settings_that_learned_nothing_show_nothing(kind, first):
     [
         ("above", 74.0, CLOSE),
         ("above", 76.1, HOLDS),
-        ("above", 63.9, FAILS),
         ("not_below", 66.5, CLOSE),  # as good cannot be shown either
-        ("not_below", 76.1, HOLDS),
         ("on_par", 70.0, CLOSE),
-        ("on_par", 63.9, FAILS),
     ],
 )
 def test_shares_of_few_records_say_little(kind, first, outcome):
@@ -207,7 +192,7 @@ def test_pairs_agree_in_every_label_that_the_check_does_not_name(more, ahead):
     "the_check",
     [
         check("above", {"methd": "full"}, LORA),
-        check("above", {"method": "ful"}, LORA),
+        check("above", FULL, {"method": "LORA"}),
         check("above", FULL, LORA, columns=["accc"]),
         check("above", FULL, LORA, free=["epsilom"]),
         check("above", {"method": "full", "epsilon": 3}, FULL),  # compares nothing
@@ -255,7 +240,6 @@ TIGHT = ([61.9, 62.0, 62.1], [60.0, 60.0, 60.0])
         (Expected("not_below", equivalence=1), WIDE, HOLDS),  # 0.6 of 60
         (Expected("not_below", equivalence=1), WIDE[::-1], NOT_APART),
         (Expected("not_below", equivalence=1), TIGHT[::-1], FAILS),
-        (Expected("not_below", equivalence=4), TIGHT[::-1], HOLDS),
         (Expected("on_par", equivalence=1), WIDE, NOT_APART),
         (Expected("on_par", equivalence=1), TIGHT, FAILS),
         (Expected("on_par", equivalence=4), TIGHT, HOLDS),
@@ -270,17 +254,10 @@ def test_the_interval_takes_the_place_of_the_margin(expected, scores, outcome):
 
 
 def test_one_seed_in_common_keeps_the_margin():
-    for first in ([62.0], {1: 62.0}.values()):
-        one = by_seeds(Expected("above"), [*first], [60.0])
-        assert (one.outcome, one.seeds) == (HOLDS, 0)
+    one = by_seeds(Expected("above"), [62.0], [60.0])
+    assert (one.outcome, one.seeds) == (HOLDS, 0)
     # How far apart is as good over several seeds, the claim must say.
     assert by_seeds(Expected("on_par"), *TIGHT).seeds == 0
-
-
-def test_few_scored_records_widen_the_interval():
-    one = by_seeds(Expected("above"), *TIGHT, sampling=1.5)
-    assert one.outcome is NOT_APART
-    assert one.numbers["high"] - one.numbers["low"] == pytest.approx(4 * math.hypot(1.5, 1.5))
 
 
 @pytest.mark.parametrize("kind", ["above", "best"])
@@ -379,20 +356,15 @@ def judged(*checks):
 @pytest.mark.parametrize(
     ("checks", "text"),
     [
-        (([HOLDS, HOLDS],), "holds (2 of 2 hold)"),
         (([HOLDS, CLOSE],), "holds (1 of 2 hold, 1 too close)"),
         (([FAILS, CLOSE],), "fails (0 of 2 hold, 1 too close)"),
         (([HOLDS, FAILS, FAILS],), "mixed (1 of 3 hold)"),
-        (([CLOSE, CLOSE],), "too close to tell (0 of 2 hold)"),
+        (([CLOSE],), "too close to tell (0 of 1 hold)"),
         (([HOLDS, NOT_YET],), "holds so far (1 of 1 hold; 1 without numbers)"),
         (([NOT_YET, CANNOT],), "not yet testable"),
         (([CANNOT],), "cannot be tested here"),
-        ((), "cannot be tested here"),
         (([HOLDS, HOLDS], [CLOSE]), "holds in part (2 of 3 hold, 1 too close)"),
         (([HOLDS, CLOSE], [HOLDS]), "holds (2 of 3 hold, 1 too close)"),
-        (([HOLDS], [CANNOT]), "holds (1 of 1 hold)"),
-        (([HOLDS, HOLDS], [FAILS]), "mixed (2 of 3 hold)"),
-        (([FAILS], [CLOSE]), "fails (0 of 2 hold, 1 too close)"),
     ],
 )
 def test_verdicts_by_the_margin(checks, text):

@@ -37,11 +37,6 @@ def test_bell_numbers():
     assert ways == [1, 2, 5, 21147, 682076806159]
 
 
-def test_the_embedding_needs_more_than_22_times_less_unless_both_matrices_are_held():
-    ratios = [computed.embedding_memory(1024, matrices)["value"] for matrices in (1, 2)]
-    assert ratios == pytest.approx([36.81, 18.40], abs=0.01)
-
-
 def test_the_square_root_rule_falls_short_by_more_the_smaller_the_rate():
     ratios = [computed.square_root_rule(k)["value"] for k in (9, 10, 11, 12)]
     assert ratios == sorted(ratios)

@@ -53,22 +53,20 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     nothing = evaluated(tmp_path)
     assert nothing.by_us.verdict is Outcome.NOT_YET
     assert nothing.by_print.verdict is Outcome.HOLDS  # 69 and 60
-    assert nothing.commands == (
-        "dpft table demo/1 scale=laptop --seeds 0,1,2 --run",
-        "dpft table demo/1 --run",
-    )
+    laptop = "dpft table demo/1 scale=laptop --seeds 0,1,2 --run"
+    assert nothing.commands == [laptop, "dpft table demo/1 --run"]
     record(tmp_path, "laptop", 3, 0.30)
     record(tmp_path, "laptop", "none", 0.20)
     trend = evaluated(tmp_path)
     assert (trend.by_us.verdict, trend.sides) == (Outcome.FAILS, (Side.LAPTOP,))
     assert scale(trend) == "laptop scale, trend only"
-    assert trend.commands == ("dpft table demo/1 --run",)
+    assert trend.commands == ["dpft table demo/1 --run"]
     record(tmp_path, "paper", 3, 0.60)
     record(tmp_path, "paper", "none", 0.70)
     whole = evaluated(tmp_path)
     assert (whole.by_us.verdict, whole.sides) == (Outcome.HOLDS, (Side.PAPER,))
     assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still listed
-    assert whole.commands == ()
+    assert whole.commands == []
     assert scale(whole) == "paper scale"
 
 
@@ -86,7 +84,7 @@ def test_a_part_that_cannot_be_tested_is_named(tmp_path):
     record(tmp_path, "laptop", 3, 0.30)
     record(tmp_path, "laptop", "none", 0.40)
     found = evaluated(tmp_path, EPSILONS, Untestable("nobody has it"))
-    assert found.reasons == ("nobody has it",)
+    assert found.reasons == ["nobody has it"]
     assert (
         counted(found.by_us, found.reasons) == "holds (1 of 1 hold; a part cannot be tested here)"
     )

@@ -74,24 +74,6 @@ def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
     assert "30.0," in result.stdout  # the table is shown all the same, with what was made
 
 
-@pytest.mark.parametrize(
-    ("there", "typed"),
-    [([], []), (["results"], []), (["results", "runs"], []), ([], ["--runs", "elsewhere"])],
-)
-def test_new_runs_are_shown_wherever_records_were_searched(tmp_path, monkeypatch, there, typed):
-    """In a fresh clone there are results, and no folder of runs yet."""
-    for name in [*there, "elsewhere"]:
-        (tmp_path / name).mkdir()
-
-    def swept(words, **_):
-        write_record(tmp_path / "runs/x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
-
-    monkeypatch.setattr(sweep, "run_sweep", swept)
-    result = invoke("demo/1", "scale=laptop", "--run", *typed)
-    assert result.exit_code == 0, result.output
-    assert "1 of 3 cells have a number" in result.stderr
-
-
 def test_all_tables_are_listed_with_their_numbers(tmp_path):
     write_record(tmp_path / "runs" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.33})
     result = invoke()
@@ -106,8 +88,6 @@ def test_all_tables_are_listed_with_their_numbers(tmp_path):
     ("words", "said"),
     [
         (["demo/2"], "no table 'demo/2'; did you mean 'demo/1'?"),
-        (["demos"], "did you mean 'demo'?"),
-        (["demo/1", "scale=labtop"], "did you mean 'laptop'?"),
         (["demo/1", "scale=paper", "--scale", "laptop"], "expected one of them"),
         (["demo/1", "--out", "x.pdf"], "expected a file ending in"),
         (["demo/1", "--seeds", "0,x"], "type --seeds 0,1,2"),

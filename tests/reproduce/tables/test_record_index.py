@@ -47,41 +47,25 @@ def test_damaged_records_are_named_and_the_others_count(tmp_path):
     assert [Path(line.partition(":")[0]).name for line in index.damaged] == ["empty", "old", "torn"]
 
 
-def test_a_finished_run_whose_record_was_changed_stands_in_no_table(tmp_path):
-    """Another digit of an epsilon or a score is a record like any other: only the marker tells."""
+def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
     one = run_of(plan(), "full")
-    write_record(tmp_path / "good", one)
-    write_record(tmp_path / "flipped", one, seed=1)
-    for name in ("good", "flipped"):
+    for seed, name in enumerate(("good", "flipped", "share")):
+        metrics = {"accuracy": -0.25 if name == "share" else 1.0}
+        write_record(tmp_path / name, one, seed=seed, metrics=metrics)
         (tmp_path / name / "DONE").write_text(marked(tmp_path / name, "").spelled())
     file = tmp_path / "flipped/record.json"
     file.write_bytes(file.read_bytes().replace(b'"seed": 1', b'"seed": 3', 1))
     index = make_index([tmp_path])
     assert [found.path.name for found in index.of(one.key)] == ["good"]
-    assert len(index.damaged) == 1
-
-
-@pytest.mark.parametrize("value", [1.5, -0.25])
-def test_a_share_that_is_none_is_named_with_its_record(tmp_path, value):
-    """What a hand wrote into it: its standard error would be the root of a negative number."""
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "good", one, metrics={"accuracy": 1.0})
-    write_record(tmp_path / "edited", one, metrics={"accuracy_matched": value})
-    index = make_index([tmp_path])
-    assert [found.path.name for found in index.of(one.key)] == ["good"]
-    assert len(index.damaged) == 1
-
-
-def test_runs_set_aside_do_not_count(tmp_path):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "run.old-1", one)
-    assert make_index([tmp_path]).records == {}
+    names = [Path(line.partition(":")[0]).name for line in index.damaged]
+    assert names == ["flipped", "share"]
 
 
 def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_path):
     one = run_of(plan(), "full")
     selection = tmp_path / "runs/selections/one"
     write_record(tmp_path / "runs/plain", one)
+    write_record(tmp_path / "runs/run.old-1", one)  # was set aside
     for name in ("a", "b"):
         write_record(selection / "private/trials" / name, one, seed=1)
     write_record(selection / "chosen", one, seed=1, selection=A_CHOICE)
@@ -90,7 +74,7 @@ def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_pa
     index = make_index([tmp_path / "runs"])
     assert [found.path.name for found in index.of(one.key)] == ["plain"]
     (left_out,) = index.damaged
-    assert left_out.startswith(f"{selection / 'chosen'}: dpft select chose it by its score")
+    assert left_out.startswith(f"{selection / 'chosen'}: dpft select chose it")
     with pytest.raises(ConfigError, match="secret trials"):
         make_index([selection / "private/trials"])
     (selection / "selection.json").unlink()  # a private folder of any kind
@@ -149,6 +133,10 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     (said,) = index.damaged
     assert said.startswith(f"{tmp_path / 'c/old'}: ")
     assert "is no run record that dpft wrote" in said
+
+
+def test_committed_results_are_records_that_tables_can_use():
+    assert not make_index([conf_dir().parent / "results"]).damaged
 
 
 def test_results_are_found_from_any_folder_and_runs_only_here(tmp_path, monkeypatch):
