@@ -288,7 +288,10 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
             for column in part.columns:
                 compared += _compare(check, table, group, column, side, evidence)
     if not compared:
-        raise PaperError(f"the check compares nothing in {table.name}; expected `free` labels")
+        raise PaperError(
+            f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
+            "what `first` and `second` say, or `free: [...]`"
+        )
     lacking = {one.side for one in compared if one.outcome is Outcome.NOT_YET}
     if check.variants:
         return compared, [one for x in sides if x in lacking for one in evidence.commands(table, x)]
@@ -328,10 +331,9 @@ def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
         return tuple(value for name, value in row.labels.items() if name not in loose)
 
     if check.expected.kind == "best":
-        by_rest: dict[tuple[Label, ...], Group] = {}
+        by_rest: dict[tuple[Label, ...], tuple[list[Row], list[Row]]] = {}
         for row in rows:
-            parts = by_rest.setdefault(rest(row), ([], []))
-            list.append(parts[row not in first], row)
+            by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
         return [group for group in by_rest.values() if all(group)]
     second = [row for row in rows if row.matches(check.second)]
     return [

@@ -82,8 +82,8 @@ def _computed(words: Sequence[str], computed: dict[Any, dict[str, Any]]) -> dict
 
     run = parse(compose(words))
     size, optim = published_size(run), run.optim
-    key = (size, run.privacy, optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate)
-    key = (*key, optim.rate_like)
+    length = (optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate, optim.rate_like)
+    key = (size, run.privacy, length)
     if key not in computed:
         computed[key] = make_mechanism(run, size).epsilons()
     return computed[key]

@@ -1,7 +1,5 @@
 """What follows without a run."""
 
-import math
-
 import pytest
 
 from dpft.reproduce.claims import computed
@@ -32,42 +30,11 @@ def test_arguments_and_texts_that_do_not_fit_are_errors(function, of, what):
         list(compute(check))
 
 
-def test_bell_numbers():
-    ways = [computed.bell_numbers(n)["ways"] for n in (1, 2, 3, 9, 18)]
-    assert ways == [1, 2, 5, 21147, 682076806159]
-
-
-def test_the_square_root_rule_falls_short_by_more_the_smaller_the_rate():
-    ratios = [computed.square_root_rule(k)["value"] for k in (9, 10, 11, 12)]
-    assert ratios == sorted(ratios)
-    assert ratios[0] > 1.4
-
-
-def test_no_thresholds_per_layer_do_what_one_does():
-    numbers = computed.clippings_not_nested(3.5)
-    assert numbers == pytest.approx({"value": 1.1, "needed": 2.4, "alone": 2.4, "together": 3.5})
-
-
 def test_the_formula_leaves_out_the_ends_of_a_group():
     layers = [Layer(T=1, d=d, p=p, block=0) for d, p in ((1, 10), (2, 20), (4, 40), (8, 80))]
     groups = ((0, 3), (3, 4))
     assert peaks(layers, groups) == [7 + 70, 15 + 80]
     assert computed.peaks_as_printed(layers, groups) == [3 + 20, 7]
-
-
-def test_quantiles_cost_a_root():
-    costs = [computed.cost_of_quantiles(share)["value"] for share in (0.01, 0.1)]
-    assert costs == pytest.approx([1 / math.sqrt(0.99), 1 / math.sqrt(0.9)])
-
-
-def test_only_ghost_clipping_needs_a_second_backward():
-    passes = {style: computed.backward_passes(style)["value"] for style in ("none", "ghost", "bk")}
-    assert passes == {"none": 1, "ghost": 2, "bk": 1}
-
-
-def test_a_scaled_loss_needs_a_scaled_threshold():
-    assert computed.scaled_loss(1024, scaled_threshold=True)["value"] < 1e-6
-    assert computed.scaled_loss(1024, scaled_threshold=False)["value"] > 0.5
 
 
 @pytest.fixture

@@ -131,12 +131,13 @@ def test_secrets_of_an_audit_are_no_records_of_another_set(tmp_path):
     assert marks_of([found[1]], one, "test") == set()
 
 
-def test_of_two_runs_with_one_seed_the_one_on_all_data_counts(tmp_path):
+def test_of_several_runs_with_one_seed_data_settings_and_paths_choose_and_no_score(tmp_path):
     one = run_of(plan(), "full")
     part = {"dataset": {"counts": {"train": 2000}}}
     write_record(tmp_path / "a", one, 0, {"BLEU": 0.4}, **part)
-    write_record(tmp_path / "b", one, 0, {"BLEU": 0.6})
-    write_record(tmp_path / "c", one, 0, {"BLEU": 0.8}, **part)
+    write_record(tmp_path / "b", one, 0, {"BLEU": 0.8}, config_hash="elsewhere")
+    write_record(tmp_path / "c", one, 0, {"BLEU": 0.6})
+    write_record(tmp_path / "d", one, 0, {"BLEU": 0.9})
     bleu = cell(tmp_path, "full")
 
     assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), CellVerdict.MATCHES)
@@ -173,15 +174,6 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
         write_record(tmp_path / "a", planned, 0, {"BLEU": 0.60}, model={"base_model": model})
         one = cell(tmp_path, "full", the_plan=the_plan)
         assert (one.verdict, one.marks) == (CellVerdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
-
-
-def test_of_two_records_of_one_seed_the_score_does_not_choose(tmp_path):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "a", one, 0, {"BLEU": 0.9}, config_hash="elsewhere")
-    write_record(tmp_path / "b", one, 0, {"BLEU": 0.5})
-    assert cell(tmp_path, "full").ours == pytest.approx(50)
-    write_record(tmp_path / "0", one, 0, {"BLEU": 0.4})
-    assert cell(tmp_path, "full").ours == pytest.approx(40)
 
 
 def test_a_finished_run_without_the_metric_is_named(tmp_path):

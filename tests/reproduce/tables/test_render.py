@@ -84,14 +84,6 @@ def test_overrides_are_shown_without_folders_and_machines(filled):
     assert shown_extra(altered) in FORMATS["csv"](altered)
 
 
-def test_the_laptops_scale_is_named(tmp_path):
-    the_plan = plan("laptop")
-    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.2})
-    text = " ".join(FORMATS["terminal"](fill(the_plan, make_index([tmp_path]))).split())
-    for words in ("LAPTOP SCALE", "The bundled model stands in for GPT-2.", "scale=laptop", "LS"):
-        assert words in text
-
-
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
     stream = io.StringIO()
@@ -107,8 +99,7 @@ def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
 
 def test_a_deviation_is_shown_as_it_is_printed_with_more_digits_than_its_mean():
     table = fill(empty_plan(load("he2022", "11a"), "paper"), Index())
-    for printed in ("63.1 ± 0.22", "67.8 ± 1.2", "63.7 ± 0.34"):
-        assert f"| {printed} ·" in FORMATS["markdown"](table)
+    assert "| 63.1 ± 0.22 ·" in FORMATS["markdown"](table)
 
 
 def test_what_the_paper_does_not_explain_is_shown_and_enters_no_computation(tmp_path):
