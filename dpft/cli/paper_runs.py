@@ -18,14 +18,9 @@ from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index, usual
 
 @dataclass(frozen=True)
 class Request:
-    """The words after the name of a table or figure.
+    """The words after the name of a table or figure, as `make_plan` and `make_index` take them.
 
-    Attributes:
-        scale: ``paper`` or ``laptop``.
-        seeds: of the runs; None: as many as the paper, one at the laptop's scale.
-        settings: overrides of every run.
-        launcher: words for Hydra, of the sweep that makes the missing runs.
-        folders: with records; none: ``runs``, ``results`` and the folder of new runs.
+    ``launcher`` has words for Hydra, of the sweep that makes the missing runs.
     """
 
     scale: str
@@ -83,11 +78,7 @@ class Request:
         return [word for word in self.settings if word.startswith("runs_dir=")]
 
     def index(self, *, made: bool = False) -> Index:
-        """Return the records in the folders.
-
-        Args:
-            made: whether runs were just made: they count too, and their folder may be new.
-        """
+        """Return the records in the folders, with those that were just ``made`` in a new one."""
         own = self.runs_dir
         folders = [*self.folders, own] if made and own.is_dir() else list(self.folders)
         if not self.folders:
@@ -98,10 +89,7 @@ class Request:
     def make(self, stem: str, missing: Sequence[Missing], *, keep_going: bool) -> typer.Exit | None:
         """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
 
-        Args:
-            stem: of the file of settings, below the runs' folder.
-            missing: the runs.
-            keep_going: whether the other runs start after one failed.
+        Their settings are written to a file of that ``stem`` below the runs' folder.
         """
         if not missing:
             echo("nothing is missing", err=True)

@@ -17,7 +17,6 @@ from dpft.reproduce.papers.reader import strict_yaml, validated
 from dpft.reproduce.papers.schema import (
     PAPERS,
     FileSchema,
-    Flag,
     Number,
     Pattern,
     Range,
@@ -83,10 +82,8 @@ class CellsCheck(FileSchema):
     where: Pattern = field(default_factory=dict)
     free: Words = ()
     columns: Words = ()
-    printed: Flag = True
-    ours: Flag = True
     variants: Mapping[str, Words] = field(default_factory=dict)
-    scales: tuple[Literal["paper", "laptop"], ...] = ("paper", "laptop")
+    sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("printed", "paper", "laptop")
 
     def __post_init__(self) -> None:
         """Refuse a check that does not say what is compared."""
@@ -99,7 +96,7 @@ class FigureCheck(CellsCheck):
     """The same in a figure's own list of runs, which prints no numbers."""
 
     table: Annotated[Text, Field(alias="figure")]
-    printed: Flag = False
+    sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("paper", "laptop")
 
 
 @dataclass(frozen=True)

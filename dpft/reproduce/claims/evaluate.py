@@ -265,8 +265,7 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     """Return every comparison that the check asks for, and the commands that fill missing cells.
 
     Raises:
-        ConfigError, PaperError: the check names a table, row or column that is not there, has a
-            variant that does not compose, or compares nothing at all.
+        ConfigError, PaperError: the check names what is not there, or compares nothing at all.
     """
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
@@ -279,8 +278,8 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
         table = _varied(table, check)
     for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
         _check_labels(table, pattern)
-    sides = [Side.PRINTED] if check.printed else []
-    sides += [Side(one) for one in table.scales if one in check.scales] if check.ours else []
+    there = ("printed", *table.scales)
+    sides = [Side(one) for one in check.sides if one in there]
     compared: list[Comparison] = []
     for side in sides:
         part = table.at(side)
@@ -354,7 +353,8 @@ def _compare(
     """Compare the cells of a column in two groups of rows."""
     expected = check.expected
     stated = expected.low if expected.kind == "value" else None
-    what = _what(check, column, *group)
+    names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)
+    what = f"{column.label}: {' against '.join(names)}"
     blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
 
     def scores(side: Side) -> list[list[Score]]:
@@ -444,25 +444,6 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
         runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
     )
-
-
-def _what(check: CellsCheck, column: Column, first: Sequence[Row], second: Sequence[Row]) -> str:
-    """Return what is compared in words: ``BLEU (GPT-2, 3): full against LoRA``."""
-    one, kind = first[0], check.expected.kind
-    if kind == "value":
-        return f"{column.label}: {one.name}"
-    if kind == "best":
-        differing = list(check.first)
-        text = f"best of {len(first)} rows against best of {len(second)}"
-    else:
-        other = second[0]
-        differing = [name for name in one.labels if one.labels[name] != other.labels[name]]
-        text = " against ".join(
-            ", ".join(show_label(row.labels[name]) for name in differing) for row in (one, other)
-        )
-    shared = [show_label(value) for name, value in one.labels.items() if name not in differing]
-    of = f" ({', '.join(shared)})" if shared else ""
-    return f"{column.label}{of}: {text}"
 
 
 def _check_labels(table: PaperTable, pattern: Pattern) -> None:

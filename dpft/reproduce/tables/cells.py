@@ -33,16 +33,11 @@ from dpft.runs.lineage import begun_with, names_apart
 
 @dataclass(frozen=True)
 class Cell:
-    """A printed number and ours, the mean over seeds.
+    """A printed number and ours, the mean over seeds, with its ``deviation`` (``n - 1``) over them.
 
-    Attributes:
-        printed: None for a dash; NaN where a figure's number is unknown.
-        deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
-        found: seeds with a number, of those ``wanted``.
-        unexplained: printed after a plus-minus sign that the paper does not explain.
-        sampling: the standard error that the number of scored records leaves to ours, which more
-            seeds on them do not lessen: see `IndexedRun.sampling_error`.
-        answers: by seed, which records were answered rightly, where the record says so.
+    ``printed`` is None for a dash, NaN where a figure's number is unknown. Of ``wanted`` seeds
+    those ``found`` have a number. ``sampling`` is the standard error that the number of scored
+    records leaves to ours, which more seeds on them do not lessen.
     """
 
     printed: float | None
@@ -213,7 +208,7 @@ def _without_run(row: Row, column: Column) -> CellVerdict:
 
 
 def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
-    """Return in what a cell's seeds were not made or scored alike; empty where they were."""
+    """Return in what the runs of a cell's seeds differ but the seed; empty if in nothing."""
     records = [one.record for one in found]
     data = [record["dataset"] for record in records]
     values = {

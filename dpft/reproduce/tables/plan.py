@@ -55,7 +55,7 @@ class PlannedRun:
         return config_hash({**self.run.identity(), "seed": seed})
 
     def overrides(self, seed: int) -> tuple[str, ...]:
-        """Return what is typed after ``dpft train``."""
+        """Return the words after ``dpft train``."""
         return (*self.words, f"seed={seed}")
 
 
@@ -142,14 +142,11 @@ def make_plan(
     extra: Sequence[str] = (),
     known: Known | None = None,
 ) -> TablePlan:
-    """Compose and check the runs of a table.
+    """Compose and check the runs of a table, whose overrides the user's ``extra`` ones replace.
 
-    Args:
-        table: the printed one.
-        scale: one of `SCALES`.
-        seeds: None: as many as the paper averages over, else one, and records of any seed count.
-        extra: the user's overrides of every run, over those of the table.
-        known: runs that other plans without overrides of the user composed; new ones are added.
+    Without ``seeds`` there are as many as the paper averages over, else one, and records of any
+    seed count. Runs that other plans without overrides of the user composed are ``known``; new ones
+    are added.
 
     Raises:
         ConfigError: the table does not have the scale, or an override of the user is wrong.
@@ -201,12 +198,8 @@ def planned(
 ) -> PlannedRun:
     """Return a run whose decoded split is ``split``: `decode.split` is added where it must be.
 
-    Args:
-        words: overrides of the table.
-        split: of the cell's score.
-        extra: overrides of the user.
-        free: those of them that alter nothing.
-        models: overrides that choose the paper's model; None: those of ``words``.
+    The user's ``extra`` words follow the table's ``words``; of them the ``free`` ones alter nothing.
+    ``models`` choose the paper's model; None: ``words`` do.
 
     Raises:
         ConfigError: the run does not compose, or ``words`` decode another split.

@@ -25,7 +25,7 @@ c01:
       first: {variant: long}
       second: {variant: short}
       variants: {long: [], short: [optim.epochs=1]}
-      scales: [laptop]
+      sides: [laptop]
     - cannot: nobody has it
 """
 
@@ -42,11 +42,11 @@ def test_a_small_file(tmp_path):
     cells, bench, variants, cannot = one.checks
     assert isinstance(cells, CellsCheck)
     assert cells.second == {"method": ("RGP", "prefix")}
-    assert (cells.printed, cells.ours, isinstance(cells, FigureCheck)) == (True, True, False)
+    assert (len(cells.sides), isinstance(cells, FigureCheck)) == (3, False)
     assert isinstance(bench, BenchCheck)
     assert bench.ratio == (None, 1.2)
     assert isinstance(variants, FigureCheck)
-    assert (variants.printed, variants.scales) == (False, ("laptop",))
+    assert variants.sides == ("laptop",)
     assert (variants.expected.kind, variants.expected.low) == ("apart", 1.0)
     assert cannot == Untestable("nobody has it")
 

@@ -63,7 +63,7 @@ def test_every_command_is_one_that_dpft_takes(results):
 def test_what_is_as_good_over_seeds_is_said():
     for claim in CLAIMS:
         for one in claim.checks:
-            if isinstance(one, CellsCheck) and one.ours and one.expected.alike:
+            if isinstance(one, CellsCheck) and one.sides != ("printed",) and one.expected.alike:
                 table = load_list(one.table) if isinstance(one, FigureCheck) else None
                 table = table or load_table(*one.table.split("/"))
                 columns = [c for c in table.columns if c.key in (one.columns or (c.key,))]
