@@ -198,7 +198,7 @@ def planned(
 ) -> PlannedRun:
     """Return a run whose decoded split is ``split``: `decode.split` is added where it must be.
 
-    The user's ``extra`` words follow the table's ``words``; of them the ``free`` ones alter nothing.
+    The user's ``extra`` words follow the table's; of them the ``free`` ones alter nothing.
     ``models`` choose the paper's model; None: ``words`` do.
 
     Raises:
