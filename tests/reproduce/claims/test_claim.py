@@ -26,7 +26,7 @@ c01:
       second: {variant: short}
       variants: {long: [], short: [optim.epochs=1]}
       sides: [laptop]
-    - cannot: nobody has it
+    - cannot: no run has it
 """
 
 
@@ -48,7 +48,7 @@ def test_a_small_file(tmp_path):
     assert isinstance(variants, FigureCheck)
     assert variants.sides == ("laptop",)
     assert (variants.expected.kind, variants.expected.low) == ("apart", 1.0)
-    assert cannot == Untestable("nobody has it")
+    assert cannot == Untestable("no run has it")
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,12 @@ def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
 def test_a_part_that_cannot_be_tested_is_named(tmp_path):
     record(tmp_path, "laptop", 3, 0.30)
     record(tmp_path, "laptop", "none", 0.40)
-    found = evaluated(tmp_path, EPSILONS, Untestable("nobody has it"))
-    assert found.reasons == ["nobody has it"]
+    found = evaluated(tmp_path, EPSILONS, Untestable("no run has it"))
+    assert found.reasons == ["no run has it"]
     assert (
         counted(found.by_us, found.reasons) == "holds (1 of 1 hold; a part cannot be tested here)"
     )
-    alone = evaluated(tmp_path, Untestable("nobody has it"))
+    alone = evaluated(tmp_path, Untestable("no run has it"))
     assert alone.by_print is None
     assert alone.by_us.verdict is Outcome.CANNOT
 

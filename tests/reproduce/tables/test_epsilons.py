@@ -1,4 +1,4 @@
-"""Printed epsilons beside those of our accountants."""
+"""Printed epsilons next to those of our accountants."""
 
 import pytest
 

@@ -100,8 +100,8 @@ def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
     cases |= {f"wrong{number}": packed(bits) for number, bits in enumerate(wrong)}
     one = run_of(plan(), "full")
     for name, text in cases.items():
-        told = {} if text is None else {"correct": text}
-        write_record(tmp_path / name, one, scores={"test": section | told})
+        given = {} if text is None else {"correct": text}
+        write_record(tmp_path / name, one, scores={"test": section | given})
     found = {run.path.name: run.answers(column) for run in make_index([tmp_path]).of(one.key)}
     assert found.pop("good") == ("d", (True, True, True, False))
     assert set(found) == {*cases} - {"good"}
@@ -113,7 +113,7 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     write_record(tmp_path / "b" / "file", one, seed=1)
     record = read_record(tmp_path / "b" / "file")
     lines = {"a/first": record, "c/last": record | {"seed": 2}, "c/old": record | {"privacy": {}}}
-    lines["b/file"] = record  # was copied from the file beside it
+    lines["b/file"] = record  # was copied from that file
     write_table(tmp_path, [CollectedRun(path, found) for path, found in lines.items()])
     index = make_index([tmp_path])
     names = [found.path.relative_to(tmp_path).as_posix() for found in index.of(one.key)]
