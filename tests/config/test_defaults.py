@@ -11,7 +11,7 @@ from dpft.config.compose import compose, compose_by_hydra
 from dpft.config.defaults import ROWS, Row, origin_in_words
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.reproduce.papers import library
+from dpft.reproduce.papers import load, names
 from dpft.reproduce.tables.plan import empty_plan, words_at
 from dpft.runs.identity import config_hash
 from dpft.training.run import run_experiment
@@ -29,8 +29,8 @@ OWN = (
 def of_papers():
     """The words of every cell that a run fills, of every table, at both scales."""
     words = set()
-    for name in library.names():
-        table = library.load(*name.split("/"))
+    for name in names():
+        table = load(*name.split("/"))
         for scale in ("paper", "laptop") if table.laptop else ("paper",):
             for _, _, row, column in empty_plan(table, scale).runnable:
                 words.add(words_at(table, column, row, scale))

@@ -230,6 +230,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     whole["config"]["decode"]["split"] = "test"
     whole["config"]["task"][EVIL] = EVIL
     whole["scores"]["test"]["metrics"][EVIL] = 0.5
+    whole["flags"] = [flag(Flag.NOTE, text=EVIL)]
     whole["environment"]["packages"][EVIL] = EVIL
     (run / "record.json").write_text(json.dumps(whole))
     text = {"source": EVIL, "prediction": "half a pair: \ud800", "references": [EVIL, "ok"]}

@@ -1,4 +1,4 @@
-"""Marks: what must stand beside a number so that nobody takes it for more than it is."""
+"""Marks: letters that keep a number from being taken for more than it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STAND_INS = (Flag.BUNDLED_MODEL, Flag.STAND_IN_MODEL, Flag.QUANTISED_WEIGHTS, *
 
 
 class Mark(Enum):
-    """A letter for the cell, and what the legend says of it."""
+    """A letter for the cell, and its meaning in the legend."""
 
     def __init__(self, letter: str, meaning: str) -> None:
         self.letter = letter
@@ -42,7 +42,7 @@ NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL
 
 
 def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> set[Mark]:
-    """The marks that records of a planned run call for, by their flags, settings and counts.
+    """Return the marks of records of a planned run, by their flags, settings and counts.
 
     A model that stands in for the paper's is marked, though the scale asks for it.
     """
@@ -67,7 +67,7 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
 
 
 def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
-    """Whether the training records are not as many as the published set has."""
+    """Return whether the training records are not as many as the published set has."""
     count = one.record["dataset"]["counts"].get("train")
     if count is None or planned.train_size is None:
         return False
