@@ -16,8 +16,7 @@ from dpft.report.hub import WHOLE, ModelFacts, head, loader, on_hub
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
-from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.metrics.shown import cautions, shown
 
 if TYPE_CHECKING:
     from jinja2 import Template

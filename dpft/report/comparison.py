@@ -18,8 +18,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.lineage import begun_with, names_apart
 from dpft.runs.run_index import run_names
-from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
 _LARGE = 1e6  # an epsilon of which digits say nothing

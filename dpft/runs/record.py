@@ -88,7 +88,7 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
-    ``correct``: likewise, which of them were answered rightly (`dpft.tasks.metrics.correct`).
+    ``correct``: likewise, which of them were answered rightly (`dpft.tasks.metrics.shown`).
     ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
     scores everywhere. ``confusion``: counts by true class, then by answer.
     """

@@ -12,7 +12,7 @@ from dpft.config.checks import one_of
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
 from dpft.tasks.generation import Generation, check_room, perplexity, text_room
-from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
@@ -164,19 +164,15 @@ class Chat(Generation, OwnData):
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Of the last answers ROUGE-L, and the perplexity of all that is trained."""
-        from dpft.tasks.metrics import rouge
-
         return {
-            "ROUGE_L": rouge.score(*texts(predictions))["ROUGE_L"],
+            "ROUGE_L": scorers.rouge(*texts(predictions))["ROUGE_L"],
             "perplexity": perplexity(predictions),
         }
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import rouge
-
         of = "all turns" if self.train_on == "all" else "answers"
         cut = f"cut to {self.max_length} tokens"
-        return f"{rouge.SIGNATURE}; {PERPLEXITY}|{of} of conversations|{cut}"
+        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} of conversations|{cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Prediction
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
 from dpft.tasks.generation import Generation, check_room, perplexity
-from dpft.tasks.metrics import baseline, classification
-from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics import scorers, shown
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
@@ -26,9 +25,8 @@ from dpft.tasks.tables import TableRow, write_lines
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.causal import Causal
+    from dpft.tasks.objectives.causal import Causal, LanguageModel
     from dpft.tasks.objectives.classifier import Classifier
-    from dpft.tasks.objectives.language_model import LanguageModel
 
 FROM_DATA = "from_data"
 
@@ -126,19 +124,17 @@ class TextToText(Generation, OwnData):
         )
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        from dpft.tasks.metrics import bleu, rouge
-
         both = texts(predictions)
         return {
-            "BLEU": bleu.score(*both),
-            "ROUGE_L": rouge.score(*both)["ROUGE_L"],
+            "BLEU": scorers.bleu(*both),
+            "ROUGE_L": scorers.rouge(*both)["ROUGE_L"],
             "perplexity": perplexity(predictions),
         }
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import bleu, rouge
-
-        return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}|cut to {self.max_length} tokens"
+        return (
+            f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|cut to {self.max_length} tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -276,19 +272,19 @@ class TextClassification(OwnData):
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         if isinstance(self.classes, tuple):  # others would have to be looked up in training data
             names = answers(predictions, self.class_names)
-        return {"accuracy": classification.accuracy(*names)}
+        return {"accuracy": scorers.accuracy(*names)}
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """What the most frequent class scores everywhere, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         names = sorted({*given[0], *given[1]})
         return {
-            "baselines": {"accuracy": baseline.majority(given[1])},
-            **baseline.confused(*given, names),
+            "baselines": {"accuracy": shown.majority(given[1])},
+            **shown.confused(*given, names),
         }
 
     def signature(self) -> str:
-        return classification.SIGNATURE
+        return scorers.CLASSES
 
 
 @dataclass(frozen=True)
@@ -307,7 +303,7 @@ class LanguageModeling(Generation, OwnData):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> LanguageModel:
-        from dpft.tasks.objectives.language_model import LanguageModel
+        from dpft.tasks.objectives.causal import LanguageModel
 
         check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
@@ -329,4 +325,4 @@ class LanguageModeling(Generation, OwnData):
         return {"perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
-        return f"{PERPLEXITY}|texts cut to {self.max_length} tokens"
+        return f"{scorers.PERPLEXITY}|texts cut to {self.max_length} tokens"

@@ -26,7 +26,7 @@ from dpft.report.pages.ranking import ranked
 from dpft.report.pages.result import of_one
 from dpft.report.pages.sections import section
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions_of
+from dpft.tasks.metrics.shown import cautions_of
 
 # How often somebody who asks whether a record was used may name one that was not.
 _FALSE_ALARMS = (0.01, 0.05)

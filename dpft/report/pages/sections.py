@@ -16,8 +16,7 @@ from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions_of, figure
 
 # Names and values; a value of None has no row.
 Rows = list[tuple[str, Any]]

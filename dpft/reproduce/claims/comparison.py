@@ -49,7 +49,7 @@ from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import tolerance
 from dpft.runs.lineage import names_apart
-from dpft.tasks.metrics.correct import paired_error
+from dpft.tasks.metrics.shown import paired_error
 
 # Of two numbers at the edge, binary rounding must not decide.
 _EDGE = 1 + 1e-9

@@ -19,8 +19,7 @@ from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import check_record, read_record
 from dpft.runs.run_index import runs_below
-from dpft.tasks.metrics.baseline import is_constant
-from dpft.tasks.metrics.correct import unpacked
+from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")

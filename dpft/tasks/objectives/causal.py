@@ -335,6 +335,49 @@ class Causal:
         return source[max(0, excess) :]
 
 
+@dataclass(frozen=True)
+class LanguageModel(Causal):
+    """Write a whole text, given what the tokenizer begins one with, or else the end token alone.
+
+    A text that is longer than ``max_length`` is cut, and the end token with it. Predictions hold
+    the likelihood of the reference over the tokens that were kept, and no text.
+    """
+
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+        end = self.tokenizer.eos_token_id
+        targets = [[*ids, end] for ids in token_ids(self.tokenizer, [r.target for r in records])]
+        kept = [tuple(target[: self.max_length - len(self.opening)]) for target in targets]
+        return [
+            CausalExample(self.opening, some, cut_target=len(target) - len(some))
+            for target, some in zip(targets, kept, strict=True)
+        ]
+
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens that a text follows."""
+        return tuple(self._start) or (self.tokenizer.eos_token_id,)
+
+    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
+        return self.opening, 0
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+        cohort: TrainingCohort | None = None,
+    ) -> list[Prediction]:
+        likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
+        advance(len(instances))
+        examples = self.encode_all([self._referenced(instance) for instance in instances])
+        return [
+            Prediction("", "", one.references, one.subset, nll, tokens, cut=example.cut_target > 0)
+            for one, (nll, tokens), example in zip(instances, likelihoods, examples, strict=True)
+        ]
+
+
 def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = None) -> Batch:
     """Pad on the left, so that all targets end in the last column.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.classifier import Choice
 from dpft.tasks.objectives.images import LabelledImage
 
 

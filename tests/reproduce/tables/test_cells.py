@@ -19,7 +19,7 @@ from dpft.reproduce.tables.verdicts import (
     share_error,
     too_wide,
 )
-from dpft.tasks.cifar import LOSSY, OTHER_FILES
+from dpft.tasks.images import LOSSY, OTHER_FILES
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 

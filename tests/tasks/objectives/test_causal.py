@@ -1,15 +1,10 @@
 """Encoding and losses of causal language models: a record's loss is its own."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dpft.config.decode import Decode
-from dpft.config.schema import Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.base import Instance
@@ -61,13 +56,6 @@ def test_encoding_ends_the_prompt_and_the_target(tiny):
 )
 def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, source, target):
     assert cut(source, "yes", 50, **options)[1] == target
-
-
-def test_a_special_token_that_was_written_in_a_text_is_the_token(tiny):
-    """Prompts that were prepared by hand need it; in chats it is text: see test_chat.py."""
-    end = tiny.tokenizer.eos_token_id
-    example = Causal(tiny.tokenizer, 100).encode(TextRecord(("a<|endoftext|>b",), "c<|endoftext|>"))
-    assert example.prompt.count(end) == example.target.count(end) == 2
 
 
 def test_each_turn_of_a_dialogue_is_ended():
@@ -166,35 +154,3 @@ def test_the_loss_of_a_record_depends_on_no_other_record(tiny, task):
     sample = task(source="sample", max_length=80)
     records = sorted(sample.records("train")[:60], key=lambda r: len(r.source + r.target))[::10]
     check_losses_are_their_own(tiny.model.eval(), sample.objective(tiny), records)
-
-
-def test_perplexity_counts_every_target_token_once(tiny):
-    """Likelihoods in batches are those of one record at a time, the end token included."""
-    task = E2E(source="sample", limit_eval=5)
-    objective = Causal(tiny.tokenizer, 100, perplexity=True)
-    instances = task.instances("test")
-    settings = Decode(beams=1, max_new_tokens=1, batch_size=2)
-    predictions = objective.predict(tiny.model, instances, settings, 0, lambda count: None)
-    for instance, prediction in zip(instances, predictions, strict=True):
-        example = objective.encode(TextRecord(instance.record.segments, instance.references[0]))
-        ids = torch.tensor([example.prompt + example.target])
-        with torch.no_grad():
-            logits = tiny.model.eval()(ids).logits[0, len(example.prompt) - 1 : -1]
-        plain = F.cross_entropy(logits, torch.tensor(example.target), reduction="sum").item()
-        assert math.isclose(prediction.nll, plain, rel_tol=1e-4)
-        assert prediction.tokens == len(example.target)
-
-
-def test_nothing_is_dropped_while_a_model_is_asked_that_is_being_trained():
-    needs = Needs("causal")
-    loaded = load_model(Model("tiny", "bundled:tiny", dropout=0.5), needs, seed=0)
-    task = E2E(source="sample", limit_eval=4)
-    objective = task.objective(loaded)
-    instances = task.instances("test")
-    whole = objective.likelihoods(loaded.model.eval(), instances, 2)
-    assert objective.likelihoods(loaded.model.train(), instances, 2) == whole
-    # Half of all numbers dropped would be another likelihood.
-    batch = objective.collate([objective.encode(instances[0].record)])
-    with torch.no_grad():
-        first, second = (objective.losses(loaded.model, batch) for _ in range(2))
-    assert first != second

@@ -6,8 +6,7 @@ import torch
 from dpft.config.decode import Decode
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.classifier import Classifier
-from dpft.tasks.objectives.infill import Infilling
+from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.records import LabelledText
 from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import build
@@ -117,20 +116,3 @@ def test_what_texts_lose_is_counted_and_said_of_a_prediction(kind):
     questions = [Instance(one, ("no",)) for one in (short, record)]
     answers = cut.predict(model, questions, Decode(batch_size=2), 0, lambda count: None)
     assert [answer.cut for answer in answers] == [False, True]
-
-
-@pytest.mark.parametrize("kind", RECORDS)
-def test_nothing_is_dropped_while_a_model_is_asked_that_is_being_trained(kind):
-    model, tokenizer = build("bert", masked=kind == "infill")
-    task = objective(kind, tokenizer)
-    instances = [Instance(record, (CLASSES[record.label],)) for record in RECORDS[kind]]
-
-    def asked():
-        return task.predict(model, instances, Decode(batch_size=3), 0, lambda count: None)
-
-    expected = asked()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.5
-    assert model.training
-    assert asked() == expected

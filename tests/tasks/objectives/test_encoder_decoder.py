@@ -14,7 +14,6 @@ from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.own_texts import TextToText
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
 
@@ -85,16 +84,6 @@ def test_records_that_are_too_long_lose_what_the_task_says(loaded):
         assert kept.endswith("new</s>")
 
 
-def test_an_encoder_needs_no_room_for_what_is_written(loaded):
-    task = TextToText(source="sample", max_length=40)
-    record = TextRecord(("old turn " * 6,), "new")
-    objective = task.objective(loaded)
-    example = objective.encode(record)
-    assert example.cut_source == 0
-    for room in (1, 40, 1000):
-        assert objective.prompts([record], Decode(max_new_tokens=room)) == [(example.prompt, 0)]
-
-
 def test_the_loss_of_a_record_does_not_depend_on_padding(loaded):
     for loss in ("mean", "sum"):
         objective = objective_of(loaded, loss=loss)
@@ -157,18 +146,3 @@ def test_decoding_finds_what_was_learnt(loaded):
         assert one.finished
         assert one.tokens == len(example.target)
         assert one.nll / one.tokens == pytest.approx(loss, rel=1e-3)
-
-
-def test_the_decoder_s_positions_are_its_own(monkeypatch):
-    """A source as long as Bart reads leaves the answer all of its room, and no more than that."""
-    found = load_model(Model("x", "random:bart"), Needs("causal", source=True), seed=0)
-    monkeypatch.setattr(found.model.config, "max_position_embeddings", 16)
-    asked = []
-
-    def generate(self, **settings):
-        asked.append(settings["max_new_tokens"])
-        return torch.full((1, 3), found.tokenizer.eos_token_id)
-
-    monkeypatch.setattr(type(found.model), "generate", generate)
-    decode(found.model, found.tokenizer, [(5,) * 16], Decode(beams=1, max_new_tokens=30), 0)
-    assert asked == [16]

@@ -14,10 +14,9 @@ from dpft.models.needs import Needs
 from dpft.runs.array_store import ArrayStore, ArrayWriter
 from dpft.tasks.keeping import Keeping
 from dpft.tasks.objectives import encoding, workers
-from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.classifier import Classifier
 from dpft.tasks.objectives.encoding import encode_all, encoded, token_type
-from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.packed import Packed, pack
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids

@@ -93,21 +93,6 @@ def test_pixels_are_scaled_channel_by_channel():
     )
 
 
-def test_length_is_patches_and_a_class_token():
-    assert OBJECTIVE.encode(image()).length == 5
-    assert ImageClassifier(224, HALF, HALF, 16, CLASSES).encode(image()).length == 197
-
-
-def test_shrinking_averages_and_growing_keeps_flat_colours():
-    stripes = np.zeros((32, 32, 3), np.uint8)
-    stripes[:, ::2] = 255
-    small = LabelledImage(stripes, 0, "").pixels(8)
-    assert small.shape == (8, 8, 3)
-    assert np.abs(small[:, 1:-1].astype(int) - 127).max() <= 2
-    flat = LabelledImage(np.full((3, 5, 3), 77, np.uint8), 0, "").pixels(8)
-    assert (flat == 77).all()
-
-
 def test_pixels_bytes_and_files_are_the_same_image(tmp_path):
     plain = image(3, 11, 7)
     data = coded(plain.image)
@@ -143,14 +128,6 @@ def test_contents_are_what_tells_records_apart(tmp_path):
     assert key(LabelledImage(file, 1, "a")) != before
 
 
-def test_grey_and_transparent_images_become_rgb():
-    grey = LabelledImage(coded(np.full((4, 4), 9, np.uint8)), 0, "")
-    assert (grey.pixels() == 9).all()
-    assert grey.pixels().shape == (4, 4, 3)
-    clear = LabelledImage(coded(np.full((4, 4, 4), 200, np.uint8)), 0, "")
-    assert clear.pixels(8).shape == (8, 8, 3)
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"not an image", coded(image(1, 40, 40).image)[:-200], coded(image().image, "GIF")],
@@ -160,14 +137,6 @@ def test_what_is_no_image_is_named(data):
     record = LabelledImage(data, 0, "00003.png")
     with pytest.raises(DataError, match=r"00003\.png is not an image.*expected one of .*JPEG"):
         batch_of(record)
-
-
-def test_a_file_that_went_away_is_named(tmp_path):
-    record = LabelledImage(tmp_path / "gone.jpg", 0, "gone")
-    with pytest.raises(DataError, match=r"cannot read .*gone\.jpg"):
-        batch_of(record)
-    with pytest.raises(DataError, match=r"cannot read .*gone\.jpg"):
-        list(record.parts())
 
 
 # Privacy.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from dpft.config.decode import Decode
 from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.language_model import LanguageModel
+from dpft.tasks.objectives.causal import LanguageModel
 from dpft.tasks.objectives.records import TextRecord
 from tests.tasks.objectives.letters import letters_with, spelled
 

@@ -6,9 +6,8 @@ import pytest
 from dpft.runs.array_store import ArrayWriter
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample
-from dpft.tasks.objectives.classifier import ClassExample
+from dpft.tasks.objectives.classifier import ClassExample, InfillExample
 from dpft.tasks.objectives.image import ImageExample
-from dpft.tasks.objectives.infill import InfillExample
 from dpft.tasks.objectives.packed import Packed, Packer, fields, lengths, pack, values
 
 EXAMPLES = {

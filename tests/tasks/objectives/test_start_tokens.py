@@ -8,10 +8,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from dpft.config.decode import Decode
-from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.records import Conversation, TextRecord
 from dpft.tasks.objectives.tokens import joins
 
