@@ -1,4 +1,4 @@
-"""The tasks on the user's own data: texts from texts, classes of texts, and plain texts."""
+"""Tasks on the user's own texts: a text from a text, a class of a text, and plain texts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TextToText(Generation, OwnData):
         )
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
-        """Rows with these sources; their targets are not used."""
+        """Return rows with these sources; their targets are not used."""
         return [
             TableRow(f"source {n}", {self.source_column: source, self.target_column: source})
             for n, source in enumerate(sources, 1)
@@ -115,7 +115,7 @@ class TextToText(Generation, OwnData):
         ]
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines with the columns of the settings."""
+        """Write JSON lines with the columns of the settings."""
         assert rows is not None
         write_lines(
             path,
@@ -156,31 +156,24 @@ class TextClassification(OwnData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.classes, str) and self.classes != FROM_DATA:
+        given: Any = self.classes
+        if given is None or given == FROM_DATA:
+            return
+        names = [] if isinstance(given, str) else [str(name) for name in given]
+        odd = any(isinstance(name, bool) or name is None for name in given)
+        if odd or len(set(names)) < max(2, len(names)):
             raise ConfigError(
-                f"task.classes is {self.classes!r}; expected a list such as "
-                f"'task.classes=[yes,no]', or {FROM_DATA}"
+                f"task.classes is {given!r}; expected {FROM_DATA}, or a list of two names at least, "
+                "each once and true and false in quotes, as in "
+                """'task.classes=["true","false"]'"""
             )
-        if isinstance(self.classes, tuple):
-            given: tuple[object, ...] = self.classes
-            odd = [name for name in given if isinstance(name, bool) or name is None]
-            if odd:
-                raise ConfigError(
-                    f"task.classes is {list(given)}; expected names, not {odd[0]!r}: put "
-                    """them in quotes, as in 'task.classes=["true","false"]'"""
-                )
-            names = [str(name) for name in self.classes]
-            if len(set(names)) < max(2, len(names)):
-                raise ConfigError(
-                    f"task.classes is {', '.join(names)}; expected two names at least, each once"
-                )
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """In the order of the head's outputs.
+        """Return the classes in the order of the head's outputs.
 
-        They are not collected from the data unless the user says so: that a class exists may be
-        known from a single record, and the number of outputs tells it to everybody.
+        They are collected from the data only if the user says so: a single record can be the only
+        one of its class, and the number of outputs is public.
         """
         if isinstance(self.classes, tuple):
             return tuple(str(name) for name in self.classes)
@@ -192,14 +185,8 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which tells "
                 "everybody that each of them occurs and is not covered by the guarantee"
             )
-        rows = self._file("train").scan()
-        names = {row.name(self.label_column, "task.label_column") for _, _, row in rows}
-        if len(names) < 2:
-            raise DataError(
-                f"all labels of the training data are {', '.join(names)}; expected two classes at "
-                "least"
-            )
-        return tuple(sorted(names))
+        rows = self._table("train")
+        return tuple(sorted({row.name(self.label_column, "task.label_column") for row in rows}))
 
     @property
     def needs(self) -> Needs:
@@ -256,7 +243,7 @@ class TextClassification(OwnData):
         return found
 
     def _only_label(self, counts: Counter[int]) -> str | None:
-        """The class that all records are of; None if they are of several."""
+        """Return the class that all records are of; None if they are of several."""
         present = [name for i, name in enumerate(self.class_names) if counts[i]]
         return present[0] if len(present) == 1 else None
 
@@ -267,10 +254,10 @@ class TextClassification(OwnData):
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels
         listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
-        told = [f"labels: {listed}"]
+        lines = [f"labels: {listed}"]
         if (only := self._only_label(counts)) is not None:
-            told.append(f"every label is {only}: the commonest class scores 1 here")
-        return [*super().details(split), *told]
+            lines.append(f"every label is {only}: the commonest class scores 1 here")
+        return [*super().details(split), *lines]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
@@ -279,7 +266,7 @@ class TextClassification(OwnData):
         return {"accuracy": classification.accuracy(*names)}
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
-        """What the most frequent class scores everywhere, and which classes were confused."""
+        """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         names = sorted({*given[0], *given[1]})
         return {
@@ -322,7 +309,7 @@ class LanguageModeling(Generation, OwnData):
         return (row.text(self.text_column, "task.text_column"),)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines with the column of the settings."""
+        """Write JSON lines with the column of the settings."""
         write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

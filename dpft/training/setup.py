@@ -148,7 +148,6 @@ def prepare(
             advance,
             keeping=keeping_of(run, progress.warn, progress.say),
             identity=f"{printed} {tokenizer}",
-            threads=run.threads,
         )
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
