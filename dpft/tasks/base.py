@@ -292,10 +292,6 @@ class Task(ABC):
         """
         return ()
 
-    def doubts(self, loaded: LoadedModel) -> Sequence[str]:
-        """What of the settings goes badly with this model; it tells nothing of the data."""
-        return ()
-
     def details(self, split: str) -> Sequence[str]:
         """What ``dpft data check`` says of a split beside the number of its records."""
         return ()

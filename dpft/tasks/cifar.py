@@ -16,10 +16,9 @@ import numpy as np
 from dpft.config.errors import DataError
 from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, labelled, names
-from dpft.tasks.limits import Gunzipped, table_rows
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.samples.images import write_cifar
-from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
 
 SIDE = 32
 # 60,000 images with labels and file names are about 187 MB.
@@ -100,7 +99,7 @@ class Layout:
             return found
 
         try:
-            with Gunzipped(archive, _MOST) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            with tarfile.open(archive, mode="r:gz") as tar:
                 return self._read(split, member, f"{archive}:{self.folder}")
         except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
             raise DataError(f"cannot read {archive}: {error}; expected {self.archive}") from error

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 
-from dpft.config.checks import one_of
+from dpft.config.checks import Count, Fraction
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
-    """Return the data set of a folder with ``train``, ``dev`` and ``test`` of any of the suffixes."""
+    """Return a data set whose folder holds ``train``, ``dev`` and ``test`` with any suffix."""
     forms = tuple(Form({s: f"{s}{suffix}" for s in SPLITS}, read_table) for suffix in SUFFIXES)
     return Dataset(forms, hub, partial(own_sample.write_sample, kind))
 
@@ -59,23 +58,18 @@ class OwnData(Task):
     train_split: str | None = "train"
     dev_split: str | None = "validation"
     test_split: str | None = "test"
-    dev_share: float = 0.0
-    test_share: float = 0.0
+    dev_share: Fraction = 0.0
+    test_share: Fraction = 0.0
     split_seed: int = 0
-    unit: str = "record"
+    unit: Literal["record", "user"] = "record"
     user_column: str | None = None
-    records_per_user: int = 8
+    records_per_user: Count = 8
     max_length: int = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("task.unit", self.unit, ("record", "user"))
         self._check_places()
         self._check_users()
-        for name in ("dev", "test"):
-            share = getattr(self, f"{name}_share")
-            if not 0 <= share < 1:
-                raise ConfigError(f"task.{name}_share is {share}; expected 0 or more, below 1")
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
                 f"task.dev_share and task.test_share are {self.dev_share} and {self.test_share}; "
@@ -86,31 +80,24 @@ class OwnData(Task):
         files = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None]
         hub = ["task.hub"] if self.hub is not None else []
         folder = ["task.data_dir"] if self.data_dir is not None else []
-        sample = ["task.source=sample"] if self.source == "sample" else []
-        given = [place for place in (files, hub, folder, sample) if place]
-        if len(given) > 1:
+        other = [f"task.source={self.source}"]
+        sample = other if self.source == "sample" else []
+        taken = other if (self.source, bool(hub)) in (("files", True), ("hub", False)) else []
+        given = [place for place in (files, hub, folder, sample or taken) if place]
+        if len(given) > 1 or taken:
             raise ConfigError(
                 f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
-                "data_dir, the hub, or task.source=sample"
+                "data_dir, task.hub=OWNER/NAME, or task.source=sample"
             )
-        other = {"files": hub, "hub": files}.get(self.source)
-        if other:
-            raise ConfigError(f"got task.source={self.source} and {other[0]}; expected auto")
-        if self.source == "hub" and self.hub is None:
-            raise ConfigError("task.source=hub, but of which data set? Type task.hub=OWNER/NAME")
 
     def _check_users(self) -> None:
-        if self.records_per_user < 1:
+        if self.unit == "record" and self.user_column is not None and self.synthetic is None:
             raise ConfigError(
-                f"task.records_per_user is {self.records_per_user}; expected at least 1"
+                f"got task.user_column={self.user_column} and task.unit=record, which protects "
+                "single records; type task.unit=user to protect all records of a user together, or "
+                "task.user_column=null"
             )
         if self.unit == "record":
-            if self.user_column is not None and self.synthetic is None:
-                raise ConfigError(
-                    f"got task.user_column={self.user_column} and task.unit=record, which protects "
-                    "single records; type task.unit=user to protect all records of a user "
-                    "together, or task.user_column=null"
-                )
             return
         if self.user_column is None:
             raise ConfigError(
@@ -121,15 +108,11 @@ class OwnData(Task):
                 "got task.synthetic and task.unit=user; expected task.unit=record, since synthetic "
                 "records belong to no user. task.user_column may stay: it holds out the same users"
             )
-        if self.limit_train is not None:
+        # Which records are the first ones depends on how many each user has.
+        if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
             raise ConfigError(
-                f"got task.limit_train={self.limit_train} and task.unit=user; expected null: which "
-                "are the first records depends on how many each user has"
-            )
-        if self.hub is not None and "[" in (self.train_split or ""):
-            raise ConfigError(
-                f"got task.train_split={self.train_split} and task.unit=user; expected a whole "
-                "split: which records a slice holds depends on how many each user has"
+                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
+                "all training records of every user: type task.limit_train=null"
             )
 
     # Data.
@@ -234,23 +217,15 @@ class OwnData(Task):
         ]
 
     def remarks(self) -> list[str]:
-        reading, found = self._reading("train"), list[str]()
-        if reading.swallowed:
-            found.append(
-                f"{len(reading.swallowed):,} training records hold lines that look like rows of "
-                f"their file (the first: {reading.swallowed[0]}). In CSV a quotation mark that "
-                "begins a text may have swallowed them: double that mark and put quotes around the "
-                "text, or use JSON lines"
-            )
-        repeats = np.unique(reading.contents, return_counts=True)[1]
-        if repeats.max() > 1 and self.unit == "record" and not self.published:
-            found.append(
-                f"training records repeat others word for word: {(repeats - 1).sum():,} (one "
-                f"occurs {repeats.max():,} times). For what occurs k times epsilon is k times as "
-                "large, and delta grows faster: remove copies, or type task.unit=user "
-                "task.user_column=NAME where they belong to one person"
-            )
-        return found
+        repeats = np.unique(self._reading("train").contents, return_counts=True)[1]
+        if repeats.max() == 1 or self.unit == "user" or self.published:
+            return []
+        return [
+            f"training records repeat others word for word: {(repeats - 1).sum():,} (one occurs "
+            f"{repeats.max():,} times). For what occurs k times epsilon is k times as large, and "
+            "delta grows faster: remove copies, or type task.unit=user task.user_column=NAME where "
+            "they belong to one person"
+        ]
 
     def details(self, split: str) -> list[str]:
         reading = self._reading(split)
@@ -266,7 +241,9 @@ class OwnData(Task):
         ]
         if broken:
             doubt = "; a quotation mark that begins a text may have swallowed rows"
-            lines.append(f"{broken:,} records hold line breaks{doubt if reading.rows.is_csv else ''}")
+            lines.append(
+                f"{broken:,} records hold line breaks{doubt if reading.rows.is_csv else ''}"
+            )
         lines += self.remarks() if split == "train" else []
         owners = reading.owners
         if owners is None and self.user_column in columns and split != "train":
@@ -292,34 +269,24 @@ class OwnData(Task):
 
     @property
     def _held_out(self) -> str:
-        """Return what falls to a split as a whole: a record, or all records of a user.
-
-        A model that is trained on synthetic records is tested on the same users as the one that
-        wrote them.
-        """
+        # Whatever the unit: a model that is trained on synthetic records is tested on the same
+        # users as the one that wrote them.
         return "record" if self.user_column is None else "user"
 
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        self.__dict__["_kept"] = keeping, advance
+        self._state["kept"] = keeping, advance
 
     @cached_property
-    def _kept(self) -> tuple[Keeping | None, Callable[[int], None]]:
-        """Return what `keep_in` was given."""
-        return None, lambda count: None
-
-    @cached_property
-    def _readings(self) -> dict[str, Reading]:
-        return {}
-
-    @cached_property
-    def _tables(self) -> dict[str, Rows]:
-        return {}
+    def _state(self) -> dict[str, Any]:
+        """Return what was read, and what `keep_in` was given: a task is frozen otherwise."""
+        return {"readings": {}, "tables": {}, "kept": (None, lambda count: None)}
 
     def _reading(self, split: str) -> Reading:
         """Return what is in a split; its file is read once, with everything held out of it."""
-        if split not in self._readings:
-            self._readings.update(self._read(split))
-        found = self._readings[split]
+        readings: dict[str, Reading] = self._state["readings"]
+        if split not in readings:
+            readings.update(self._read(split))
+        found = readings[split]
         if not len(found.rows):
             raise DataError(
                 f"no record fell to the {split} split: shares of {self.dev_share:g} (dev) and "
@@ -365,7 +332,7 @@ class OwnData(Task):
             self.limit_train if split == "train" else None,
             owned=self.unit == "user" and split == "train",
         )
-        return read_splits(rows, rules, self._kept[1])
+        return read_splits(rows, rules, self._state["kept"][1])
 
     def _no_split(self, split: str, instead: str = "") -> SplitError:
         setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
@@ -387,9 +354,10 @@ class OwnData(Task):
 
     def _table(self, split: str) -> Rows:
         """Return the rows of a split that the data has of its own."""
-        if split not in self._tables:
-            self._tables[split] = self._find_table(split)
-        return self._tables[split]
+        tables: dict[str, Rows] = self._state["tables"]
+        if split not in tables:
+            tables[split] = self._find_table(split)
+        return tables[split]
 
     def _find_table(self, split: str) -> Rows:
         dataset, (kind, place), file = self.dataset, self.location, getattr(self, f"{split}_file")
@@ -405,7 +373,7 @@ class OwnData(Task):
                 )
             file = files[0]
         if file is not None:
-            return table_file(Path(file)).rows(self._kept[0])
+            return table_file(Path(file)).rows(self._state["kept"][0])
         if kind == "hub":
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}
@@ -417,10 +385,9 @@ class OwnData(Task):
         return rows
 
     def _falls_to(self, row: TableRow, digest: str) -> str:
-        """Return the split of a row of the training data, which depends on its record or user alone.
+        """Return the split of a row of the training data.
 
-        A further record, or user, moves no other; equal records, or all records of one user, fall
-        to the same split.
+        It depends on the row's record or user alone: a further one moves no other.
         """
         who = self._content(row, digest) if self._held_out == "record" else self._owner(row)
         point = int.from_bytes(hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()[:8])

@@ -90,28 +90,15 @@ def check_names(owners: Owners, place: Callable[[int], str]) -> None:
         DataError: naming both places, for names that differ only in spaces, Unicode form or
             invisible characters.
     """
-    # Only a name that looks different from its spelling can look like another: usually none does.
-    odd: dict[str, list[int]] = {}
-    for index, name in enumerate(owners.names.to_pylist()):
-        if (look := _visible(name)) != name:
-            odd.setdefault(look, []).append(index)
-    looks = pa.array(list(odd), pa.large_string())
-    for look, index in zip(odd, pc.index_in(looks, owners.names).to_pylist(), strict=True):
-        if index is not None:  # another user is spelled as these look
-            odd[look].append(index)
-    groups = [group for group in odd.values() if len(group) > 1]
-    if not groups:
-        return
-    first = np.full(len(owners.names), len(owners), np.int64)
-    np.minimum.at(first, owners.codes, np.arange(len(owners)))
-    # Of each group the first record of the name that came second; of these the first in the file.
-    pairs = [sorted(int(first[code]) for code in group)[:2] for group in groups]
-    one, two = min(pairs, key=lambda pair: pair[1])
-    raise DataError(
-        f"{place(two)}: user {owners[two]!a} differs from {owners[one]!a} ({place(one)}) only in "
-        "spaces, Unicode form or characters that are not seen; expected one spelling for each "
-        "user, since two names are two users"
-    )
+    seen: dict[str, int] = {}
+    for code, name in enumerate(owners.names.to_pylist()):
+        if (other := seen.setdefault(_visible(name), code)) != code:
+            one, two = sorted(int(np.argmax(owners.codes == c)) for c in (other, code))
+            raise DataError(
+                f"{place(two)}: user {owners[two]!a} differs from {owners[one]!a} ({place(one)}) "
+                "only in spaces, Unicode form or characters that are not seen; expected one "
+                "spelling for each user, since two names are two users"
+            )
 
 
 def _visible(name: str) -> str:

@@ -51,9 +51,6 @@ class Reading:
         contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
             in a million at ten million records.
         labels: how many records have a label; empty where they have none.
-        swallowed: places of CSV rows with a line that looks like a row of the file: a quotation
-            mark that begins a text opens a cell, and the rows up to the next mark become part of
-            it.
     """
 
     rows: Rows
@@ -61,7 +58,6 @@ class Reading:
     fingerprint: str
     contents: IntArray
     labels: Counter[int]
-    swallowed: list[str]
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:
@@ -85,7 +81,6 @@ def read_splits(
     codes = {split: code for code, split in enumerate(rules.splits)}
     digests = [hashlib.sha256() for _ in codes]
     counts, labels = [0] * len(codes), [Counter[int]() for _ in codes]
-    swallowed: list[list[str]] = [[] for _ in codes]
     sides, contents = array("B"), array("Q")
 
     def named() -> Iterable[str]:
@@ -101,8 +96,6 @@ def read_splits(
             contents.append(_short(digest.digest()))
             if isinstance(record, LabelledText):
                 labels[side][record.label] += 1
-            if rows.is_csv and _may_hold_rows(row):
-                swallowed[side].append(row.place)
             if number % _BLOCK == 0:
                 advance(_BLOCK)
             if rules.owner is not None:
@@ -123,13 +116,5 @@ def read_splits(
             fingerprint=digests[code].hexdigest(),
             contents=content[chosen],
             labels=labels[code],
-            swallowed=swallowed[code],
         )
     return found
-
-
-def _may_hold_rows(row: TableRow) -> bool:
-    commas = len(row.values) - 1
-    broken = (text for text in row.values.values() if "\n" in text)
-    lines = (line for text in broken for line in text.splitlines()[1:])
-    return commas > 0 and any(line.count(",") == commas for line in lines)

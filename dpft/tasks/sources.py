@@ -7,7 +7,6 @@ parquet files of the hub are themselves a form of a folder (``dpft data get`` wr
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import tempfile
@@ -136,15 +135,10 @@ class Dataset:
         names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
         return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
 
-    def lies_in(self, folder: Path) -> Form | None:
+    def form_in(self, folder: Path) -> Form | None:
         """Return the first form of which a folder holds files of any split."""
         held = (f for f in self.all_forms() if any(f.found(folder, split) for split in f.files))
         return next(held, None)
-
-    @property
-    def first_file(self) -> str:
-        """Return the name of a file, for messages."""
-        return next(iter(self.forms[0].files.values()))
 
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
@@ -160,19 +154,14 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
         folder = Path(data_dir)
     elif "DPFT_DATA" in os.environ:
         folder = Path(os.environ["DPFT_DATA"]) / name
-    if folder is not None and dataset.lies_in(folder):
+    if folder is not None and dataset.form_in(folder):
         return "files", folder
     if source == "files" or data_dir is not None:
         place = folder or "nowhere: $DPFT_DATA is not set"
-        what, *others = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
-        nor = f" (nor {', '.join(others)})" if others else ""
+        names = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
         if folder is not None and folder.is_file():
             place = f"{folder}, which is a file"
-        raise DataError(
-            f"no {what} found{nor}; looked in {place}. Type task.data_dir=FOLDER, set "
-            f"DPFT_DATA to the folder that holds {name}/, or type task.source=sample for generated "
-            "data"
-        )
+        raise DataError(f"no {' or '.join(names)} found; looked in {place}. {_advice(name)}")
     return "hub", None
 
 
@@ -183,8 +172,7 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
         DataError: the split does not exist or is empty, or its file is missing or malformed.
     """
     kind, folder = location
-    if kind == "files":
-        assert folder is not None
+    if folder is not None:
         rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
         rows = _read_hub(dataset, name, split)
@@ -204,28 +192,32 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         if files:
             several = [form.rows(file) for file in files]
             return several[0] if len(several) == 1 else [*chain(*several)]
-    if other := dataset.lies_in(folder):
-        raise SplitError(
-            f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it "
-            "there, choose another split, or type task.data_dir=FOLDER"
-        )
-    raise DataError(f"{folder} no longer holds files of this data set")
+    other = dataset.form_in(folder) or dataset.forms[0]
+    raise SplitError(
+        f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it there, "
+        "choose another split, or type task.data_dir=FOLDER"
+    )
 
 
 def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
     hub = dataset.hub
-    advice = (
-        f"Set DPFT_DATA to the folder that holds {name}/{dataset.first_file}, go online, or type "
-        "task.source=sample for generated data"
-    )
     if hub is None:
-        raise DataError(f"the {name} files were found nowhere, and the hub has no copy. {advice}")
+        raise DataError(
+            f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
+        )
     if split not in hub.splits:
         raise SplitError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
-    return hub_rows(hub, _load_hub(hub, name, split, advice))
+    return hub_rows(hub, _load_hub(hub, name, split))
 
 
-def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
+def _advice(name: str) -> str:
+    return (
+        f"Type task.data_dir=FOLDER, set DPFT_DATA to the folder that holds {name}/, go online, or "
+        "type task.source=sample for generated data"
+    )
+
+
+def _load_hub(hub: Hub, name: str, split: str) -> Any:
     from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
@@ -234,52 +226,17 @@ def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
         f"hub's copy {hub.id} could not be loaded"
     )
     if is_offline() and not is_downloaded("datasets", hub.id):
-        raise DataError(f"{absent} (the hub does not answer, or HF_HUB_OFFLINE is set). {advice}")
+        why = "the hub does not answer, or HF_HUB_OFFLINE is set"
+        raise DataError(f"{absent} ({why}). {_advice(name)}")
     from datasets import load_dataset
 
     try:
         return load_dataset(
-            hub.id,
-            hub.config,
-            revision=hub.revision,
-            split=hub.splits[split],
+            hub.id, hub.config, revision=hub.revision, split=hub.splits[split],
             trust_remote_code=False,
-        )
+        )  # fmt: skip
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(f"{absent} ({type(error).__name__}). {advice}") from error
-
-
-def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, int]]:
-    """Write every split of the hub's copy as parquet into ``folder``; yield files and row counts.
-
-    Raises:
-        DataError: if there is no copy, it cannot be loaded, the file cannot be written, or another
-            one is in its place.
-    """
-    hub = dataset.hub
-    if hub is None:
-        raise DataError(
-            f"the hub has no copy of {name}; see docs/reference/tasks for where its files are"
-        )
-    for split in hub.splits:
-        loaded = _load_hub(hub, name, split, "Go online")
-        file = folder / f"{hub.splits[split].split('+')[0]}.parquet"
-        unnamed = file.with_name(f".{file.name}.tmp")
-        try:
-            loaded.to_parquet(str(unnamed))
-            check_free(file, unnamed)
-            unnamed.replace(file)
-        except OSError as error:
-            raise DataError(f"cannot write {file}: {error.strerror}") from error
-        finally:
-            unnamed.unlink(missing_ok=True)
-        yield file, len(loaded)
-
-
-def check_free(file: Path, new: Path) -> None:
-    """Raise DataError if a file exists and differs from the one that would replace it."""
-    if file.exists() and not (file.is_file() and filecmp.cmp(file, new, shallow=False)):
-        raise DataError(f"{file} exists; give another folder: --to FOLDER")
+        raise DataError(f"{absent} ({type(error).__name__}). {_advice(name)}") from error
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
@@ -348,7 +305,7 @@ def text_lines(path: Path, expected: str) -> Sequence[str]:
 
 
 def file_text(path: Path, expected: str) -> str:
-    """Return the text of a UTF-8 file, with or without a byte order mark; else raise DataError."""
+    """Return the text of a UTF-8 file without its byte order mark; raise DataError otherwise."""
     try:
         return regular(path).read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -163,7 +163,9 @@ class JsonLines(TableFile):
         try:
             value = _DECODER.decode(cells[_OBJECT])
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: {problem(error)}; expected JSON, each column once") from error
+            raise DataError(
+                f"{place}: {problem(error)}; expected JSON, each column once"
+            ) from error
         if not isinstance(value, dict):
             raise DataError(
                 f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'
@@ -175,12 +177,15 @@ class Json(JsonLines):
     """A list of objects, which is read as a whole; or JSON lines."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        first = next((line for line in self._lines() if line.strip()), "")
-        if not first.lstrip().startswith("["):
+        with self._open() as file:
+            head = file.read(1 << 10).removeprefix(b"\xef\xbb\xbf")
+        if not head.lstrip().startswith(b"["):
             return super().batches()
         listed = entries(self.path, _LIST, _DECODER)
         skipped = len(f"{self.path}, ")
-        return _batches([_OBJECT], ((place[skipped:], json.dumps(entry)) for place, entry in listed))
+        return _batches(
+            [_OBJECT], ((place[skipped:], json.dumps(entry)) for place, entry in listed)
+        )
 
 
 class Separated(TableFile):
@@ -216,7 +221,9 @@ class Separated(TableFile):
             )
             if "field larger" in str(error):
                 expected = "a quotation mark at the cell's end, or a text that long in JSON lines"
-            raise DataError(f"{self.path}, after line {line}: {error}; expected {expected}") from error
+            raise DataError(
+                f"{self.path}, after line {line}: {error}; expected {expected}"
+            ) from error
 
     def _check(self, cells: Sequence[str], header: Sequence[str], place: str) -> None:
         if len(cells) != len(header):
@@ -291,7 +298,7 @@ def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterato
 
     def batch(block: list[tuple[str, ...]]) -> pa.RecordBatch:
         texts = zip(*block, strict=True) if block else [()] * len(names)
-        return pa.record_batch([pa.array(text, pa.large_string()) for text in texts], names)
+        return pa.record_batch([pa.array(text, pa.string()) for text in texts], names)
 
     block: list[tuple[str, ...]] = []
     size, sent = 0, False

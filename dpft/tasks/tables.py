@@ -41,7 +41,9 @@ class TableRow:
             found = ", ".join(map(repr, self.values)) or "none"
             advice = f"Type {setting}=NAME"
             if self.settled:
-                advice = f"Rename the one that is meant to {column!r}, its name in the training data"
+                advice = (
+                    f"Rename the one that is meant to {column!r}, its name in the training data"
+                )
             only = str(next(iter(self.values))) if len(self.values) == 1 else ""
             if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
                 advice = f"Cells seem to be separated by {mark!r}; expected commas"

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpft.config.errors import DataError
-from dpft.tasks.limits import too_large
 
 # Instructions of a pickle: of the 50,000 images of CIFAR-100, each with two labels and a file name,
 # there are about 400,000.
@@ -112,7 +111,7 @@ def load(file: IO[bytes], where: str, most: int) -> dict[str, Any]:
     """
     data = file.read(most + 1)
     if len(data) > most:
-        raise too_large(where, most)
+        raise DataError(f"{where} unpacks to more than {most:,} bytes; expected less")
     try:
         for number, _ in enumerate(pickletools.genops(data)):
             if number == _MOST:

@@ -23,7 +23,7 @@ def lengths(examples: Sequence[Any]) -> IntArray:
 
 
 def values(examples: Sequence[Any], field: str) -> IntArray:
-    """Return a field of every example that is a number, ``(n,)``; zeros if there is no such field."""
+    """Return a field of numbers of every example, ``(n,)``; zeros if there is no such field."""
     if isinstance(examples, Packed):
         return examples.numbers(field)
     return np.array([getattr(example, field, 0) for example in examples], np.int64)
@@ -42,7 +42,7 @@ def schema_of(kind: type, tokens: pa.DataType) -> pa.Schema | None:
     if not dataclasses.is_dataclass(kind):
         return None
     types: dict[Any, pa.DataType] = {int: pa.int32()}
-    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.large_list(tokens))
+    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.list_(tokens))
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     if any(hints[name] not in types for name in names):
