@@ -272,10 +272,6 @@ class Task(ABC):
         """Return what the owner of the training data should look at; may name private records."""
         return ()
 
-    def doubts(self, loaded: LoadedModel) -> Sequence[str]:
-        """Return warnings about settings that do not fit this model. Does not read the data."""
-        return ()
-
     def details(self, split: str) -> Sequence[str]:
         """Return what ``dpft data check`` prints about a split after the number of its records."""
         return ()

@@ -21,11 +21,10 @@ from dpft.config.files import regular
 from dpft.models.needs import Needs
 from dpft.tasks import unpickle
 from dpft.tasks.classification import Classes
-from dpft.tasks.limits import table_rows
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.images import LabelledImage, Pixels
 from dpft.tasks.samples import images as samples
-from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 from dpft.tasks.table_files import Separated
 
 if TYPE_CHECKING:
