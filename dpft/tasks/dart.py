@@ -22,17 +22,11 @@ _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annot
 
 
 class Lexicalisation(NamedTuple):
-    """A triple set with one reference.
+    """A triple set with one reference."""
 
-    Attributes:
-        entry: number of its triple set in the file, from 0; of several parts in each of them.
-        triples: subject, relation and object of each.
-        text: a reference sentence; "" where the file has an empty one, or none at all.
-    """
-
-    entry: int
-    triples: tuple[Triple, ...]
-    text: str
+    entry: int  # number of its triple set in the file, from 0; of several parts in each of them
+    triples: tuple[Triple, ...]  # subject, relation and object of each
+    text: str  # a reference sentence; "" where the file has an empty one, or none at all
 
     @property
     def whole(self) -> tuple[int, tuple[Triple, ...]]:
@@ -41,11 +35,7 @@ class Lexicalisation(NamedTuple):
 
 
 def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
-    """Read rows of a published JSON file; with ``asked``, annotations may be missing.
-
-    Raises:
-        DataError: naming file, line and entry.
-    """
+    """Read rows of a published JSON file; with ``asked``, annotations may be missing."""
     rows: list[Lexicalisation] = []
     for number, (where, entry) in enumerate(entries(path, _JSON)):
         if asked and isinstance(entry, Mapping):
@@ -164,11 +154,7 @@ class DART(Generation):
         return "dev" if self._trains_on_dev else "train"
 
     def rows(self, split: str) -> Sequence[Lexicalisation]:
-        """Return rows of a split that have a reference; those of ``train`` from ``train_split``.
-
-        Raises:
-            DataError: also for ``dev`` if that is what is trained on.
-        """
+        """Return rows of a split that have a reference; those of ``train`` from ``train_split``."""
         return [row for row in self._published(split) if row.text]
 
     def _published(self, split: str) -> Sequence[Lexicalisation]:

@@ -23,12 +23,7 @@ Row = tuple[str, str]
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read rows ``(mr, ref)`` of an official file.
-
-    Raises:
-        DataError: naming file and line, if the file is missing, empty, of other columns, not
-            UTF-8, or has a row without meaning representation or reference.
-    """
+    """Read rows ``(mr, ref)`` of an official file."""
     rows = []
     for row in Separated(path, ",").rows():
         if [*row.values] != ["mr", "ref"]:

@@ -25,29 +25,18 @@ _BROKEN = 1e-3
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a file, by the names in its header.
+    """Columns of a file, by the names in its header."""
 
-    Attributes:
-        texts: columns of the texts.
-        label: column of the label.
-        values: the cell for each class, in the order of labels.
-        lenient: whether lines with another number of fields than the header are left out, and empty
-            texts kept, as loaders of GLUE do with QQP, rather than refused.
-    """
-
-    texts: tuple[str, ...]
-    label: str
-    values: tuple[str, ...]
+    texts: tuple[str, ...]  # columns of the texts
+    label: str  # column of the label
+    values: tuple[str, ...]  # the cell for each class, in the order of labels
+    # Whether lines with another number of fields than the header are left out, and empty
+    # texts kept, as loaders of GLUE do with QQP, rather than refused.
     lenient: bool = False
 
 
 def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
-    """Read labelled rows of one of GLUE's files: tab-separated, quotes without meaning.
-
-    Raises:
-        DataError: naming file and line, if the file is missing, empty, not UTF-8, lacks a column,
-            or has a row of another number of fields, an empty text, or an unknown label.
-    """
+    """Read labelled rows of one of GLUE's files: tab-separated, quotes without meaning."""
     names, rows = (*columns.texts, columns.label), []
     for where, cells in _cells(path, names, columns.lenient):
         *texts, label = (cells[name].strip() for name in names)
@@ -94,12 +83,7 @@ def _cells(
 def read_hub(
     rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
 ) -> list[Row]:
-    """Read rows of the hub's copy, whose labels are the indices of the classes already.
-
-    Raises:
-        DataError: for a row without a text or a label, as in the hub's test split.
-        KeyError: for a missing column.
-    """
+    """Read rows of the hub's copy, whose labels are the indices of the classes already."""
     found = []
     for number, row in enumerate(rows, 1):
         *values, label = (row[name] for name in (*texts, "label"))
@@ -118,9 +102,6 @@ def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -
     Args:
         rows: of the hub's form.
         subset: that the first belong to; "": training rows, which are of neither and in any order.
-
-    Raises:
-        DataError: if rows of a validation split are not in their published order.
     """
     rows = list(rows)
     numbers = [row.get("idx", i) for i, row in enumerate(rows)]
@@ -167,11 +148,7 @@ class Glue(Classification):
     columns: ClassVar[Columns]
 
     def questions(self, path: Path) -> Sequence[Question]:
-        """Return the lines of one of GLUE's files, such as a test split's, which has no labels.
-
-        Raises:
-            DataError: as `read_tsv`, and for every line of other fields than the header's.
-        """
+        """Return the lines of one of GLUE's files, such as a test split's, which has no labels."""
         if path.suffix != ".tsv":
             return super().questions(path)
         names = self.columns.texts

@@ -50,25 +50,16 @@ _SETS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of CIFAR's archive.
+    """The files of CIFAR's archive."""
 
-    Attributes:
-        folder: what it unpacks to.
-        train: files of the training split, in order.
-        meta: the file that names the classes.
-        names: the key of the names there.
-        labels: the key of the classes in the other files.
-        md5: of each file of images.
-    """
-
-    folder: str
-    train: Sequence[str]
+    folder: str  # what it unpacks to
+    train: Sequence[str]  # files of the training split, in order
     test: str
-    meta: str
-    names: str
-    labels: str
+    meta: str  # the file that names the classes
+    names: str  # the key of the names there
+    labels: str  # the key of the classes in the other files
     classes: Sequence[str]
-    md5: Mapping[str, str]
+    md5: Mapping[str, str]  # of each file of images
 
     def files(self, split: str) -> Sequence[str]:
         """Return the files of a split, in order."""
@@ -76,12 +67,7 @@ class Layout:
 
 
 def read_pickles(first: Path, layout: Layout) -> Rows:
-    """Read the CIFAR split whose first file is ``first``.
-
-    Raises:
-        DataError: naming a file of the split that is missing or malformed, or for a file that is no
-            split's first.
-    """
+    """Read the CIFAR split whose first file is ``first``."""
     if first.name not in (layout.train[0], layout.test):
         raise DataError(
             f"{first} is no whole split; expected {layout.train[0]}, with which the whole training "
@@ -115,9 +101,6 @@ def read_mat(path: Path) -> Rows:
     """Read ``X`` ``(32, 32, 3, N)`` and classes ``y`` ``(N, 1)`` of a MATLAB file of SVHN.
 
     The digit 0 is class 10 there; here every digit is its own class.
-
-    Raises:
-        DataError: if the file is missing or not of that form.
     """
     from scipy.io import loadmat
 
@@ -156,10 +139,6 @@ def read_signs(path: Path) -> Rows:
     """Read the images that an annotation file of GTSRB lists: the whole sign with its margin.
 
     They are next to it, or, for ``GT-final_test.csv``, where the archive of test images puts them.
-
-    Raises:
-        DataError: naming file and line, if the file is missing or malformed, or an image is not
-            there.
     """
     folder = path.parent / "GTSRB" / "Final_Test" / "Images"
     if not folder.is_dir():
@@ -181,10 +160,6 @@ def read_list(path: Path) -> Rows:
     """Read the images that Food-101's ``meta/{train,test}.txt`` lists, as ``class/number`` a line.
 
     Images are not decoded, and of all but the smallest only the path is kept.
-
-    Raises:
-        DataError: naming file and line, if the file is missing or malformed, or an image is not
-            there.
     """
     index = {name: number for number, name in enumerate(_SETS["food101"]["classes"])}
     images = path.parent.parent / "images"
@@ -209,11 +184,7 @@ def read_list(path: Path) -> Rows:
 
 
 def image_file(file: Path, where: str) -> bytes | Path:
-    """Return the bytes of a small encoded image, or the path of a large one.
-
-    Raises:
-        DataError: if it is not there.
-    """
+    """Return the bytes of a small encoded image, or the path of a large one."""
     try:
         return file if regular(file).stat().st_size > KEPT else file.read_bytes()
     except OSError as error:

@@ -27,19 +27,13 @@ LONGEST_REPLY = 32
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply of the persona's owner.
+    """One reply of the persona's owner."""
 
-    Attributes:
-        dialogue: number of its dialogue in the file, from 0.
-        persona: sentences about the owner.
-        history: turns before it, oldest first, the partner's last; empty where the owner begins.
-        text: the reply.
-    """
-
-    dialogue: int
-    persona: tuple[str, ...]
+    dialogue: int  # number of its dialogue in the file, from 0
+    persona: tuple[str, ...]  # sentences about the owner
+    # Turns before it, oldest first, the partner's last; empty where the owner begins.
     history: tuple[str, ...]
-    text: str
+    text: str  # the reply
 
 
 def read_text(path: Path) -> list[Reply]:
@@ -47,9 +41,6 @@ def read_text(path: Path) -> list[Reply]:
 
     Lines are numbered from 1 in each dialogue: first those of the persona, then
     ``NUMBER utterance<TAB>reply``, followed by an empty field and candidates where there are any.
-
-    Raises:
-        DataError: naming file and line.
     """
     replies: list[Reply] = []
     persona: list[str] = []
@@ -93,11 +84,7 @@ def read_text(path: Path) -> list[Reply]:
 
 
 def read_lines(path: Path) -> list[Reply]:
-    """Read replies of JSON lines, each a dialogue as in Hugging Face's copy.
-
-    Raises:
-        DataError: naming the file, and the line where it is not JSON, else the dialogue.
-    """
+    """Read replies of JSON lines, each a dialogue as in Hugging Face's copy."""
     return _replies((row.values for row in JsonLines(path).rows()), str(path))
 
 

@@ -31,20 +31,12 @@ Row = tuple[str, str]
 
 
 def read_json(path: Path) -> list[Row]:
-    """Read rows ``(dialogue, summary)`` of a published file, which is one JSON list.
-
-    Raises:
-        DataError: naming file and line.
-    """
+    """Read rows ``(dialogue, summary)`` of a published file, which is one JSON list."""
     return [_row(entry, where) for where, entry in entries(path, f"a JSON list of {_ENTRY}")]
 
 
 def read_lines(path: Path) -> list[Row]:
-    """Read rows ``(dialogue, summary)`` of a file of JSON lines.
-
-    Raises:
-        DataError: naming file and line.
-    """
+    """Read rows ``(dialogue, summary)`` of a file of JSON lines."""
     return [_row(row.values, row.place) for row in JsonLines(path).rows()]
 
 

@@ -74,9 +74,6 @@ def load(path: Path) -> dict[str, Any]:
     """Return a pickled dictionary, with keys as text and arrays of 8-bit numbers.
 
     Texts of Python 2 come out as bytes.
-
-    Raises:
-        DataError: if the file is missing or holds anything else.
     """
     try:
         content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()

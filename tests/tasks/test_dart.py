@@ -53,21 +53,14 @@ def test_json_is_read_one_row_a_reference(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"line 1: got ''; expected a JSON list"),
         ("{}", r"line 1: got '\{\}'"),
-        ("[]", "an empty list"),
         ("[\n{},\n", r"line 2, entry 1: got \{\}"),
-        (json.dumps([GOOD])[:-1], "line 1: Expecting ',' or ']'"),
         (json.dumps([GOOD]) + "\n]", "line 2: Extra data"),
-        ([GOOD, 5], r"line 2\d, entry 2: got 5"),
         ([{"tripleset": [["a", "b", "c"]]}], r"line 2, entry 1: .*expected a JSON list"),
         ([GOOD | {"tripleset": []}], r"entry 1: got tripleset"),
         ([GOOD | {"tripleset": [["a", "b"]]}], r"got tripleset .*'a', 'b'.*; expected one"),
-        ([GOOD | {"tripleset": ["abc"]}], "got tripleset"),
         ([GOOD | {"tripleset": [["a", " ", "c"]]}], "none empty"),
-        ([GOOD | {"tripleset": [["a", 1, "c"]]}], "none empty"),
         ([GOOD | {"annotations": [{"source": "a"}]}], "got annotations"),
-        ([GOOD | {"annotations": "abc"}], "got annotations abc"),
         ([GOOD | {"annotations": [{"text": None}]}], "got reference None; expected a text"),
         ([GOOD | {"tripleset": [["a", "\ud83d", "c"]]}], "entry 1: got .* no valid Unicode"),
     ],
@@ -126,16 +119,6 @@ def test_triple_sets_of_several_parts_stay_apart(tmp_path):
 
 def test_triples_become_prompts():
     assert linearise(TRIPLES) == "Aromi : area_code : 9 | Aromi : food : Thai"
-
-
-def test_a_record_is_a_pair_and_an_instance_a_triple_set(tmp_path):
-    # Equal triple sets that follow each other in the file stay two instances, as in the file.
-    content = [GOOD, GOOD, entry("B", "Three.")]
-    task = DART(data_dir=folder_of(tmp_path, train=content, test=content))
-    assert [r.target for r in task.records("train")] == ["One.", "Two.", "One.", "Two.", "Three."]
-    assert {r.source for r in task.records("train")} == {linearise(TRIPLES), "B : is : x"}
-    references = [i.references for i in task.instances("test")]
-    assert references == [("One.", "Two."), ("One.", "Two."), ("Three.",)]
 
 
 def test_empty_references_and_bare_triple_sets_are_left_out_and_counted(tmp_path):

@@ -59,13 +59,3 @@ def test_every_fact_is_in_every_reference(part: Part) -> None:
         for attribute, value in facts(mr).items():
             forms = phrases(part, attribute, value)
             assert any(form in text for form in forms), (attribute, value, ref)
-
-
-@pytest.mark.parametrize("split", ["dev", "test"])
-def test_references_of_one_meaning_representation_are_consecutive(split: Split) -> None:
-    rows = generate("private", split, 300)
-    runs = [len(list(run)) for _, run in itertools.groupby(rows, lambda row: row[0])]
-    assert len(runs) == len({mr for mr, _ in rows})
-    assert 60 <= len(runs) <= 110
-    assert max(runs) == 5
-    assert len(set(rows)) == len(rows)

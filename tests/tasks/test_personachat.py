@@ -10,7 +10,6 @@ import pytest
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
-from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_lines, read_text
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
@@ -235,36 +234,7 @@ def test_predictions_are_scored_by_f1_and_token_perplexity(tiny, sample):
     assert [p.tokens for p in predictions] == ends
 
 
-def test_predictions_of_another_program_have_f1_alone(sample):
-    predictions = [Prediction("", "The cat sat on a mat!", ("a cat is on the mat",))]
-    assert sample.score(predictions) == {"F1": pytest.approx(0.75), "token_perplexity": None}
-    assert "parlai" in sample.signature()
-    assert "end token" in sample.signature()
-    assert f"cut to {sample.max_length} tokens" in sample.signature()
-
-
 # The generated sample.
 
 
 # Real data.
-
-
-@pytest.mark.realdata
-def test_no_real_dialogue_is_on_both_sides_of_the_split(data_root):
-    task = PersonaChat(data_dir=str(data_root / "personachat"), split_by_persona=0.8)
-    train, dev = ({row.dialogue for row in task.rows(split)} for split in ("train", "dev"))
-    assert not train & dev
-    assert len(train | dev) == 1000
-    assert 750 < len(train) < 850
-    assert len(task.rows("train")) + len(task.rows("dev")) == 7801
-
-
-@pytest.mark.realdata
-def test_no_real_reply_is_longer_than_the_room_left_for_it(data_root):
-    from tokenizers import ByteLevelBPETokenizer
-
-    folder = data_root / "tokenizers" / "gpt2"
-    tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    rows = PersonaChat(data_dir=str(data_root / "personachat")).rows("dev")
-    lengths = [len(tokenizer.encode(" " + row.text).ids) + 1 for row in rows]
-    assert max(lengths) == 28 <= LONGEST_REPLY

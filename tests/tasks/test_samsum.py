@@ -50,7 +50,6 @@ def test_a_copy_without_the_empty_dialogue_reads_the_same():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: got ''; expected a JSON list"),
         ('{"id": "1"}', "line 1: got .*; expected a JSON list"),
         (
             f'[\n{GOOD},\n{{"id": "2", "dialogue": "x"}}\n]',
@@ -98,15 +97,6 @@ def test_dialogues_are_asked_without_summaries(tmp_path):
 def letters(positions=10_000, **settings):
     """The task's objective over a tokenizer of letters, whose end token is ``^``."""
     return SAMSum(**settings).objective(loaded_letters("^", positions))
-
-
-def test_the_prompt_has_instruction_dialogue_and_delimiter():
-    example = letters().encode(SAMSum().record(ROWS[0]))
-    assert spelled(example.prompt) == (
-        "Summarize the following dialogue\nA: hi\nB: yo, tea?\nA: ok\nTL;DR"
-    )
-    assert spelled(example.target) == " They have tea.^"
-    assert spelled(prompt_of(letters(), SAMSum().record(ROWS[0]))) == spelled(example.prompt)
 
 
 def test_a_long_dialogue_loses_its_start_and_nothing_else_is_cut():

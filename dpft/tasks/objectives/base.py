@@ -33,57 +33,39 @@ class Example(Protocol):
 
 @dataclass(frozen=True)
 class Instance:
-    """One question of an evaluation.
+    """One question of an evaluation."""
 
-    Attributes:
-        record: what the model is given; its target is not shown to it.
-        references: every right answer; none where nobody knows one.
-        subset: the part of the split that it belongs to, where parts are scored by themselves.
-    """
-
-    record: Any
-    references: tuple[str, ...]
+    record: Any  # what the model is given; its target is not shown to it
+    references: tuple[str, ...]  # every right answer; none where nobody knows one
+    # The part of the split that it belongs to, where parts are scored by themselves.
     subset: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A row that a trained model is asked about, whose answer need not be known.
+    """A row that a trained model is asked about, whose answer need not be known."""
 
-    Attributes:
-        cells: of the row, by column, to be written beside the answer.
-        instance: the question, without references unless they are what is asked about.
-    """
-
-    cells: Mapping[str, Any]
-    instance: Instance
+    cells: Mapping[str, Any]  # of the row, by column, to be written beside the answer
+    instance: Instance  # the question, without references unless they are what is asked about
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's answer to an `Instance`.
+    """The model's answer to an `Instance`."""
 
-    Attributes:
-        source: the question, as text.
-        prediction: the answer: a generated text, or the name of a class.
-        references: every right answer.
-        subset: as in the instance.
-        nll: negative log-likelihood of the first reference; None where it was not computed.
-        tokens: how many tokens ``nll`` is a sum over.
-        finished: whether a generated text came to its end, or was stopped; None: no such text.
-        cut: whether the question was too long for the model and lost a part; None: not known.
-        probabilities: of all classes, in the order of the objective; none of a generated text, and
-            none where a predictions file was read.
-    """
-
-    source: str
-    prediction: str
-    references: tuple[str, ...]
-    subset: str = ""
+    source: str  # the question, as text
+    prediction: str  # the answer: a generated text, or the name of a class
+    references: tuple[str, ...]  # every right answer
+    subset: str = ""  # as in the instance
+    # Negative log-likelihood of the first reference; None where it was not computed.
     nll: float | None = None
-    tokens: int | None = None
+    tokens: int | None = None  # how many tokens ``nll`` is a sum over
+    # Whether a generated text came to its end, or was stopped; None: no such text.
     finished: bool | None = None
+    # Whether the question was too long for the model and lost a part; None: not known.
     cut: bool | None = None
+    # Of all classes, in the order of the objective; none of a generated text, and none where
+    # a predictions file was read.
     probabilities: tuple[float, ...] = field(default=(), compare=False)
 
 

@@ -29,20 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CausalExample:
-    """An encoded record: the loss is taken on ``target`` given ``prompt``.
+    """An encoded record: the loss is taken on ``target`` given ``prompt``."""
 
-    Attributes:
-        prompt: what is given.
-        target: what is written.
-        silent: positions in the target that carry no loss, such as what others say in a chat.
-        cut_source: how many tokens the source lost, since the record is too long.
-        cut_target: how many the end of the target lost; its end token is the first.
-    """
-
-    prompt: tuple[int, ...]
-    target: tuple[int, ...]
+    prompt: tuple[int, ...]  # what is given
+    target: tuple[int, ...]  # what is written
+    # Positions in the target that carry no loss, such as what others say in a chat.
     silent: tuple[int, ...] = ()
+    # How many tokens the source lost, since the record is too long.
     cut_source: int = field(default=0, compare=False)
+    # How many the end of the target lost; its end token is the first.
     cut_target: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:

@@ -104,18 +104,13 @@ class Choice(Objective):
 
 @dataclass(frozen=True)
 class ClassExample:
-    """An encoded record.
+    """An encoded record."""
 
-    Attributes:
-        ids: tokens, special ones included.
-        types: which of two texts each token is of; None where the model does not ask for it.
-        label: index of the class.
-        cut_source: how many tokens the texts lost, since the record is too long.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # tokens, special ones included
+    # Which of two texts each token is of; None where the model does not ask for it.
     types: tuple[int, ...] | None
-    label: int
+    label: int  # index of the class
+    # How many tokens the texts lost, since the record is too long.
     cut_source: int = field(default=0, compare=False)
 
     @property
@@ -195,18 +190,12 @@ class Classifier(Choice):
 
 @dataclass(frozen=True)
 class InfillExample:
-    """An encoded record.
+    """An encoded record."""
 
-    Attributes:
-        ids: tokens, special ones included.
-        mask: position of the blank.
-        label: index of the class.
-        cut_source: how many tokens the texts lost at least, since the record is too long.
-    """
-
-    ids: tuple[int, ...]
-    mask: int
-    label: int
+    ids: tuple[int, ...]  # tokens, special ones included
+    mask: int  # position of the blank
+    label: int  # index of the class
+    # How many tokens the texts lost at least, since the record is too long.
     cut_source: int = field(default=0, compare=False)
 
     @property

@@ -16,15 +16,10 @@ from dpft.tasks.objectives.images import LabelledImage
 
 @dataclass(frozen=True, eq=False)
 class ImageExample:
-    """A record on its way into a batch; pixels are made when the batch is.
+    """A record on its way into a batch; pixels are made when the batch is."""
 
-    Attributes:
-        record: the image and its class.
-        length: patches of the image, and one for the class token.
-    """
-
-    record: LabelledImage
-    length: int
+    record: LabelledImage  # the image and its class
+    length: int  # patches of the image, and one for the class token
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,13 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a template.
+    """A part of a template."""
 
-    Attributes:
-        words: literal text, or `MASK`.
-        text: which of the record's texts is inserted, from 0; None for words and mask.
-        modifiers: ``open`` and ``lower``, in order.
-        space: whether a space precedes the text.
-    """
-
-    words: str = ""
+    words: str = ""  # literal text, or `MASK`
+    # Which of the record's texts is inserted, from 0; None for words and mask.
     text: int | None = None
-    modifiers: tuple[str, ...] = ()
-    space: bool = False
+    modifiers: tuple[str, ...] = ()  # ``open`` and ``lower``, in order
+    space: bool = False  # whether a space precedes the text
 
     def of(self, texts: Sequence[str]) -> str:
         """Return the piece, filled in."""

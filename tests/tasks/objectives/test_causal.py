@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from dpft.config.decode import Decode
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
@@ -119,18 +118,6 @@ def test_a_source_that_training_shows_whole_is_whole_when_it_is_asked():
 def test_an_example_says_what_it_lost(source, target, size, options, lost):
     example = letters(size, **options).encode(TextRecord((source,), target))
     assert (example.cut_source, example.cut_target) == lost
-
-
-def test_an_answer_says_whether_its_prompt_was_cut(tiny):
-    texts = ("name : Aromi", "name : Aromi | area : riverside | food : English")
-    instances = [Instance(TextRecord((text,), ""), ("x",)) for text in texts]
-    size = len(tiny.tokenizer.encode(texts[0])) + 5
-    settings = Decode(beams=1, max_new_tokens=2)
-    answers = Causal(tiny.tokenizer, size).predict(
-        tiny.model, instances, settings, 0, lambda count: None
-    )
-    assert [answer.cut for answer in answers] == [False, True]
-    assert [answer.finished for answer in answers] == [False, False]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

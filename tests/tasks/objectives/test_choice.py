@@ -103,16 +103,3 @@ def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
         assert prediction.source == "\n".join(record.texts)
         assert prediction.nll == pytest.approx(-scores.log_softmax(0)[record.label].item())
         assert prediction.tokens == 1
-
-
-@pytest.mark.parametrize("kind", RECORDS)
-def test_what_texts_lose_is_counted_and_said_of_a_prediction(kind):
-    model, tokenizer = build("bert", masked=kind == "infill")
-    record = RECORDS["head"][1] if kind == "head" else LabelledText(("a b c a b c a b c",), 0)
-    whole, cut = (objective(kind, tokenizer, n) for n in (30, 10))
-    assert whole.encode(record).cut_source == 0
-    assert cut.encode(record).cut_source == whole.encode(record).length - 10
-    short = LabelledText(("a",) * len(record.texts), 0)
-    questions = [Instance(one, ("no",)) for one in (short, record)]
-    answers = cut.predict(model, questions, Decode(batch_size=2), 0, lambda count: None)
-    assert [answer.cut for answer in answers] == [False, True]

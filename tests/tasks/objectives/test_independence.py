@@ -132,19 +132,6 @@ def test_what_a_devices_own_backward_adds_is_no_company(
     assert found == differ
 
 
-@pytest.mark.parametrize(("saved", "said"), [(True, "writes to seen"), (False, "its buffer seen")])
-def test_what_a_batch_leaves_behind_is_found(saved, said):
-    model = llama(rope_type="default")
-    model.register_buffer("seen", torch.zeros(1), persistent=saved)
-
-    def count(module, args, kwargs):
-        module.seen += len(kwargs["input_ids"])
-
-    model.register_forward_pre_hook(count, with_kwargs=True)
-    with pytest.raises(ModelError, match=said):
-        check_independence(Records(Plain(), EXAMPLES), model)
-
-
 class Keeping(nn.Module):
     """A causal model that keeps a little of what it reads, in training."""
 
@@ -175,35 +162,12 @@ def test_what_a_forward_writes_is_found_however_little(kind, named):
     check_independence(Records(Plain(), EXAMPLES), Keeping("nothing").train())
 
 
-class Detached(nn.Module):
-    """Divides a lookup for all rows by its norm, which a clipper's row for each record changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Embedding(1, 4)
-        self.layer = nn.Linear(4, 1)
-
-    def forward(self, x):
-        scale = self.scale(torch.zeros(1, 1, dtype=torch.long))[:, 0]
-        return self.layer(x * scale / scale.detach().norm())[:, 0]
-
-
 class Rows:
     def collate(self, examples):
         return Batch({"x": torch.stack([torch.full((4,), float(e.length)) for e in examples])})
 
     def losses(self, model, batch):
         return model(batch.tensors["x"])
-
-
-def test_the_model_is_looked_at_as_the_clipper_makes_it():
-    torch.manual_seed(0)
-    model = Detached()
-    check_independence(Records(Rows(), EXAMPLES), model)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Records(Rows(), EXAMPLES), model, clipper)
-    assert not clipper._capture.calls
 
 
 class Centred(nn.Module):
