@@ -41,15 +41,9 @@ def ptb_tokenize(texts: Sequence[str]) -> list[str]:
     The tokenizer looks ahead over line ends ("Inc." before a capital), so a text can depend on the
     one after it. Tokenise a corpus in one call and in order to get the official tokens.
 
-    Args:
-        texts: one text each. Line breaks inside a text count as spaces.
-
     Returns:
         Tokens joined by single spaces, one string per text; "" where nothing is left. Brackets stay
         (as "-lrb-" and so on): the official list has their uppercase names, after lowercasing.
-
-    Raises:
-        JavaError: if Java is missing or fails.
     """
     if not texts:
         return []
@@ -74,14 +68,6 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
 
     The corpus score comes from the summed statistics of all segments. It is not the mean of segment
     scores. Texts are taken as given: the E2E pipeline passes PTB tokens, DART's passes raw text.
-
-    Args:
-        predictions: one per item, may be "".
-        references: one or more per item.
-
-    Raises:
-        ValueError: if there are no items, or the lengths differ.
-        JavaError: if Java is missing, fails or takes too long.
 
     Source: Denkowski and Lavie, 2014, "Meteor Universal".
     """
@@ -109,12 +95,8 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Return ROUGE-L in [0, 1]: mean F-measure of longest common subsequences, beta = 1.2.
 
-    Precision and recall are each the best over an item's references, and may come from different
-    ones.
-
-    Args:
-        predictions: PTB tokens joined by spaces, one string per item.
-        references: the same, one or more per item.
+    Texts are PTB tokens joined by spaces. Precision and recall are each the best over an item's
+    references, and may come from different ones.
 
     Source: Lin, 2004, "ROUGE: A Package for Automatic Evaluation of Summaries".
     """
@@ -125,15 +107,8 @@ def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> 
 def cider(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Return CIDEr in [0, 10] (CIDEr-D: clipped counts, length penalty with sigma = 6).
 
-    Document frequencies come from `references`, so scores of different corpora do not compare, and
-    a corpus of one item scores 0.
-
-    Args:
-        predictions: PTB tokens joined by spaces, one string per item.
-        references: the same, one or more per item.
-
-    Raises:
-        ValueError: if no reference has a word.
+    Texts are PTB tokens joined by spaces. Document frequencies come from `references`, so scores of
+    different corpora do not compare, and a corpus of one item scores 0.
 
     Source: Vedantam et al., CVPR 2015, "CIDEr: Consensus-based Image Description Evaluation".
     """

@@ -41,11 +41,7 @@ Ngram = tuple[str, ...]
 
 
 def signature() -> str:
-    """Return `SIGNATURE` and the version of the Java in use.
-
-    Raises:
-        JavaError: if there is no Java.
-    """
+    """Return `SIGNATURE` and the version of the Java in use."""
     return f"{SIGNATURE}|java:{java.java_version()}"
 
 
@@ -59,11 +55,6 @@ def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> di
     Returns:
         "BLEU" in [0, 1] (papers print it times 100), "NIST" from 0 up, "METEOR" in [0, 1],
         "ROUGE_L" in [0, 1] and "CIDEr" in [0, 10]. Higher is better.
-
-    Raises:
-        ValueError, TypeError: as `dpft.tasks.metrics.scorers.check_texts`; also if no reference has
-            a word.
-        JavaError: if Java is missing or fails.
     """
     check_texts(predictions, references)
     tokens = [mteval_tokenize(text) for text in predictions]
@@ -97,15 +88,11 @@ def _tokenizer() -> Tokenizer13a:
 def bleu(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """Return BLEU-4 of a corpus in [0, 1] as `mteval` v13a computes it, closest reference length.
+    """Return BLEU-4 of a corpus of tokens in [0, 1] as `mteval` v13a computes it.
 
     sacrebleu counts. The last step is not its own, as it returns 0 where `mteval` does not: when no
     word matches, and when no hypothesis is long enough to have a 4-gram (such an order is skipped,
     though the mean is still over four). Everywhere else the two agree.
-
-    Args:
-        hypotheses: tokens, one sequence per segment, may be empty.
-        references: tokens, one or more sequences per segment.
 
     Source: Papineni et al., ACL 2002, "BLEU: a Method for Automatic Evaluation of Machine
     Translation".
@@ -133,18 +120,11 @@ def bleu(
 def nist(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """Return the NIST score of a corpus: 0 or more, growing with the corpus.
+    """Return the NIST score of a corpus of tokens: 0 or more, growing with the corpus.
 
     A matched n-gram weighs its information, log2(count of its first n-1 words / its own count), the
-    counts taken over all references. Matches are clipped by the largest count in one reference.
-
-    Args:
-        hypotheses: tokens, one sequence per segment, may be empty.
-        references: tokens, one or more sequences per segment. An empty one does not count as a
-            reference.
-
-    Raises:
-        ValueError: if no reference has a word, or the lengths differ.
+    counts taken over all references. Matches are clipped by the largest count in one reference. An
+    empty reference does not count as one.
 
     Source: Doddington, HLT 2002, "Automatic Evaluation of Machine Translation Quality Using N-gram
     Co-Occurrence Statistics".

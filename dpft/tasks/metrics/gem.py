@@ -29,11 +29,7 @@ SIGNATURE = (
 
 
 def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
-    """Return `SIGNATURE`, the Java in use, and which weights were used or why none were.
-
-    Raises:
-        JavaError: if there is no Java.
-    """
+    """Return `SIGNATURE`, the Java in use, and which weights were used or why none were."""
     from dpft.tasks.metrics import neural
 
     return (
@@ -61,10 +57,6 @@ def score(
         "BLEU" in [0, 100], "METEOR" in [0, 1], "ROUGE_1", "ROUGE_2", "ROUGE_L" in [0, 100],
         "BERTScore" (F1) up to 1 and "BLEURT", mostly between -2 and 1. The last two are None where
         they cannot be computed; `signature` says why. Higher is better.
-
-    Raises:
-        ValueError, TypeError: as `dpft.tasks.metrics.scorers.check_texts`.
-        JavaError: if Java is missing or fails.
     """
     check_texts(predictions, references)
     kept = [[ref for ref in refs if ref.strip()] for refs in references]

@@ -28,12 +28,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def check_counts(predictions: Sequence[str], references: Sequence[Any]) -> None:
-    """Refuse no predictions, and another number of predictions than of items.
-
-    Raises:
-        ValueError: if there are none, or not as many of one as of the other.
-        TypeError: if a string stands where a sequence of strings is expected.
-    """
+    """Refuse no predictions, and another number of predictions than of items."""
     if isinstance(predictions, str):
         raise TypeError("expected a sequence of predictions, got one string; pass [prediction]")
     if not predictions or len(predictions) != len(references):
@@ -44,15 +39,7 @@ def check_counts(predictions: Sequence[str], references: Sequence[Any]) -> None:
 
 
 def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Refuse what the official scorers of E2E and DART cannot score.
-
-    Args:
-        predictions: one text per item, may be "".
-        references: one or more texts per item, at least one of them with words.
-
-    Raises:
-        ValueError, TypeError: as `check_counts`; also if an item has no reference with words.
-    """
+    """Refuse what the official scorers of E2E and DART cannot score."""
     check_counts(predictions, references)
     for i, refs in enumerate(references, 1):
         if isinstance(refs, str):
@@ -94,9 +81,6 @@ def token_perplexity(nlls: Sequence[float | None], tokens: Sequence[int | None])
     Returns:
         The perplexity, 1 or more; None if a likelihood is missing, as in predictions of another
         program, or if the number is not finite, as that of a diverged model.
-
-    Raises:
-        ValueError: if there are no tokens, or not as many of one list as of the other.
     """
     pairs = list(zip(nlls, tokens, strict=True))
     known = [(nll, count) for nll, count in pairs if nll is not None and count is not None]
@@ -114,13 +98,7 @@ def token_perplexity(nlls: Sequence[float | None], tokens: Sequence[int | None])
 def bleu(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
 ) -> float:
-    """Return BLEU-4 in [0, 100] over all texts together, with sacrebleu's own tokenisation.
-
-    Args:
-        predictions: raw texts, may be "".
-        references: raw texts, one or more for each prediction.
-        lowercase: whether to ignore the case of letters.
-    """
+    """Return BLEU-4 in [0, 100] over all texts together, with sacrebleu's own tokenisation."""
     import sacrebleu
 
     check_counts(predictions, references)

@@ -130,16 +130,15 @@ class Causal:
     def prompts(
         self, records: Sequence[Any], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:
-        """What to decode from, of `longest` tokens at most; and how many tokens each lost."""
+        """Return prompts of `longest` tokens at most, and how many tokens each lost."""
         longest = self.longest(settings)
         return [self._prompt(record, longest) for record in records]
 
     def longest(self, settings: Decode) -> int:
-        """Tokens that a prompt to answer may have.
+        """Return how many tokens a prompt to answer may have: as many as in training.
 
-        As in training before the shortest target: what a record shows there, it shows here.
-        Where sources are cut, less if the model's positions end before ``max_new_tokens`` are
-        written behind it, but never less than half of ``max_length``.
+        Where sources are cut, fewer if the model has no positions for ``max_new_tokens`` after it,
+        but not fewer than half of ``max_length``.
         """
         half = self.max_length - self.max_length // 2
         most = max(1, self.max_length - 1)
@@ -224,7 +223,7 @@ class Causal:
         batch_size: int,
         cohort: TrainingCohort | None = None,
     ) -> list[tuple[float, int]]:
-        """Negative log-likelihood of each first reference, and its number of tokens."""
+        """Return the negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         examples = self.encode_all([self._referenced(instance) for instance in instances])
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
@@ -242,14 +241,11 @@ class Causal:
         return out
 
     def _referenced(self, instance: Instance) -> Any:
-        """The record whose target is the first reference."""
+        """Return the record whose target is the first reference."""
         return TextRecord(instance.record.segments, instance.references[0])
 
     def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
-        """What precedes the part that may be cut, that part, and what follows it.
-
-        And how many tokens the first has lost already.
-        """
+        """Return the text before the part that may be cut, that part, the text after it, and cuts."""
         ended = self._ended(segments)
         whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]
@@ -287,10 +283,7 @@ class Causal:
 
     @cached_property
     def _start(self) -> list[int]:
-        """What the tokenizer puts before a text: the start token of Llama or Gemma, often none.
-
-        Whoever has the model asks it with that.
-        """
+        """Tokens that the tokenizer puts before a text: the start token of Llama or Gemma."""
         return around(self.tokenizer, target=False)[0]
 
     @cached_property

@@ -125,17 +125,15 @@ class ChatForm:
 class ChatObjective(Causal):
     """Write every answer of a conversation, given what precedes it.
 
-    Each answer's tokens, up to the end token, carry loss; everything else is given. What is longer
-    than ``max_length`` loses its last exchanges, whole; a first exchange that is too long by itself
-    loses the start of what is given and the end of the answer, each down to half.
+    Each answer's tokens, up to the end token, carry loss. A conversation that is longer than
+    ``max_length`` loses its last exchanges; a first exchange that is too long by itself loses the
+    start of what is given and the end of the answer, each down to half.
 
-    With ``train_on="all"`` every token carries loss, given one end token, and a conversation is
-    closed by another one where the next turn would begin: see `closing`. A first exchange that is
-    too long by itself loses its end. Prompts for an answer have no end token before them: other
-    programs, which know the template alone, ask so too.
+    With ``train_on="all"`` every token carries loss, given one end token, and a conversation ends
+    with `closing`. A first exchange that is too long by itself loses its end. Prompts for an answer
+    have no end token before them, as in other programs.
 
-    Whoever writes ``<|im_end|>`` into a message ends no turn: the text of a special token is one in
-    what the template writes, and plain text in what people and models said.
+    ``<|im_end|>`` in a message ends no turn: the text of a special token is plain text there.
 
     Args:
         template: in Jinja, of the model; see `PLAIN`.

@@ -341,9 +341,6 @@ def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[No
         model: a masked language model, adapted or not.
         positions: of the one position of each record, ``(B,)``.
         width: ``T``.
-
-    Raises:
-        ModelError: within the context, if the encoder's output has another length than its input.
     """
 
     def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -403,11 +400,7 @@ def pad_right(
 
 
 def check_positions(model: nn.Module, max_length: int) -> None:
-    """Refuse records that may be longer than the model has positions for.
-
-    Raises:
-        ConfigError: naming the largest ``task.max_length``.
-    """
+    """Refuse records that may be longer than the model has positions for."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             # RoBERTa's positions begin after that of the padding.

@@ -46,10 +46,6 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
 
     A space before a text belongs to the text, and one before the blank to the word that fills it,
     which is how byte-level tokens are made.
-
-    Raises:
-        ConfigError: for an unknown placeholder or modifier, or unless there is one blank and a
-            first text, and no second one where records have one text.
     """
     pieces: list[Piece] = []
     words = ""
@@ -81,11 +77,7 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
 
 
 def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
-    """Refuse words of other classes than there are, and what is no word.
-
-    Raises:
-        ConfigError: naming the class.
-    """
+    """Refuse words of other classes than there are, and what is no word."""
     for name in (*classes, *label_words):
         if name not in label_words:
             raise ConfigError(

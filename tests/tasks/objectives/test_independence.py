@@ -128,7 +128,7 @@ def test_what_a_devices_own_backward_adds_is_no_company(
     monkeypatch.setattr(independence, "_repeats", lambda device: repeats)
     clipper = make_clipper(nn.Linear(2, 1), threshold=1.0)
     pair = (None, [None, None])
-    found = independence._sums_differ(Rounding(size, company), pair, clipper, 3e-5)
+    found = independence._sums_differ(Rounding(size, company), *pair, clipper, 3e-5)
     assert found == differ
 
 
