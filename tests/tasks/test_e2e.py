@@ -82,11 +82,6 @@ def test_instances_are_runs_of_consecutive_equal_rows(tmp_path):
     assert len(task.records("train")) == 4
 
 
-def test_every_attribute_of_the_real_files_is_kept(data_root):
-    for mr, _ in E2E(data_dir=str(data_root / "e2e")).rows("train"):
-        assert len(slots(mr)) == mr.count("["), mr
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -7,12 +7,7 @@ from typing import get_args
 
 import pytest
 
-from dpft.tasks.samples.e2e import (
-    Part,
-    Split,
-    generate,
-    split_of,
-)
+from dpft.tasks.samples.e2e import Part, Split, generate, split_of
 from dpft.tasks.samples.grammar import vocabulary
 
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -6,16 +6,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
-from dpft.tasks.glue import (
-    MNLI,
-    QNLI,
-    QQP,
-    SST2,
-    Columns,
-    _read_hub_mnli,
-    read_hub,
-    read_tsv,
-)
+from dpft.tasks.glue import MNLI, QNLI, QQP, SST2, Columns, _read_hub_mnli, read_hub, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.sources import hub_rows

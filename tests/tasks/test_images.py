@@ -355,8 +355,7 @@ def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "size"),
-    list(zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True)),
+    ("name", "size"), list(zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True))
 )
 def test_the_shipped_settings_name_the_published_size_and_split(name, size):
     config = compose([f"task={name}"])

@@ -43,10 +43,7 @@ DIALOGUES = [
         "personality": ["i sing."],
         "utterances": [
             {"candidates": ["me .", "who is there ?"], "history": ["__ SILENCE __"]},
-            {
-                "candidates": ["who is me ?"],
-                "history": ["__ SILENCE __", "who is there ?", "me ."],
-            },
+            {"candidates": ["who is me ?"], "history": ["__ SILENCE __", "who is there ?", "me ."]},
         ],
     },
 ]

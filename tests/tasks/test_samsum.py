@@ -125,21 +125,6 @@ def test_a_model_with_few_positions_is_not_given_more(tiny, sample):
 # Losses and scores.
 
 
-def test_predictions_are_scored_by_rouge(tiny, sample):
-    text = "Amanda baked cookies and will bring Jerry some tomorrow."
-    scores = sample.score([Prediction("", text, ("Amanda is baking cookies for Jerry.",))])
-    assert scores == pytest.approx(
-        {"ROUGE_1": 53.3333, "ROUGE_2": 15.3846, "ROUGE_L": 53.3333}, abs=1e-4
-    )
-    assert "rouge_score:" in sample.signature()
-    task = dataclasses.replace(sample, limit_eval=2)
-    settings = Decode(beams=1, max_new_tokens=4)
-    predictions = task.objective(tiny).predict(
-        tiny.model, task.instances("test"), settings, 0, lambda count: None
-    )
-    assert set(task.score(predictions)) == set(scores)
-
-
 # The generated sample.
 
 

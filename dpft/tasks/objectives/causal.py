@@ -245,7 +245,7 @@ class Causal:
         return TextRecord(instance.record.segments, instance.references[0])
 
     def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
-        """Return the text before the part that may be cut, that part, the text after it, and cuts."""
+        """Return the part before what may be cut, that part, the part after, and cut tokens."""
         ended = self._ended(segments)
         whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]

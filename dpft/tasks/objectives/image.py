@@ -28,8 +28,8 @@ class ImageClassifier(Choice):
 
     Args:
         size: of the model's input, ``size`` by ``size`` pixels; images are resized to it.
-        mean: subtracted from each channel of values between 0 and 1. A constant of the model: the
-            mean of the private images would be a release of its own.
+        mean: subtracted from each channel of values between 0 and 1. A constant of the model, since
+            the mean of the private images would be a release.
         std: divides each channel after that.
         patch: side of a patch in pixels; with ``size`` it says how much memory an image takes.
         classes: their names, in the order of the model's outputs.

@@ -1,8 +1,4 @@
-"""Images as records: pixels where they are small, else an encoded image or the file that holds it.
-
-Pixels come out as 8-bit RGB of the model's size. Each image is decoded and resized by itself, so
-that what a model sees of a record depends on no other record, on no device and on no thread count.
-"""
+"""Images as records. Each is decoded and resized by itself, on the CPU."""
 
 from __future__ import annotations
 

@@ -178,11 +178,7 @@ class _Passes:
     """
 
     def __init__(
-        self,
-        data: TrainingSet,
-        model: Any,
-        clipper: Clipper | None,
-        pipeline: PipelinedSums | None,
+        self, data: TrainingSet, model: Any, clipper: Clipper | None, pipeline: PipelinedSums | None
     ) -> None:
         self._data = data
         self._model = model

@@ -44,9 +44,7 @@ def references(data_root: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_first_reference_of_the_next_item_scores_as_officially(
-    references: list[list[str]],
-) -> None:
+def test_first_reference_of_the_next_item_scores_as_officially(references: list[list[str]]) -> None:
     first = [item[0] for item in references]
     official = {
         "BLEU": 0.3640568671,

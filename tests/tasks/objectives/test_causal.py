@@ -57,15 +57,6 @@ def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, sou
     assert cut(source, "yes", 50, **options)[1] == target
 
 
-def test_each_turn_of_a_dialogue_is_ended():
-    record = TextRecord(("hi", "you"), "me")
-    assert spelled(prompt_of(letters(50), record)) == "hi|you|"
-    assert spelled(prompt_of(letters(50, ends=False, before="A ", after=" B\n"), record)) == (
-        "A hiyou B\n"
-    )
-    assert spelled(letters(50, ends=False, after="\n").encode(record).target) == "me|"
-
-
 def test_long_records_lose_the_end_of_the_target_but_never_all_of_it():
     assert cut("abcd", "x" * 9, 8) == ("abcd|", " xx")
     assert cut("abcdefgh", "x" * 9, 8) == ("cdefgh|", " ")

@@ -55,18 +55,6 @@ def test_texts_have_the_tokens_around_them_that_the_tokenizer_puts_there(loaded)
     assert spelled(loaded, TextRecord(("", ""), "")) == (f"{first}</s></s>", f"{first}</s>")
 
 
-@pytest.mark.parametrize("task", [E2E, SAMSum, PersonaChat])
-def test_tasks_with_a_source_take_it(loaded, task):
-    made = task(source="sample", limit_train=3)
-    objective = made.objective(loaded)
-    assert isinstance(objective, EncoderDecoder)
-    for record, example in zip(
-        made.records("train"), objective.encode_all(made.records("train")), strict=True
-    ):
-        text = loaded.tokenizer.decode(example.target, skip_special_tokens=True)
-        assert text.strip() == record.target.strip()
-
-
 def test_records_that_are_too_long_lose_what_the_task_says(loaded):
     record = TextRecord(("persona text", "old turn " * 9, "new"), "a b c d e f g h")
     whole = objective_of(loaded).encode(record)

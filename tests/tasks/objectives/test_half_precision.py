@@ -6,12 +6,7 @@ rounding shows: many records that are alike, and one that is longer than all oth
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
