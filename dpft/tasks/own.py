@@ -29,7 +29,7 @@ from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners, check_names
-from dpft.tasks.reading import Reading, RowRules, contents_of, read_splits
+from dpft.tasks.reading import Reading, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
@@ -324,15 +324,16 @@ class OwnData(Task):
         # Synthetic training records belong to no user.
         trained = split == "train" and self.synthetic is None
         named = self.user_column is not None and (shared or trained)
-        rules = RowRules(
-            self.record if shared or trained else lambda row: self.record(_settled(row)),
-            self._owner if named else None,
-            self._falls_to if shared else None,
+        return read_splits(
+            rows,
             SPLITS if shared else (split,),
-            self.limit_train if split == "train" else None,
+            self._state["kept"][1],
+            record=self.record if shared or trained else lambda row: self.record(_settled(row)),
+            owner=self._owner if named else None,
+            split=self._falls_to if shared else None,
+            limit=self.limit_train if split == "train" else None,
             owned=self.unit == "user" and split == "train",
         )
-        return read_splits(rows, rules, self._state["kept"][1])
 
     def _no_split(self, split: str, instead: str = "") -> SplitError:
         setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
