@@ -54,7 +54,8 @@ class Owners(View[str]):
         place = np.cumsum(present, dtype=np.int32) - 1
         return Owners(self.names.filter(pa.array(present)), place[codes])
 
-    _part = part
+    def _part(self, chosen: slice) -> Owners:
+        return self.part(chosen)
 
     def groups(self) -> tuple[IntArray, IntArray]:
         """Return the records in order of owner, and where the records of each owner begin.

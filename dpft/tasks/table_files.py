@@ -68,7 +68,8 @@ class Rows(View[TableRow]):
         """Return some of these rows."""
         return Rows(self._file, self._table, self._chosen[indices])
 
-    _part = take
+    def _part(self, chosen: slice) -> Rows:
+        return self.take(chosen)
 
     def _item(self, index: int) -> TableRow:
         return next(iter(self.take(slice(index, index + 1))))
