@@ -11,6 +11,7 @@ file; class names are given rather than collected.
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -152,16 +153,13 @@ class OwnData(Task):
     def read_file(self, path: Path) -> Sequence[TableRow]:
         return [_settled(row) for row in super().read_file(path)]
 
+    @abstractmethod
     def asked(self, row: TableRow) -> Instance:
         """Return a row as a question, whose answer may be missing."""
-        raise NotImplementedError
 
-    def record(self, row: TableRow) -> Record:
-        raise NotImplementedError
-
+    @abstractmethod
     def texts(self, row: TableRow) -> tuple[str, ...]:
         """Return all texts of a row, to be measured."""
-        raise NotImplementedError
 
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published or self.user_column is not None:
@@ -235,16 +233,13 @@ class OwnData(Task):
             texts = self.texts(row)
             characters.append(sum(map(len, texts)) + len(texts) - 1)
             broken += any("\n" in text for text in texts)
+        doubt = "; in CSV a quotation mark that begins a text may have swallowed rows"
         lines = [
             f"columns: {', '.join(map(str, columns))}",
             f"characters in a record: {_spread(np.array(characters))}",
+            *([f"{broken:,} records hold line breaks{doubt}"] if broken else []),
+            *(self.remarks() if split == "train" else []),
         ]
-        if broken:
-            doubt = "; a quotation mark that begins a text may have swallowed rows"
-            lines.append(
-                f"{broken:,} records hold line breaks{doubt if reading.rows.is_csv else ''}"
-            )
-        lines += self.remarks() if split == "train" else []
         owners = reading.owners
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
@@ -399,6 +394,10 @@ class OwnData(Task):
     def _content(self, row: TableRow, digest: str) -> str:
         """Return a digest of what a record says, whatever else the data says."""
         return digest
+
+    def _text(self, row: TableRow, setting: str) -> str:
+        """Return the text of the column that a setting names."""
+        return row.text(getattr(self, setting), f"task.{setting}")
 
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None

@@ -60,10 +60,6 @@ class Rows(View[TableRow]):
     def path(self) -> Path:
         return self._file.path
 
-    @property
-    def is_csv(self) -> bool:
-        return self.path.suffix.lower() == ".csv"
-
     def take(self, indices: IntArray | slice) -> Rows:
         """Return some of these rows."""
         return Rows(self._file, self._table, self._chosen[indices])
