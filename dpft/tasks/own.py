@@ -29,7 +29,7 @@ from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners, check_names
+from dpft.tasks.owners import Owners, one_spelling
 from dpft.tasks.reading import Reading, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
@@ -148,10 +148,7 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(_settled(row))) for row in read_table(path)]
-
-    def read_file(self, path: Path) -> Sequence[TableRow]:
-        return [_settled(row) for row in super().read_file(path)]
+        return [Question(row.values, self.asked(row)) for row in read_table(path)]
 
     @abstractmethod
     def asked(self, row: TableRow) -> Instance:
@@ -244,7 +241,6 @@ class OwnData(Task):
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
-            check_names(owners, lambda index: reading.rows[index].place)
         if owners is not None:
             counts = np.bincount(owners.codes)
             lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
@@ -323,7 +319,7 @@ class OwnData(Task):
             rows,
             SPLITS if shared else (split,),
             self._state["kept"][1],
-            record=self.record if shared or trained else lambda row: self.record(_settled(row)),
+            record=self.record,
             owner=self._owner if named else None,
             split=self._falls_to if shared else None,
             limit=self.limit_train if split == "train" else None,
@@ -401,11 +397,7 @@ class OwnData(Task):
 
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
-        return row.name(self.user_column, "task.user_column")
-
-
-def _settled(row: TableRow) -> TableRow:
-    return replace(row, settled=True)
+        return one_spelling(row.name(self.user_column, "task.user_column"))
 
 
 # Settings that change nothing of what is found in the rows.

@@ -18,7 +18,6 @@ from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
-from dpft.tasks.reading import Reading
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
@@ -194,17 +193,6 @@ class TextClassification(OwnData):
 
     def instance(self, record: Any) -> Instance:
         return Instance(record, (self.class_names[record.label],))
-
-    def _reading(self, split: str) -> Reading:
-        found = super()._reading(split)
-        if split == "train" and len(found.labels) == 1:
-            (only,) = found.labels
-            raise DataError(
-                f"every label of the training data is {self.class_names[only]}, so there is "
-                "nothing to tell apart; expected records of two classes at least, of "
-                f"{', '.join(self.class_names)}"
-            )
-        return found
 
     def labels(self) -> list[str]:
         taken = ["class names taken from the training data, outside the guarantee"]

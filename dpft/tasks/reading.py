@@ -12,7 +12,7 @@ import numpy as np
 
 from dpft.tasks.base import digest_owners, framed
 from dpft.tasks.objectives.records import LabelledText, Record
-from dpft.tasks.owners import IntArray, Owners, check_names
+from dpft.tasks.owners import IntArray, Owners
 from dpft.tasks.table_files import Rows
 from dpft.tasks.tables import TableRow
 
@@ -100,7 +100,6 @@ def read_splits(
                 yield owner(row)
 
     owners = Owners.of(named())
-    check_names(owners, lambda index: rows[index].place)
     side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
     found = {}
     for name, code in codes.items():
