@@ -145,14 +145,12 @@ class Chat(Generation, OwnData):
 
 def _turn(message: Any, place: str) -> tuple[str, str]:
     """Return role and text of a message."""
-    keys = next(
-        (k for k in _KEYS if isinstance(message, Mapping) and message.keys() >= set(k)), None
-    )
-    if keys is None:
-        raise DataError(f"{place} is {brief(message)}; expected it as in {_FORM}")
-    role, text = (message[key] for key in keys)
+    known = message if isinstance(message, Mapping) else {}
+    role, text = next(((known[r], known[t]) for r, t in _KEYS if {r, t} <= {*known}), (None, None))
     if not isinstance(role, str) or role not in _ROLES:
-        raise DataError(f"{place}: its role is {brief(role)}; expected one of {', '.join(_ROLES)}")
+        raise DataError(
+            f"{place} is {brief(message)}; expected a role of {', '.join(_ROLES)}, as in {_FORM}"
+        )
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{place}: its text is {brief(text)}; expected text that is not empty")
     return _ROLES[role], well_formed(text, place)

@@ -11,6 +11,7 @@ file; class names are given rather than collected.
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +29,8 @@ from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners, check_names
-from dpft.tasks.reading import Reading, RowRules, contents_of, read_splits
+from dpft.tasks.owners import Owners, one_spelling
+from dpft.tasks.reading import Reading, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
@@ -147,21 +148,15 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(_settled(row))) for row in read_table(path)]
+        return [Question(row.values, self.asked(row)) for row in read_table(path)]
 
-    def read_file(self, path: Path) -> Sequence[TableRow]:
-        return [_settled(row) for row in super().read_file(path)]
-
+    @abstractmethod
     def asked(self, row: TableRow) -> Instance:
         """Return a row as a question, whose answer may be missing."""
-        raise NotImplementedError
 
-    def record(self, row: TableRow) -> Record:
-        raise NotImplementedError
-
+    @abstractmethod
     def texts(self, row: TableRow) -> tuple[str, ...]:
         """Return all texts of a row, to be measured."""
-        raise NotImplementedError
 
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published or self.user_column is not None:
@@ -235,21 +230,17 @@ class OwnData(Task):
             texts = self.texts(row)
             characters.append(sum(map(len, texts)) + len(texts) - 1)
             broken += any("\n" in text for text in texts)
+        doubt = "; in CSV a quotation mark that begins a text may have swallowed rows"
         lines = [
             f"columns: {', '.join(map(str, columns))}",
             f"characters in a record: {_spread(np.array(characters))}",
+            *([f"{broken:,} records hold line breaks{doubt}"] if broken else []),
+            *(self.remarks() if split == "train" else []),
         ]
-        if broken:
-            doubt = "; a quotation mark that begins a text may have swallowed rows"
-            lines.append(
-                f"{broken:,} records hold line breaks{doubt if reading.rows.is_csv else ''}"
-            )
-        lines += self.remarks() if split == "train" else []
         owners = reading.owners
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
-            check_names(owners, lambda index: reading.rows[index].place)
         if owners is not None:
             counts = np.bincount(owners.codes)
             lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
@@ -324,15 +315,16 @@ class OwnData(Task):
         # Synthetic training records belong to no user.
         trained = split == "train" and self.synthetic is None
         named = self.user_column is not None and (shared or trained)
-        rules = RowRules(
-            self.record if shared or trained else lambda row: self.record(_settled(row)),
-            self._owner if named else None,
-            self._falls_to if shared else None,
+        return read_splits(
+            rows,
             SPLITS if shared else (split,),
-            self.limit_train if split == "train" else None,
+            self._state["kept"][1],
+            record=self.record,
+            owner=self._owner if named else None,
+            split=self._falls_to if shared else None,
+            limit=self.limit_train if split == "train" else None,
             owned=self.unit == "user" and split == "train",
         )
-        return read_splits(rows, rules, self._state["kept"][1])
 
     def _no_split(self, split: str, instead: str = "") -> SplitError:
         setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
@@ -399,13 +391,13 @@ class OwnData(Task):
         """Return a digest of what a record says, whatever else the data says."""
         return digest
 
+    def _text(self, row: TableRow, setting: str) -> str:
+        """Return the text of the column that a setting names."""
+        return row.text(getattr(self, setting), f"task.{setting}")
+
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
-        return row.name(self.user_column, "task.user_column")
-
-
-def _settled(row: TableRow) -> TableRow:
-    return replace(row, settled=True)
+        return one_spelling(row.name(self.user_column, "task.user_column"))
 
 
 # Settings that change nothing of what is found in the rows.

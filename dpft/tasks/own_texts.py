@@ -17,7 +17,6 @@ from dpft.tasks.metrics import scorers, shown
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
-from dpft.tasks.reading import Reading
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
@@ -63,37 +62,29 @@ class TextToText(Generation, OwnData):
         return TextRecord((source,), target)
 
     def asked(self, row: TableRow) -> Instance:
-        source = row.text(self.source_column, "task.source_column")
-        return Instance(TextRecord((source,), ""), ())
+        return Instance(TextRecord((self._text(row, "source_column"),), ""), ())
 
     def texts(self, row: TableRow) -> tuple[str, str]:
-        return (
-            row.text(self.source_column, "task.source_column"),
-            row.text(self.target_column, "task.target_column"),
-        )
+        return self._text(row, "source_column"), self._text(row, "target_column")
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
         """Return rows with these sources; their targets are not used."""
-        return [
-            TableRow(f"source {n}", {self.source_column: source, self.target_column: source})
-            for n, source in enumerate(sources, 1)
-        ]
+        columns = self.source_column, self.target_column
+        numbered = enumerate(sources, 1)
+        return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
 
     def sample_rows(self, seed: int) -> list[TableRow]:
         made_up = TextToText(source="sample", sample_seed=seed)
         columns = self.source_column, self.target_column
-        return [
-            TableRow(row.place, dict(zip(columns, made_up.texts(row), strict=True)))
-            for row in made_up.rows("train")
-        ]
+        rows = made_up.rows("train")
+        return [TableRow(r.place, dict(zip(columns, made_up.texts(r), strict=True))) for r in rows]
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write JSON lines with the columns of the settings."""
         assert rows is not None
-        columns = self.source_column, self.target_column
-        pairs = zip(rows, targets, strict=True)
-        texts = ((self.texts(row)[0], target) for row, target in pairs)
-        write_lines(path, (dict(zip(columns, pair, strict=True)) for pair in texts))
+        sources = (self._text(row, "source_column") for row in rows)
+        pairs = zip(sources, targets, strict=True)
+        write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         both = texts(predictions)
@@ -193,24 +184,11 @@ class TextClassification(OwnData):
         return fingerprint([TextRecord(self.texts(row), name)])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
-        first = row.text(self.text_column, "task.text_column")
-        if self.pair_column is None:
-            return (first,)
-        return first, row.text(self.pair_column, "task.pair_column")
+        names = ("text_column",) if self.pair_column is None else ("text_column", "pair_column")
+        return tuple(self._text(row, name) for name in names)
 
     def instance(self, record: Any) -> Instance:
         return Instance(record, (self.class_names[record.label],))
-
-    def _reading(self, split: str) -> Reading:
-        found = super()._reading(split)
-        if split == "train" and len(found.labels) == 1:
-            (only,) = found.labels
-            raise DataError(
-                f"every label of the training data is {self.class_names[only]}, so there is "
-                "nothing to tell apart; expected records of two classes at least, of "
-                f"{', '.join(self.class_names)}"
-            )
-        return found
 
     def labels(self) -> list[str]:
         taken = ["class names taken from the training data, outside the guarantee"]
@@ -268,7 +246,7 @@ class LanguageModeling(Generation, OwnData):
         return self.instance(self.record(row))  # how likely the text itself is
 
     def texts(self, row: TableRow) -> tuple[str]:
-        return (row.text(self.text_column, "task.text_column"),)
+        return (self._text(row, "text_column"),)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write JSON lines with the column of the settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpft.config.errors import DataError
 from dpft.tasks.views import View, blocks
 
 _BLOCK = 1 << 16
@@ -54,7 +53,8 @@ class Owners(View[str]):
         place = np.cumsum(present, dtype=np.int32) - 1
         return Owners(self.names.filter(pa.array(present)), place[codes])
 
-    _part = part
+    def _part(self, chosen: slice) -> Owners:
+        return self.part(chosen)
 
     def groups(self) -> tuple[IntArray, IntArray]:
         """Return the records in order of owner, and where the records of each owner begin.
@@ -77,35 +77,14 @@ class Owners(View[str]):
             yield from self.names.take(pa.array(self.codes[start : start + _BLOCK])).to_pylist()
 
 
-def check_names(owners: Owners, place: Callable[[int], str]) -> None:
-    """Refuse two names of users that people read as one.
+def one_spelling(name: str) -> str:
+    """Return a user's name in one Unicode form, without invisible characters and extra spaces.
 
-    One person under two names is two units, each protected separately: less than was promised.
-
-    Args:
-        owners: of the records.
-        place: where a record is, by its index, for the message.
-
-    Raises:
-        DataError: naming both places, for names that differ only in spaces, Unicode form or
-            invisible characters.
+    Guarantee: names that people read as one are one unit. As two units, each would be protected
+    separately: less than was promised.
     """
-    seen: dict[str, int] = {}
-    for code, name in enumerate(owners.names.to_pylist()):
-        if (other := seen.setdefault(_visible(name), code)) != code:
-            one, two = sorted(int(np.argmax(owners.codes == c)) for c in (other, code))
-            raise DataError(
-                f"{place(two)}: user {owners[two]!a} differs from {owners[one]!a} ({place(one)}) "
-                "only in spaces, Unicode form or characters that are not seen; expected one "
-                "spelling for each user, since two names are two users"
-            )
-
-
-def _visible(name: str) -> str:
-    """Return a name in one Unicode form, without control and format characters."""
     if name.isascii() and name.isprintable():
         return " ".join(name.split())
     normal = unicodedata.normalize("NFKC", name)
-    return " ".join(
-        "".join(c for c in normal if c.isspace() or unicodedata.category(c)[0] != "C").split()
-    )
+    shown = (c for c in normal if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join("".join(shown).split())

@@ -12,32 +12,11 @@ import numpy as np
 
 from dpft.tasks.base import digest_owners, framed
 from dpft.tasks.objectives.records import LabelledText, Record
-from dpft.tasks.owners import IntArray, Owners, check_names
+from dpft.tasks.owners import IntArray, Owners
 from dpft.tasks.table_files import Rows
 from dpft.tasks.tables import TableRow
 
 _BLOCK = 1 << 12
-
-
-@dataclass(frozen=True)
-class RowRules:
-    """How the rows of a table are read.
-
-    Attributes:
-        record: a row as a record.
-        owner: the user of a row; None: not needed.
-        split: of a row, given the digest of its record; None: all are of the first split.
-        splits: all splits.
-        limit: number of records of the first split that are used, and are in its fingerprint.
-        owned: True if the fingerprint of the first split covers the owners too.
-    """
-
-    record: Callable[[TableRow], Record]
-    owner: Callable[[TableRow], str] | None
-    split: Callable[[TableRow, str], str] | None
-    splits: Sequence[str]
-    limit: int | None = None
-    owned: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,50 +50,64 @@ def _short(digest: bytes) -> int:
 
 
 def read_splits(
-    rows: Rows, rules: RowRules, advance: Callable[[int], None] = lambda count: None
+    rows: Rows,
+    splits: Sequence[str],
+    advance: Callable[[int], None],
+    *,
+    record: Callable[[TableRow], Record],
+    owner: Callable[[TableRow], str] | None = None,
+    split: Callable[[TableRow, str], str] | None = None,
+    limit: int | None = None,
+    owned: bool = False,
 ) -> Mapping[str, Reading]:
     """Read a table once, and sort its rows into splits.
+
+    Args:
+        rows: of the table.
+        splits: names of all splits.
+        advance: called with the number of rows that were read.
+        record: returns the record of a row.
+        owner: returns the user of a row; None: not needed.
+        split: returns the split of a row, given the digest of its record; None: all are of the
+            first split.
+        limit: number of records of the first split that are used, and are in its fingerprint.
+        owned: True if the fingerprint of the first split covers the owners too.
 
     Raises:
         DataError: naming file and line.
     """
-    codes = {split: code for code, split in enumerate(rules.splits)}
+    codes = {name: code for code, name in enumerate(splits)}
     digests = [hashlib.sha256() for _ in codes]
     counts, labels = [0] * len(codes), [Counter[int]() for _ in codes]
     sides, contents = array("B"), array("Q")
 
     def named() -> Iterable[str]:
         for number, row in enumerate(rows, 1):
-            record = rules.record(row)
-            content = framed(record.parts())
+            made = record(row)
+            content = framed(made.parts())
             digest = hashlib.sha256(content)
-            side = 0 if rules.split is None else codes[rules.split(row, digest.hexdigest())]
-            if side or rules.limit is None or counts[0] < rules.limit:
+            side = 0 if split is None else codes[split(row, digest.hexdigest())]
+            if side or limit is None or counts[0] < limit:
                 digests[side].update(content)
             counts[side] += 1
             sides.append(side)
             contents.append(_short(digest.digest()))
-            if isinstance(record, LabelledText):
-                labels[side][record.label] += 1
+            if isinstance(made, LabelledText):
+                labels[side][made.label] += 1
             if number % _BLOCK == 0:
                 advance(_BLOCK)
-            if rules.owner is not None:
-                yield rules.owner(row)
+            if owner is not None:
+                yield owner(row)
 
     owners = Owners.of(named())
-    check_names(owners, lambda index: rows[index].place)
     side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
     found = {}
-    for split, code in codes.items():
+    for name, code in codes.items():
         chosen = np.flatnonzero(side == code)
-        theirs = None if rules.owner is None else owners.part(chosen)
-        if rules.owned and theirs is not None and code == 0:
+        theirs = None if owner is None else owners.part(chosen)
+        if owned and theirs is not None and code == 0:
             digest_owners(digests[code], theirs)
-        found[split] = Reading(
-            rows=rows.take(chosen),
-            owners=theirs,
-            fingerprint=digests[code].hexdigest(),
-            contents=content[chosen],
-            labels=labels[code],
+        found[name] = Reading(
+            rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen], labels[code]
         )
     return found

@@ -27,11 +27,11 @@ LONGEST = 10_000_000
 
 @dataclass(frozen=True)
 class Form:
-    """A published form: for each split a file, or a pattern for several, and how to read one.
+    """A published form of a data set.
 
     Attributes:
         files: by split, relative to the folder; with ``*`` every match is read, in sorted order.
-        read: rows of a file; raises `DataError` naming file and line.
+        read: returns the rows of a file; raises `DataError` naming file and line.
     """
 
     files: Mapping[str, str]
@@ -212,8 +212,8 @@ def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
 
 def _advice(name: str) -> str:
     return (
-        f"Type task.data_dir=FOLDER, set DPFT_DATA to the folder that holds {name}/, go online, or "
-        "type task.source=sample for generated data"
+        f"Set DPFT_DATA to the folder that holds {name}/ (or type task.data_dir=FOLDER), go "
+        "online, or type task.source=sample for generated data"
     )
 
 

@@ -1,8 +1,7 @@
 """Files of rows, read into Arrow tables.
 
-CSV and TSV become columns of text, exactly as Python's ``csv`` reads them in strict mode: nothing
-is converted to a number or taken for a missing value. JSON is kept as the text of each object, and
-parquet as it is. Large files go through a file below ``private/`` that is mapped into memory.
+CSV and TSV become columns of text, as Python's ``csv`` reads them in strict mode: nothing becomes a
+number or a missing value. JSON is kept as the text of each object, and parquet as it is.
 """
 
 from __future__ import annotations
@@ -61,15 +60,12 @@ class Rows(View[TableRow]):
     def path(self) -> Path:
         return self._file.path
 
-    @property
-    def is_csv(self) -> bool:
-        return self.path.suffix.lower() == ".csv"
-
     def take(self, indices: IntArray | slice) -> Rows:
         """Return some of these rows."""
         return Rows(self._file, self._table, self._chosen[indices])
 
-    _part = take
+    def _part(self, chosen: slice) -> Rows:
+        return self.take(chosen)
 
     def _item(self, index: int) -> TableRow:
         return next(iter(self.take(slice(index, index + 1))))
@@ -94,22 +90,14 @@ class TableFile(ABC):
 
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, each with its place in the column `_PLACE`.
-
-        Raises:
-            DataError: naming file and line, if it is missing, of another format, or malformed.
-        """
+        """Yield the rows, each with its place in the column `_PLACE`; raise DataError."""
 
     def values(self, cells: dict[str, Any], place: str) -> Mapping[str, Any]:
         """Return the cells of a row by column."""
         return cells
 
     def rows(self, keeping: Keeping | None = None) -> Rows:
-        """Return all rows; ``keeping``: where the table of a large file is kept.
-
-        Raises:
-            DataError: as `batches`.
-        """
+        """Return all rows; ``keeping`` keeps the table of a large file, mapped into memory."""
         table = None
         if keeping is not None and self.path.is_file() and self.path.stat().st_size >= LARGE:
             identity = json.dumps([self.path.suffix, sha256_file(self.path), code()])
@@ -128,18 +116,15 @@ class TableFile(ABC):
                 if len(line) > LONGEST:
                     raise DataError(
                         f"{self.path}, line {number} is longer than {LONGEST:,} bytes; expected "
-                        "one record on each line: divide it, or shorten its text, of which "
-                        "task.max_length tokens are used"
+                        "one record on each line: divide it, or shorten its text"
                     )
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    name = shlex.quote(str(self.path))
                     raise DataError(
-                        f"{self.path}, line {number} is not UTF-8 text ({error}); unpack it if it "
-                        f"is an archive, save a workbook as CSV UTF-8, or convert it: type iconv "
-                        f"-f cp1252 -t utf-8 {name} > NEW (utf-16 in place of cp1252 if a program "
-                        "of Windows calls it Unicode)"
+                        f"{self.path}, line {number} is not UTF-8 text ({error}); unpack an "
+                        "archive, save a workbook as CSV UTF-8, or type iconv -f cp1252 -t utf-8 "
+                        f"{shlex.quote(str(self.path))} > NEW (or utf-16 in place of cp1252)"
                     ) from error
 
     def _open(self) -> BinaryIO:
@@ -216,11 +201,9 @@ class Separated(TableFile):
             yield from _batches(header, placed())
         except csv.Error as error:
             expected = (
-                "cells in double quotes where they hold quotes, delimiters or line breaks. JSON "
-                "lines have no such limits"
+                "cells in double quotes where they hold quotes, delimiters or line breaks, and "
+                "each opening mark to be closed. JSON lines have no such limits"
             )
-            if "field larger" in str(error):
-                expected = "a quotation mark at the cell's end, or a text that long in JSON lines"
             raise DataError(
                 f"{self.path}, after line {line}: {error}; expected {expected}"
             ) from error

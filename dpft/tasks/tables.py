@@ -23,13 +23,10 @@ class TableRow:
     Attributes:
         place: file and line, for messages.
         values: cells by column.
-        settled: True if the column settings were chosen for other rows, those of training. A
-            missing column is then a fault of this file and not of the settings.
     """
 
     place: str
     values: Mapping[str, Any]
-    settled: bool = False
 
     def cell(self, column: str, setting: str) -> Any:
         """Return the cell of a column, which ``setting`` names.
@@ -39,11 +36,7 @@ class TableRow:
         """
         if column not in self.values:
             found = ", ".join(map(repr, self.values)) or "none"
-            advice = f"Type {setting}=NAME"
-            if self.settled:
-                advice = (
-                    f"Rename the one that is meant to {column!r}, its name in the training data"
-                )
+            advice = f"Type {setting}=NAME, or rename it if other files of the task call it so"
             only = str(next(iter(self.values))) if len(self.values) == 1 else ""
             if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
                 advice = f"Cells seem to be separated by {mark!r}; expected commas"

@@ -1,14 +1,11 @@
 """SAMSum: published forms, a prompt whose instruction and delimiter survive, losses, scores."""
 
-import dataclasses
 import json
 
 import pytest
 import torch
 
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
-from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_json, read_lines
 from dpft.tasks.sources import hub_rows

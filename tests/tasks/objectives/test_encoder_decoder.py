@@ -7,12 +7,9 @@ from dpft.config.decode import Decode
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.personachat import PersonaChat
-from dpft.tasks.samsum import SAMSum
 
 FAMILIES = ("t5", "bart")
 RECORDS = [

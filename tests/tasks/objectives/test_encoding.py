@@ -48,15 +48,6 @@ def test_tokens_are_those_of_the_tokenizer_itself(make, tiny):
     assert token_ids(tokenizer, TEXTS) == [ids if x else [] for x, ids in zip(TEXTS, expected)]  # noqa: B905
 
 
-def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself(tiny):
-    class Own(type(tiny)):
-        def _encode_plus(self, text, *arguments, **keywords):
-            return super()._encode_plus("a", *arguments, **keywords)
-
-    own = Own(tokenizer_object=tiny.backend_tokenizer)
-    assert token_ids(own, ["word word"]) == [own.encode("word word")] == token_ids(tiny, ["a"])
-
-
 @pytest.mark.parametrize("tokenizer", [wordpiece(), byte_level()])
 def test_classified_texts_are_encoded_alike_together_and_alone(tokenizer):
     for texts in ([(x,) for x in TEXTS], [(x, y) for x in TEXTS[:7] for y in TEXTS[:7]]):
