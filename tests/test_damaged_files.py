@@ -14,8 +14,8 @@ from dpft.report.card import model_card
 from dpft.report.comparison import show
 from dpft.report.pages.gather import Options, gather
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
+from dpft.runs.folders import stored_config
 from dpft.runs.norms import NormsLog, read_norms
-from dpft.runs.stored import stored_config
 from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
@@ -183,10 +183,15 @@ def places(value, path=()):
 
 
 def test_every_malformed_record_is_refused_or_shown(tmp_path, capsys):
-    """Each place of a record in turn is left out, or is of another kind."""
+    """Each place of a record in turn is left out, or is of another kind.
+
+    Settings and mechanism excepted, whose own classes write them.
+    """
     file, refused = tmp_path / "record.json", 0
     text = json.dumps(record())
     for path in list(places(record()))[1:]:
+        if path[0] in ("config", "mechanism"):
+            continue
         for value in (..., None, "word", -1, [], {}, [[1]], 1e308, True):
             changed = inner = json.loads(text)
             for name in path[:-1]:

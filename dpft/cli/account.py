@@ -67,7 +67,7 @@ def main(
         "epsilon": mechanism.epsilons(),
     }
     if as_json:
-        echo(json.dumps(finite(answer, {}), indent=2))
+        echo(json.dumps(finite(answer), indent=2))
         return
     from dpft.privacy.guarantee import bound_kind, own_caveats, stated, warnings
     from dpft.privacy.rounding import delta, up

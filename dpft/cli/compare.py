@@ -12,7 +12,7 @@ from dpft.cli.output import warn
 from dpft.report.comparison import show
 from dpft.report.terminal import echo
 from dpft.runs.finished import LEDGER, RECORD
-from dpft.runs.hidden import check_no_trial
+from dpft.runs.folders import check_no_trial
 
 
 def main(

@@ -109,9 +109,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
     from dpft import runs
-    from dpft.runs.generations import generations_files
-    from dpft.runs.hidden import check_no_trial
-    from dpft.runs.stored import stored_config
+    from dpft.runs.folders import check_no_trial, generations_files, stored_config
     from dpft.tasks import load_task
     from dpft.training.trained import parse_stored
 

@@ -147,14 +147,14 @@ def execute(raw: dict[str, Any]) -> None:
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console
+    from dpft.runs.folders import run_path
     from dpft.runs.lock import LOCK_NAME, DirectoryLock
-    from dpft.runs.paths import run_path
     from dpft.training.data import read_data
     from dpft.training.progress import Progress
 
     data, path, alone = None, run_path(run), launched() == 1
     if alone and (path / LOCK_NAME).exists():
-        DirectoryLock.acquire(path).release()  # a run that is in use is reported at once
+        DirectoryLock.acquire(path).close()  # a run that is in use is reported at once
     try:
         if alone and (run.force or not (path / "record.json").exists()):
             with Progress(verbosity=run.verbosity) as progress:
@@ -190,8 +190,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: if there is no run there, or settings are given that would be ignored.
     """
-    from dpft.runs.hidden import check_no_trial
-    from dpft.runs.stored import stored_config
+    from dpft.runs.folders import check_no_trial, stored_config
     from dpft.training.trained import parse_stored
 
     path = Path(str(raw["resume"]))  # checked by `parse`

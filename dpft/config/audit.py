@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dpft.config.checks import Bounds, Count, Positive, Share
+from dpft.config.flags import Flag, Stored, flag
 
 _Number = Annotated[int, Bounds(least=0, most=1e6)]  # scores of canaries are arrays in memory
 
@@ -53,15 +54,14 @@ class Audit:
         """Whether the run carries any canary."""
         return bool(self.slots or self.secrets)
 
-    def labels(self) -> list[str]:
-        """What must be said with every number of the run."""
-        labels = []
+    def flags(self) -> list[Stored]:
+        """Return what is special about a run with these canaries."""
+        flags = []
         if self.slots:
-            labels.append(f"{self.slots} canaries, each in or out by a coin, for an audit")
+            flags.append(flag(Flag.CANARIES, count=self.slots))
         if self.secrets:
-            times = "once" if self.repetitions == 1 else f"{self.repetitions} times"
-            labels.append(f"{self.secrets} canary texts in the training data, {times} each")
-        return labels
+            flags.append(flag(Flag.CANARY_TEXTS, count=self.secrets, repetitions=self.repetitions))
+        return flags
 
     def caveats(self, noun: str) -> list[str]:
         """What must be said with the guarantee of the run.

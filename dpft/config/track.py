@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpft.config.errors import ConfigError
+from dpft.config.flags import Flag, Stored, flag
 
 SERVICES = ("wandb", "mlflow", "trackio")
 
@@ -41,8 +42,6 @@ class Track:
                 f"{', '.join(SERVICES)}"
             )
 
-    def labels(self) -> list[str]:
-        """What must be said with every number of the run."""
-        if not self.upload_private:
-            return []
-        return [f"noiseless losses and norms of the training records were sent to {self.name}"]
+    def flags(self) -> list[Stored]:
+        """Return what is special about a run that is tracked so."""
+        return [flag(Flag.TRACKED_PRIVATELY, service=self.name)] if self.upload_private else []

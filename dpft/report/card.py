@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
@@ -59,9 +60,10 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
     return _template().render(
         {
             "config": {},
-            "labels": [],
             "plugins": [],
             **record,
+            "labels": sentences(record.get("flags")),
+            "quantised": has(record.get("flags", []), Flag.QUANTISED_WEIGHTS),
             "model": model,
             "head": head(record, shape),
             "shape": shape,

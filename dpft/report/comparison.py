@@ -10,14 +10,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from dpft.config.flags import sentences
 from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
+from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart
-from dpft.runs.run_index import run_names
 from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
@@ -123,7 +124,7 @@ def _footnote(name: str, entry: tuple[Path, Mapping[str, Any]]) -> str:
     _, record = entry
     guarantee = Guarantee.of_record(record)
     notes = (note.removesuffix(".") for note in _notes(record, guarantee))
-    parts = [*record.get("labels", []), guarantee.statement, *notes]
+    parts = [*sentences(record.get("flags")), guarantee.statement, *notes]
     return f"\n`{name}`: {'; '.join(parts)}."
 
 
@@ -197,7 +198,7 @@ def _width(r: Row, names: Sequence[str]) -> int:
 def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     """What must stand below a run's figures: its labels, and its guarantee with caveats."""
     console = Console()
-    labels = ", ".join(record.get("labels", []))
+    labels = ", ".join(sentences(record.get("flags")))
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     print_guarantee(record, "  ")
 

@@ -22,8 +22,8 @@ from dpft.config.schema import Sweep, parse
 from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import is_finished, is_intact
+from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
-from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
 from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder

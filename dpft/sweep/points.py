@@ -13,8 +13,8 @@ from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.overrides import check_budget, refusals_told
 from dpft.config.schema import Run, Sweep, parse
+from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
-from dpft.runs.paths import run_path
 from dpft.sweep.arguments import REFUSED, ParsedOverrides
 
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"

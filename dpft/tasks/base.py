@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.config import plugins
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
 from dpft.tasks.objectives.records import Record, TextRecord
@@ -253,20 +254,20 @@ class Task(ABC):
     def signature(self) -> str:
         """Return names and versions of the scorers."""
 
-    def labels(self) -> list[str]:
-        """Words that every shown number must carry, such as "generated sample data"."""
-        labels = []
+    def flags(self) -> list[Stored]:
+        """Return what every reader of a number must know, such as that records are generated."""
+        flags = []
         if self.location[0] == "sample":
-            labels.append("generated sample data")
+            flags.append(flag(Flag.SAMPLE_DATA))
         if self.synthetic is not None:
-            labels.append("synthetic training records")
+            flags.append(flag(Flag.SYNTHETIC_DATA))
         if self.limit_train is not None:
-            labels.append(f"first {self.limit_train} training records only")
+            flags.append(flag(Flag.LIMITED_TRAIN, limit=self.limit_train))
         if self.train_slice is not None:
-            labels.append(f"training records of {self.train_slice} only")
+            flags.append(flag(Flag.TRAIN_SLICE, split=self.train_slice))
         if self.limit_eval is not None:
-            labels.append(f"first {self.limit_eval} evaluation instances only")
-        return labels
+            flags.append(flag(Flag.LIMITED_EVAL, limit=self.limit_eval))
+        return flags
 
     def remarks(self) -> Sequence[str]:
         """Return what the owner of the training data should look at; may name private records."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.checks import one_of
 from dpft.config.errors import DataError, SplitError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
@@ -194,9 +195,9 @@ class DART(Generation):
         pairs = [(row.triples, [target]) for row, target in zip(rows, targets, strict=True)]
         write_json(path, pairs, source="synthetic")
 
-    def labels(self) -> list[str]:
-        labels = super().labels()
-        return [*labels, "trained on the dev split"] if self._trains_on_dev else labels
+    def flags(self) -> list[Stored]:
+        flags = super().flags()
+        return [*flags, flag(Flag.TRAINED_ON_DEV)] if self._trains_on_dev else flags
 
     def details(self, split: str) -> list[str]:
         """Return how many references and triple sets were left out."""

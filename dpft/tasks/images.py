@@ -18,6 +18,7 @@ import yaml
 from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError, suggestion
 from dpft.config.files import regular
+from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.models.needs import Needs
 from dpft.tasks import unpickle
 from dpft.tasks.classification import Classes
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 Rows = list[LabelledImage]
 
-OTHER_FILES = "images from other files than the published ones (checksums differ)"
-LOSSY = "lossy JPEG copies of the published images"
 # The formats that `LabelledImage` reads.
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 KEPT = 1 << 14
@@ -306,18 +305,18 @@ class Images(Classes):
     def signature(self) -> str:
         return f"accuracy:share of equal names|classes:{len(self.classes)}"
 
-    def labels(self) -> list[str]:
-        return [*super().labels(), *self._copies]
+    def flags(self) -> list[Stored]:
+        return [*super().flags(), *map(flag, self._copies)]
 
     def details(self, split: str) -> Sequence[str]:
-        return [*super().details(split), *self._copies]
+        return [*super().details(split), *sentences(map(flag, self._copies))]
 
     @cached_property
-    def _copies(self) -> tuple[str, ...]:
-        """Labels of CIFAR's files that are not the published ones."""
+    def _copies(self) -> tuple[Flag, ...]:
+        """Flags of CIFAR's files that are not the published ones."""
         return tuple(dict.fromkeys(self._look_at_files()))
 
-    def _look_at_files(self) -> Iterator[str]:
+    def _look_at_files(self) -> Iterator[Flag]:
         kind, folder = self.location
         layout = self.layout
         if kind != "files" or folder is None or layout is None:
@@ -327,11 +326,11 @@ class Images(Classes):
             form, files = next(((form, files) for form, files in found if files), (None, []))
             if isinstance(form, ParquetForm):
                 if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
-                    yield LOSSY
+                    yield Flag.LOSSY_COPIES
             elif files:
                 paths = (files[0].with_name(name) for name in layout.files(split))
                 if any(_md5(path) != layout.md5[path.name] for path in paths):
-                    yield OTHER_FILES
+                    yield Flag.OTHER_FILES
 
 
 def _holds_jpeg(row: Mapping[str, Any]) -> bool:

@@ -22,9 +22,8 @@ import dpft
 from dpft.config.schema import Run
 from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
 from dpft.runs.errors import disk_report
-from dpft.runs.hidden import PRIVATE
+from dpft.runs.folders import PRIVATE, run_path
 from dpft.runs.noise_key import stored_key
-from dpft.runs.paths import run_path
 
 _PACKAGES = ("tokenizers", "transformers", "pyarrow")
 _README = """# Not covered by the privacy guarantee

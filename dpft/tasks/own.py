@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from dpft.config.checks import Count, Fraction
 from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
@@ -202,11 +203,10 @@ class OwnData(Task):
         sliced = self.location[0] == "hub" and self.synthetic is None and "[" in split
         return split if sliced else None
 
-    def labels(self) -> list[str]:
+    def flags(self) -> list[Stored]:
         shares = [(s, getattr(self, f"{s}_share")) for s in ("dev", "test")]
-        return super().labels() + [
-            f"{split} split: about {share:.3g} of the {self._held_out}s in the training data, "
-            "held out"
+        return super().flags() + [
+            flag(Flag.HELD_OUT, split=split, share=share, noun=self._held_out)
             for split, share in shares
             if share
         ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
@@ -190,9 +191,9 @@ class TextClassification(OwnData):
     def instance(self, record: Any) -> Instance:
         return Instance(record, (self.class_names[record.label],))
 
-    def labels(self) -> list[str]:
-        taken = ["class names taken from the training data, outside the guarantee"]
-        return super().labels() + (taken if self.classes == FROM_DATA else [])
+    def flags(self) -> list[Stored]:
+        taken = [flag(Flag.CLASSES_FROM_DATA)] if self.classes == FROM_DATA else []
+        return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation, perplexity
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, texts
@@ -229,12 +230,12 @@ class PersonaChat(Generation):
     def signature(self) -> str:
         return f"{scorers.PARLAI}+{scorers.PERPLEXITY}|cut to {self.max_length} tokens"
 
-    def labels(self) -> list[str]:
-        labels = super().labels()
+    def flags(self) -> list[Stored]:
+        flags = super().flags()
         if self.split_by_persona is not None:
             share = 100 * self.split_by_persona
-            labels.append(f"validation file split by persona, about {share:g}/{100 - share:g}")
-        return labels
+            flags.append(flag(Flag.SPLIT_BY_PERSONA, train=share, dev=100 - share))
+        return flags
 
     def details(self, split: str) -> list[str]:
         return [f"{len({(row.dialogue, row.persona) for row in self.rows(split)}):,} dialogues"]

@@ -12,19 +12,27 @@ if TYPE_CHECKING:
     from dpft.tasks.base import Task
     from dpft.tasks.objectives.base import Prediction
 
-# In the names of scores that are better the lower they are.
-_LOWER = ("perplexity", "exposure")
+# Metrics of dpft that are better the lower they are; all others are better the higher they are.
+_LOWER = frozenset(
+    {
+        *("loss", "perplexity", "token_perplexity"),
+        *("exposure", "exposure max", "exposure by rank"),  # of secrets, which should stay secret
+    }
+)
 # Metrics that count records: the share of those answered rightly.
 _SHARES = ("accuracy",)
 
 
 class Metric(Protocol):
-    """A metric of another package, which ``task.metrics`` names."""
+    """A metric of another package, which ``task.metrics`` names.
+
+    Its attribute ``lower``, if it has one, names the scores that are better the lower they are.
+    """
 
     signature: str  # names and versions of what computes it
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Scores by name; lower ones are better where a name has one of `_LOWER` in it."""
+        """Scores by name."""
         ...
 
 
@@ -51,9 +59,20 @@ def all_scores(
     return scores, "; ".join(signatures)
 
 
-def lower_is_better(metric: str) -> bool:
-    """Return whether a lower score is better."""
-    return any(word in metric for word in _LOWER)
+def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> bool:
+    """Return whether of two runs the one with the lower score is the better one.
+
+    Args:
+        metric: its name, perhaps with a subset behind it.
+        scored: the record's section of the split, which knows it of metrics of other packages.
+    """
+    return metric in _LOWER or metric in ((scored or {}).get("lower") or ())
+
+
+def lower_ones(task: Task) -> list[str]:
+    """Return the scores by metrics of other packages that are better the lower they are."""
+    further = (plugins.load("metrics", name) for name in task.metrics)
+    return sorted({one for metric in further for one in getattr(metric, "lower", ())})
 
 
 def is_share(metric: str) -> bool:

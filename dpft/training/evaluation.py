@@ -14,9 +14,10 @@ from typing import Any
 from dpft import runs
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing
 from dpft.runs.errors import LogError
-from dpft.runs.metrics import read_checked
+from dpft.runs.log import read_checked
+from dpft.tasks.scores import lower_is_better
 from dpft.training.held_out import Figures, HeldOut
 from dpft.training.progress import Progress
 
@@ -99,7 +100,7 @@ class Evaluations(Closing):
         metric = self._held_out.settings.best
         if metric is None:
             return None
-        sign = -1 if metric == "accuracy" else 1
+        sign = 1 if lower_is_better(metric) else -1
         found = [
             (sign * figures[metric], step)
             for step, figures in self._history.items()

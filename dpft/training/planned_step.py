@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import masking_utils
 
 from dpft.config.errors import ConfigError
+from dpft.config.flags import Flag, flag
 from dpft.config.parallel import Parallel
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
@@ -207,7 +208,8 @@ def training_of(run: Run, shape: StepShape) -> Training:
     def build() -> nn.Module:
         model = draw(kind.auto, config)
         finish(model, run.model, needs)
-        adapted = adapt(LoadedModel(model, None, ("random initialisation",)), run.adapt, needs, 0)
+        drawn = LoadedModel(model, None, (flag(Flag.RANDOM_WEIGHTS),))
+        adapted = adapt(drawn, run.adapt, needs, 0)
         trained: nn.Module = adapted.model
         return trained.train()
 

@@ -22,7 +22,7 @@ from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.scores import all_scores
+from dpft.tasks.scores import all_scores, lower_ones
 from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
@@ -195,6 +195,7 @@ def score_file(
         **beside,
         **counts,
         **digest,
+        **({"lower": lower} if (lower := lower_ones(task)) else {}),
         "signature": signature,
     }
 

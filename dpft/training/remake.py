@@ -126,9 +126,8 @@ def _decode(trained: TrainedRun, directory: runs.RunDirectory, progress: Progres
     instances = trained.task.instances(split)
     found = predict(trained.task, trained.loaded, instances, run.decode, run.seed, progress)
     marker = runs.read_marker(directory.path)
-    known = marker.files.get(name, ()) if marker else ()
-    same = runs.state_of_content(spelled(found)) in known
-    # Not told to the marker: were this killed before it is scored, nobody would score it any more.
+    same = marker is not None and runs.state_of_content(spelled(found)) == marker.files.get(name)
+    # Not in the marker yet: a kill before it is scored must leave it damaged.
     write_predictions(file, found)
     if same and split in trained.record.get("scores", {}):
         return

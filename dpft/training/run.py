@@ -16,7 +16,7 @@ from dpft import runs
 from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.published import with_part_labels
+from dpft.config.published import with_part_flags
 from dpft.config.schema import SHORTHANDS, Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
@@ -30,8 +30,8 @@ from dpft.report.card import write_card, write_lineage
 from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.finished import LEDGER
+from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
-from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction
@@ -226,7 +226,7 @@ def _train_stage(
     record = make_record(run, prepared, directory, session.seconds, measured)
     for section, content in added.items():
         record[section] = {**content, **record.get(section, {})}
-    record["labels"] = with_part_labels(record)
+    record["flags"] = with_part_flags(record)
     try:
         # First, or a kill would leave weights that do not say what they were trained on.
         directory.model.mkdir(exist_ok=True)

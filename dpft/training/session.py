@@ -21,7 +21,7 @@ from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.assembly import whole_again
@@ -78,7 +78,7 @@ class Session(Closing):
         self._ledger = None
         self._cohort = prepared.cohort
         if directory is not None and self._mechanism.private:
-            self._ledger = runs.Ledger(directory.ledger, prepared.header)
+            self._ledger = runs.Ledger(directory.ledger, prepared.header, prepared.ledger)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
         # Of a pipeline's parameters each rank trains its stages'.

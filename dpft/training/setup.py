@@ -17,6 +17,7 @@ from dpft.models.load import stored_weights
 from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.runs.ledger import LedgerContents
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -61,6 +62,7 @@ class Prepared:
         auditor: canaries in slots behind the units, if any.
         cohort: the processes that train together.
         held_out: records that the model is asked of while it trains, if any.
+        ledger: what the ledger holds before the first step, if there is one.
     """
 
     task: Task
@@ -79,6 +81,7 @@ class Prepared:
     cohort: TrainingCohort
     own: Mapping[str, str]
     held_out: HeldOut | None
+    ledger: LedgerContents | None = None
 
 
 def prepare(
@@ -163,11 +166,11 @@ def prepare(
         )
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
-    stored = keys.public_key(run.seed)
+    stored, held = keys.public_key(run.seed), None
     if directory is not None and mechanism.private:
-        runs.check_ledger(directory.path, mechanism.steps)
+        held = runs.check_ledger(directory.path, mechanism.steps)
         # Of no steps too, which need no noise: a plain fingerprint of the records is a release.
-        stored = directory.noise_key(run.privacy.noise_seed)
+        stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.from_first(stored)  # a secret key lies in the folder, which is the first rank's
     shapes = fixed_shapes(run, parts)
     own = own_parts.deciding(run, loaded.model)
@@ -191,7 +194,7 @@ def prepare(
         header["groups"] = [group.name for group in clipper.groups]
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
-        key = runs.run_key(stored, directory.ledger, header, directory.config_hash)
+        key = runs.run_key(stored, held, header, directory.config_hash)
     key = cohort.from_first(key)  # the first rank has the ledger
     trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
@@ -239,6 +242,7 @@ def prepare(
         cohort=cohort,
         own=own,
         held_out=held_out,
+        ledger=held,
     )
 
 

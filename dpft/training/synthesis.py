@@ -16,6 +16,7 @@ import yaml
 
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import sentences
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.guarantee import as_markdown as privacy_as_markdown
@@ -354,7 +355,7 @@ def side_file(
             "privacy": sources.privacy,
         },
         "sampling": dict(sampling),
-        "labels": list(record.get("labels", [])),
+        "flags": list(record.get("flags", [])),
     }
 
 
@@ -399,6 +400,6 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         "",
         ", ".join(f"{key}={value}" for key, value in content["sampling"].items()) + ".",
     ]
-    if content["labels"]:
-        lines += ["", f"Mind: {', '.join(content['labels'])}."]
+    if content["flags"]:
+        lines += ["", f"Mind: {', '.join(sentences(content['flags']))}."]
     return "\n".join([*lines, "", f"SHA-256: `{content['sha256']}`", ""])

@@ -18,8 +18,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
 from dpft.report.evaluation import chosen
 from dpft.report.terminal import echo
-from dpft.runs.hidden import check_no_trial
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import check_no_trial, stored_config
 from dpft.tasks import load_task
 from dpft.tasks.base import Task
 
@@ -100,7 +99,7 @@ def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
 
     Args:
         path: its folder.
-        content: of ``config.yaml``, see `dpft.runs.stored.stored_config`.
+        content: of ``config.yaml``, see `dpft.runs.folders.stored_config`.
 
     Raises:
         ConfigError: if they are not those of a run, or not of one of this version.

@@ -14,6 +14,7 @@ from dpft.audit.canaries import Canaries
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import AuditError, ConfigError
+from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.guarantee import least_claim
@@ -58,7 +59,7 @@ def test_a_right_run_is_not_refuted(tmp_path, style):
     assert record["dataset"]["counts"] == {"train": 64}
     caveats = "\n".join(record["privacy"]["caveats"])
     assert "no epsilon covers them" in caveats
-    assert "300 canaries, each in or out by a coin, for an audit" in record["labels"]
+    assert "300 canaries, each in or out by a coin, for an audit" in sentences(record["flags"])
     assert "audit of this run" in (outcome.path / "model/README.md").read_text()
 
 
@@ -154,7 +155,7 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     exposures = [r["scores"]["canaries"]["metrics"]["exposure"] for r in (trained, untrained)]
     assert exposures[0] > exposures[1] + 3
     assert trained["dataset"]["counts"] == {"train": 60 + 60}
-    assert "3 canary texts in the training data, 20 times each" in trained["labels"]
+    assert "3 canary texts in the training data, 20 times each" in sentences(trained["flags"])
 
 
 def test_runs_without_canaries_keep_their_hash():

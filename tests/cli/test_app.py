@@ -519,7 +519,7 @@ def test_a_bound_that_promises_little_says_so():
 def test_score_prints_labels_and_guarantee(tmp_path, monkeypatch):
     statement = "(3, 1e-05)-differential privacy"
     private = example_guarantee(epsilon={}, statement=statement, caveats=["few records"])
-    record = {**RECORD, "privacy": private, "labels": ["generated sample data"]}
+    record = {**RECORD, "privacy": private, "flags": [{"flag": "sample_data"}]}
     section = {"metrics": {"BLEU": 0.5}, "examples": 2}
     monkeypatch.setattr("dpft.cli.score.score_run", lambda path: {"test": section})
     monkeypatch.setattr("dpft.runs.read_record", lambda path: record)

@@ -9,7 +9,7 @@ from dpft.cli.run_file import settings_in
 from dpft.config.errors import DpftError
 from dpft.runs import read_record
 from dpft.runs.errors import RunError
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import stored_config
 from dpft.sweep.arguments import read_list
 from dpft.tasks import load_task
 from dpft.tasks.images import image_file

@@ -17,7 +17,7 @@ PRIVATE = {
         warnings=["run with shuffled batches"],
         caveats=["few records"],
     ),
-    "labels": ["bundled tiny model"],
+    "flags": [{"flag": "bundled_model", "name": "tiny"}],
 }
 PLAIN = {**PRIVATE, "privacy": without_privacy()}
 

@@ -44,7 +44,7 @@ def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
             "test": {"metrics": {"BLEU": 61.519}, "examples": 630, "signature": "e2e-metrics|v1"}
         },
         "generations": {"test": "generations/test.jsonl"},
-        "labels": ["subset"],
+        "flags": [{"flag": "note", "text": "subset"}],
     }
 
 

@@ -8,7 +8,7 @@ from dpft.config.errors import ConfigError, NotInstalledError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.runs import config_hash
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.points import labels, make_plan
 

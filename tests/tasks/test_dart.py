@@ -8,6 +8,7 @@ import pytest
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.evaluate import Evaluate
+from dpft.config.flags import sentences
 from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json
 from dpft.tasks.sources import hub_rows
 from dpft.training.held_out import held_out_records
@@ -156,12 +157,12 @@ def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_pat
     folder = folder_of(tmp_path, dev=[GOOD], test=[entry("B", "Three.")])
     task = DART(data_dir=folder, train_split="dev")
     assert [r.target for r in task.records("train")] == ["One.", "Two."]
-    assert "trained on the dev split" in task.labels()
+    assert "trained on the dev split" in sentences(task.flags())
     assert len(task.instances("test")) == 1
     for read in (task.records, task.instances, task.details):
         with pytest.raises(DataError, match=r"train_split=dev.*Type decode\.split=test"):
             read("dev")
-    assert DART(data_dir=folder).labels() == []
+    assert sentences(DART(data_dir=folder).flags()) == []
     with pytest.raises(DataError, match="no train split"):
         DART(data_dir=folder).records("train")
     with pytest.raises(ConfigError, match="train_split is 'test'; expected one of train, dev"):
@@ -178,7 +179,7 @@ def test_synthetic_records_are_written_read_and_labelled(tmp_path):
         (linearise(TRIPLES), "y"),
         ("B : is : x", "é"),
     ]
-    assert other.labels() == ["synthetic training records"]
+    assert sentences(other.flags()) == ["synthetic training records"]
     assert len(other.instances("dev")) == 2
 
 

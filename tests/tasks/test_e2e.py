@@ -60,7 +60,7 @@ def test_data_is_looked_for_in_the_folder_then_in_the_environment(tmp_path, monk
 def test_without_files_and_offline_one_sentence_says_what_to_do(monkeypatch):
     monkeypatch.delenv("DPFT_DATA", raising=False)
     with pytest.raises(
-        DataError, match=r"set DPFT_DATA .*, go online, or type task\.source=sample"
+        DataError, match=r"Set DPFT_DATA .*, go online, or type task\.source=sample"
     ):
         E2E().records("train")
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, ModelError
+from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.models.image_input import ImageInput
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -27,8 +28,6 @@ from dpft.tasks.images import (
     CIFAR100,
     GTSRB,
     KEPT,
-    LOSSY,
-    OTHER_FILES,
     SVHN,
     Food101,
     read_list,
@@ -126,14 +125,16 @@ def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch,
         (tmp_path / "b" / TEN.folder / changed).rename(tmp_path / TEN.folder / changed)
     task = CIFAR10(data_dir=str(tmp_path))
     task.records("train")
-    expected = [OTHER_FILES] if changed else []
-    assert [task.labels(), list(task.details("train"))] == [expected, expected]
+    expected = [sentence(flag(Flag.OTHER_FILES))] if changed else []
+    assert [sentences(task.flags()), list(task.details("train"))] == [expected, expected]
     for file in files:  # training takes longer than files may be there
         file.unlink(missing_ok=True)
-    assert task.labels() == expected
+    assert sentences(task.flags()) == expected
 
 
-@pytest.mark.parametrize(("form", "expected"), [("PNG", []), ("JPEG", [LOSSY])])
+@pytest.mark.parametrize(
+    ("form", "expected"), [("PNG", []), ("JPEG", [sentence(flag(Flag.LOSSY_COPIES))])]
+)
 def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
     encoded = io.BytesIO()
     Image.fromarray(noise(1)[0]).save(encoded, form)
@@ -142,7 +143,7 @@ def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
         pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
     task = CIFAR10(data_dir=str(tmp_path))
     assert len(task.records("test")) == 1
-    assert task.labels() == expected
+    assert sentences(task.flags()) == expected
 
 
 class Call:

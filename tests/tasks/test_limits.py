@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import stored_config
 from dpft.tasks.images import hub_images
 from dpft.tasks.objectives.images import LabelledImage
 
@@ -34,5 +34,5 @@ def test_images_that_are_kept_decoded_are_small():
 )
 def test_settings_that_repeat_themselves_are_refused(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="more than 100,000 values"):
+    with pytest.raises(ConfigError, match="at most 100,000 values"):
         stored_config(tmp_path)

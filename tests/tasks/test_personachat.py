@@ -9,6 +9,7 @@ import pytest
 
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import sentences
 from dpft.tasks import load_task
 from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_lines, read_text
 from dpft.tasks.sources import hub_rows
@@ -156,8 +157,8 @@ def test_personas_of_the_validation_file_train_or_evaluate(validation):
     assert personas[0]
     assert personas[1]
     assert not personas[0] & personas[1]
-    assert task.labels() == ["validation file split by persona, about 60/40"]
-    assert "split" not in "".join(PersonaChat(data_dir=validation).labels())
+    assert sentences(task.flags()) == ["validation file split by persona, about 60/40"]
+    assert "split" not in "".join(sentences(PersonaChat(data_dir=validation).flags()))
 
 
 def test_one_dialogue_more_moves_no_other(validation):

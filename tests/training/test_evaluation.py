@@ -25,7 +25,7 @@ from dpft.report.pages.curves import held_out
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.one import one_page
 from dpft.report.pages.target import Target
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.evaluation import Evaluations
 from dpft.training.held_out import HeldOut, held_out_records

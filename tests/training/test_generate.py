@@ -16,6 +16,7 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.privacy.accounting import Trials
 from dpft.sweep.release import release
@@ -131,7 +132,7 @@ def test_the_guarantee_is_the_runs(made, private):
     assert side["sampling"]["top_p"] == 0.9
     assert side["sampling"]["seed"] == 1
     assert "not covered by the guarantee" in side["sources"]["privacy"]
-    assert "generated sample data" in side["labels"]
+    assert flag(Flag.SAMPLE_DATA) in side["flags"]
     text = out.with_name(f"{out.name}.guarantee.md").read_text()
     for words in (
         record["privacy"]["statement"],
@@ -174,7 +175,7 @@ def test_a_model_trains_on_synthetic_records_and_says_so(made, tmp_path, quick_s
     outcome = train(tmp_path, *overrides)
     assert outcome.record["training"]["steps"] == 2
     assert outcome.record["dataset"]["counts"] == {"train": len(read_csv(out))}
-    assert "synthetic training records" in outcome.record["labels"]
+    assert flag(Flag.SYNTHETIC_DATA) in outcome.record["flags"]
     # Evaluation is on the data itself.
     task = E2E(source="sample", synthetic=str(out))
     assert task.instances("test") == E2E(source="sample").instances("test")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
@@ -108,7 +109,7 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
     assert f"{made['scores']['test']['metrics']['perplexity']:,.1f}" in result.output
     assert f"dpft compare {path} {file.parent}" in " ".join(result.output.split())
     assert made["mechanism"] is None
-    assert "synthetic training records" in made["labels"]
+    assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
     task = json.loads((path / "record.json").read_text())["config"]["task"]
     assert made["config"]["task"]["test_file"] == task["test_file"]
 

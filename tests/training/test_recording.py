@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from dpft.config.compose import compose
+from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.training import recording
 from dpft.training import run as experiment
 from tests.small_runs import ready, settings
@@ -85,7 +86,7 @@ def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, t
         *(f"task.data_dir={tmp_path}", "task.train_size=97", "clip=none", "optim.steps=1"),
         *("optim.batch_size=4", "decode=greedy", "decode.max_new_tokens=2", f"runs_dir={tmp_path}"),
     ]
-    labels = experiment.run_experiment(parse(compose(settings))).record["labels"]
+    labels = sentences(experiment.run_experiment(parse(compose(settings))).record["flags"])
     label = f"{records} training records, where the published set has 97"
     assert (label in labels) == told
 

@@ -25,6 +25,7 @@ from dpft.config.errors import (
     DpftError,
     TrainingError,
 )
+from dpft.config.flags import Flag, has, sentences
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Model, parse
 from dpft.models.load import BUNDLED, load_model
@@ -34,7 +35,7 @@ from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
 from dpft.runs.atomic import sha256_file
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.tasks.e2e import E2E
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
@@ -87,7 +88,7 @@ def test_a_run_records_everything(finished):
     assert record["privacy"]["steps_taken"] == 4
     assert record["dataset"]["counts"] == {"train": 64}
     assert record["model"]["weights_sha256"] == sha256_file(BUNDLED / "tiny/model.safetensors")
-    assert record["labels"] == [
+    assert sentences(record["flags"]) == [
         "bundled tiny model",
         "generated sample data",
         "first 64 training records only",
@@ -253,8 +254,8 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     with pytest.raises(KeyboardInterrupt):
         run_experiment(settings)
     base = Model("base", str(tmp_path / "one/model"))
-    labels = load_model(base, Needs("causal"), seed=0).labels
-    assert any(label.startswith("base trained before on e2e") for label in labels)
+    flags = load_model(base, Needs("causal"), seed=0).flags
+    assert has(flags, Flag.TRAINED_BEFORE)
 
 
 @pytest.mark.parametrize("place", ["dpft.training.run.prepare", "dpft.training.session.train"])

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
 from dpft.parallel.cohort import SingleProcess
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.training.session import Session
 from tests.small_runs import ready, settings, trained
 

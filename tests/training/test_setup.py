@@ -9,6 +9,7 @@ import torch
 from dpft import runs
 from dpft.cli.decode import main as decode
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.flags import sentences
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -16,8 +17,8 @@ from dpft.models.save import save_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import accounting, keys
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.runs.folders import run_path
 from dpft.runs.noise_key import key_from_seed
-from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample
@@ -293,7 +294,7 @@ def test_a_slice_of_the_hub_is_named_as_records_taken_by_their_place(tmp_path):
     words = [*HUB, f"task.hub={tmp_path}", 'task.train_split="train[:50]"']
     task = load_task(settings(tmp_path, *words).task)
     assert task.train_slice == "train[:50]"
-    assert "training records of train[:50] only" in task.labels()
+    assert "training records of train[:50] only" in sentences(task.flags())
     of_users = settings(tmp_path, *words, "task.unit=user", "task.user_column=u")
     with pytest.raises(ConfigError, match="a slice holds depends on how many each user has"):
         load_task(of_users.task)

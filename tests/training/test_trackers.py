@@ -9,6 +9,7 @@ import pytest
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, NotInstalledError
+from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import warnings
@@ -72,9 +73,9 @@ def test_noiseless_figures_go_to_no_service_by_one_switch(settings, said):
 
 def test_what_was_sent_is_told_on_the_card():
     words = ["track=wandb", "track.private=true", "track.upload_private=true"]
-    (label,) = parse(compose(words)).track.labels()
+    (label,) = sentences(parse(compose(words)).track.flags())
     assert "sent to wandb" in label
-    assert parse(compose(["track=wandb"])).track.labels() == []
+    assert parse(compose(["track=wandb"])).track.flags() == []
 
 
 def test_a_package_that_is_missing_is_named_before_anything_is_loaded(monkeypatch):

@@ -140,7 +140,7 @@ def epsilon(run: Gathered) -> Line | None:
         some = sorted({round(steps * n / _EPSILONS) for n in range(1, _EPSILONS)} - {0, steps})
         before = [(n, epsilon_pld(steps=n, **cost)) for n in some]
         return Line("epsilon", ((0, 0.0), *before, (steps, given.stated)))
-    if run.omitted or (given is not None and given.selected):
+    if given is not None and given.selected:
         return None
     points = [(n, finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
     return Line("epsilon", ((0, 0.0), *points)) if points else None
@@ -153,7 +153,7 @@ def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
         run: whose ledger has them. They are noisy releases, and counted in epsilon.
         options: where private metrics may be shown, those serve if the ledger has none.
     """
-    if run.omitted or not run.mechanism.get("quantiles"):
+    if not run.mechanism.get("quantiles"):
         return None
     lines = _lines(run, run.entries, "thresholds") or _by_group(run, "clip_thresholds")
     kept, note = _some(lines)

@@ -19,11 +19,10 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.report.pages.generations import Generations, read_generations
 from dpft.report.pages.target import Target
 from dpft.report.pages.values import parsed, section
-from dpft.runs.atomic import sha256_file
+from dpft.runs.atomic import parse_json, sha256_file
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.runs.wellformed import parse_json
 from dpft.tasks.scores import impossible_share
 
 T = TypeVar("T")
@@ -127,11 +126,6 @@ class Gathered:
     def entries(self) -> Sequence[Mapping[str, Any]]:
         """Of the ledger, one for each step that it has a line of, each time that it was spent."""
         return [] if self.ledger is None else self.ledger.entries
-
-    @property
-    def omitted(self) -> int:
-        """How many steps the ledger counts and leaves out: it is a summary."""
-        return 0 if self.ledger is None else self.ledger.omitted
 
     @property
     def next_step(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from dpft.report.held_out import is_held_out
 from dpft.report.pages.values import parsed, section
 from dpft.runs.errors import RecordError
-from dpft.runs.generations import generations_file
+from dpft.runs.folders import generations_file
 
 SAMPLES = 8
 

@@ -24,6 +24,7 @@ class Kind(NamedTuple):
     task: str
     split: str
     metric: str
+    lower_is_better: bool = False
 
 
 class Mean(NamedTuple):
@@ -111,7 +112,7 @@ def ranked(runs: Sequence[Gathered], metric: str | None) -> list[Repeated]:
         if group.kind is None or group.score is None:
             return len(kinds), 0.0
         value = group.score.value
-        return kinds.index(group.kind), value if lower_is_better(group.kind.metric) else -value
+        return kinds.index(group.kind), value if group.kind.lower_is_better else -value
 
     return sorted(groups, key=rank)
 
@@ -176,9 +177,11 @@ def _scored(run: Gathered, metric: str | None) -> tuple[Kind, float] | None:
     if finite(value) is None or value is None:
         return None
     task, decode = (run.config.get(group) or {} for group in ("task", "decode"))
-    return Kind(str(task.get("name")), str(decode.get("split")), name), shown(
-        name, value, _section(run).get("signature")
+    scored = _section(run)
+    kind = Kind(
+        str(task.get("name")), str(decode.get("split")), name, lower_is_better(name, scored)
     )
+    return kind, shown(name, value, scored.get("signature"))
 
 
 def _section(run: Gathered) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpft.config.flags import sentences
 from dpft.privacy.meaning import in_words, odds
 from dpft.privacy.rounding import up
 from dpft.report.pages.gather import Gathered
@@ -26,7 +27,7 @@ def of_one(group: Repeated) -> list[tuple[str, str]]:
         A sentence, and what is to be read beside it.
     """
     run = group.runs[0]
-    labels = "; ".join(map(str, (run.record or {}).get("labels") or ()))
+    labels = "; ".join(sentences((run.record or {}).get("flags")))
     if run.record is None:
         return [(brief(run), labels)]
     score = "not scored yet"

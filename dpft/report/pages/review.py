@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dpft.config.flags import sentences
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, Guarantee
@@ -73,7 +74,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "sure": sure,
         "factor": factor,
         "result": result,
-        "mind": [*record.get("labels", []), *cautions_of(record)],
+        "mind": [*sentences(record.get("flags")), *cautions_of(record)],
         "epsilon": up(epsilon),
         "twice": up(2 * epsilon),
         "delta": delta(remainder),

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpft.config.flags import sentences
 from dpft.report.held_out import warnings
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import withheld
 from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
-from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.shown import cautions_of, figure
 
@@ -70,7 +70,7 @@ def summary(run: Gathered) -> Rows:
         ("Begun with weights of SHA-256", begun),
         ("Trained parameters", parameters),
         ("Data", _data(record) if record else None),
-        ("Mind", "; ".join(map(str, record.get("labels") or ())) or None),
+        ("Mind", "; ".join(sentences(record.get("flags"))) or None),
         ("Error", without_folders(run.error) if run.error else None),
     ]
 
@@ -212,8 +212,7 @@ def provenance(run: Gathered) -> dict[str, Any]:
     """Code, packages, hashes, data and seeds: what somebody needs who wants to check or repeat."""
     compute = run.header.get("compute")
     ledger: Rows = [
-        ("Ledger", None if run.ledger is None else _counted(run.ledger)),
-        ("SHA-256 of the whole ledger", run.ledger.whole if run.ledger else None),
+        ("Ledger", None if run.ledger is None else f"{run.ledger.steps_spent:,} steps"),
         ("Fingerprint of the noise key", run.header.get("key") or None),
         (
             "Ledger's device",
@@ -231,11 +230,6 @@ def provenance(run: Gathered) -> dict[str, Any]:
     ]
     rows = [*_origin(run), *brought, *ledger, *digests]
     return {"rows": rows, "packages": list(packages.items())}
-
-
-def _counted(ledger: LedgerContents) -> str:
-    left_out = f", of which this copy leaves {ledger.omitted:,} out" if ledger.omitted else ""
-    return f"{ledger.steps_spent:,} steps{left_out}"
 
 
 def _origin(run: Gathered) -> Rows:

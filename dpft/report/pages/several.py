@@ -26,7 +26,6 @@ from dpft.report.pages.settings import configuration, differing, telling, withou
 from dpft.report.pages.target import Found
 from dpft.report.pages.tradeoff import tradeoffs
 from dpft.report.terminal import clock
-from dpft.tasks.scores import lower_is_better
 
 _MOST_METRICS = 5
 # Settings before the scores; further ones stand behind what everybody looks for.
@@ -107,8 +106,7 @@ def overview(groups: Sequence[Repeated]) -> dict[str, Any]:
     apart = different.keys() - columns.keys() - {"seed"}
     return {
         "sorted_by": [
-            f"{_named(kind, kinds)}, "
-            f"{'lowest' if lower_is_better(kind.metric) else 'highest'} first"
+            f"{_named(kind, kinds)}, {'lowest' if kind.lower_is_better else 'highest'} first"
             for kind in kinds
         ],
         "averaged": averaged,

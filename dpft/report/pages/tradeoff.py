@@ -10,7 +10,6 @@ from dpft.privacy.rounding import up
 from dpft.report.pages.charts import COLOURS, Chart, Curve, span, ticks
 from dpft.report.pages.ranking import Kind, Repeated, kinds_of
 from dpft.report.pages.settings import telling
-from dpft.tasks.scores import lower_is_better
 
 _MOST_CHARTS = 4
 _MOST_SERIES = 12
@@ -71,7 +70,7 @@ def _tradeoff(kind: Kind, groups: Sequence[Repeated]) -> Tradeoff | None:
         for sign in (-1, 1)
     ]
     # A perplexity begins at 1, and is not to be seen from 0.
-    zero = not lower_is_better(kind.metric)
+    zero = not kind.lower_is_better
     low, high = span([*ends, *([] if constant is None else [constant])], zero)
     right = Chart.RIGHT - (_GAP if plain else 0.0)
     most = 1.06 * max(epsilons)
@@ -175,7 +174,7 @@ def _remarks(kind: Kind, groups: Sequence[Repeated], kinds: Sequence[Kind]) -> s
         said.append("means over seeds, bars are one standard error")
     if any(group.void for group in groups):
         said.append("hollow: see the run's warning on its epsilon")
-    if lower_is_better(kind.metric):
+    if kind.lower_is_better:
         said.append("lower is better")
     return "; ".join(said)
 

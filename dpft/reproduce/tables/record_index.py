@@ -14,11 +14,9 @@ from dpft.config.folder import conf_dir
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
-from dpft.runs.collected import read_table
 from dpft.runs.finished import RECORD, check_whole
-from dpft.runs.hidden import check_no_trial
-from dpft.runs.record import check_record, read_record
-from dpft.runs.run_index import runs_below
+from dpft.runs.folders import check_no_trial, runs_below
+from dpft.runs.record import check_record, read_record, read_table
 from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
@@ -151,7 +149,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every record below the folders; damaged ones are named and left out.
 
     Records are files of runs, at any depth, and lines of a folder's own table
-    (`dpft.runs.collected`).
+    (`dpft.runs.record`).
 
     Runs that ``force=true`` set aside do not count, nor does what lies under ``private/``: those
     are secret trials. Runs that ``dpft select`` chose are named and left out.
@@ -204,9 +202,8 @@ def _runs_in(folder: Path) -> Iterator[tuple[Path, Callable[[], dict[str, Any]]]
     for path in runs_below(folder):
         if (path / RECORD).is_file():
             yield path, partial(_read, path)
-    for run in read_table(folder):
-        path = folder / run.path
-        yield path, partial(check_record, run.record, path)
+    for name, record in read_table(folder).items():
+        yield folder / name, partial(check_record, record, folder / name)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def record(bleu=0.59, private=True, settings=None, **changes):
                 "signature": "bleu|x",
             }
         },
-        "labels": ["bundled tiny model"],
+        "flags": [{"flag": "bundled_model", "name": "tiny"}],
         **changes,
     }
 

@@ -1,6 +1,5 @@
 """The page of one run: what stands on it, and above all what does not."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from dpft.report.pages import curves
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.target import Target
 from dpft.runs.ledger import Ledger, chained_lines, read_ledger
-from dpft.runs.summary import summary
 from dpft.sweep.find import find
 from tests.report.pages.example import (
     DELTA,
@@ -31,6 +29,8 @@ from tests.report.pages.example import (
     write_lines,
 )
 from tests.report.test_comparison import CONSTANT
+
+HELD_OUT_FLAG = {"flag": "held_out", "split": "test", "share": 0.1, "noun": "record"}
 
 
 def html_of(path, **options):
@@ -187,10 +187,10 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"training": {"steps": 4, "device": "cpu"}}, "it has no training.peak_memory_bytes"),
-        ({"privacy": {"statement": "x", "steps_taken": 4}}, "it has no privacy.accountant"),
-        ({"scores": {"test": []}}, "scores.test is []; expected a mapping"),
-        ({"dataset": None}, "dataset is null; expected a mapping"),
+        ({"training": {"steps": 4, "device": "cpu"}}, "training.seconds: Field required"),
+        ({"privacy": {"statement": "x", "steps_taken": 4}}, "privacy.kind: Field required"),
+        ({"scores": {"test": []}}, "scores.test: Input should be an object"),
+        ({"dataset": None}, "dataset: Input should be an object"),
         ({"environment": {"ram_bytes": "x"}}, "cannot be shown (TypeError: unsupported"),
     ],
 )
@@ -217,24 +217,6 @@ def test_files_that_disagree_are_named(tmp_path):
 def test_a_ledger_that_counts_more_than_the_record_states_is_named(tmp_path):
     text = page_of(a_run(tmp_path / "run", steps=6)).text
     assert "ledger.jsonl has 6 steps, record.json 4: do not rely on the guarantee" in text
-
-
-def test_a_summary_of_a_ledger_says_what_it_leaves_out_and_draws_no_course(tmp_path):
-    run = adaptive(tmp_path, groups=["transformer.wte", "transformer.h.0.attn"])
-    file = run / "ledger.jsonl"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    file.write_bytes(summary(file))
-    text = page_of(run).text
-    assert "4 steps, of which this copy leaves 3 out" in text
-    assert f"SHA-256 of the whole ledger {digest}" in text
-    assert "do not rely on" not in text
-    for course in ("Epsilon spent", "Clipping thresholds by group", "thresholds of each step"):
-        assert course not in text
-    (run / "record.json").unlink()
-    assert (
-        "costs epsilon 3.000 by Renyi accounting, that of all 4 planned steps." in page_of(run).text
-    )
-    assert "Further releases" not in page_of(run).text
 
 
 def test_a_share_that_is_none_is_named(tmp_path):
@@ -264,6 +246,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     whole["config"]["decode"]["split"] = "test"
     whole["config"]["task"][EVIL] = EVIL
     whole["scores"]["test"]["metrics"][EVIL] = 0.5
+    whole["flags"] = [{"flag": "note", "text": EVIL}]
     whole["environment"]["packages"][EVIL] = EVIL
     (run / "record.json").write_text(json.dumps(whole))
     text = {"source": EVIL, "prediction": "half a pair: \ud800", "references": [EVIL, "ok"]}
@@ -278,7 +261,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
 
 
 def test_samples_of_held_out_data_are_never_on_a_public_page(tmp_path):
-    run = a_run(tmp_path / "run", record(labels=["test split: about 0.1 of the records, held out"]))
+    run = a_run(tmp_path / "run", record(flags=[HELD_OUT_FLAG]))
     for asked in (None, 5):
         text = page_of(run, samples=asked).text
         assert "say 0" not in text
@@ -319,7 +302,7 @@ def test_a_digest_of_references_that_may_not_be_shown_is_left_out(tmp_path):
     scores["test"]["references"] = "0123456789abcdef"
     run = a_run(tmp_path / "run", record(scores=scores))
     assert "Digest of the test references 0123456789abcdef" in page_of(run).text
-    run = a_run(tmp_path / "run", record(scores=scores, labels=["test split: held out"]))
+    run = a_run(tmp_path / "run", record(scores=scores, flags=[HELD_OUT_FLAG]))
     assert "0123456789abcdef" not in page_of(run).text
 
 

@@ -93,7 +93,7 @@ def test_without_privacy_it_says_so_and_nothing_else(tmp_path):
 def test_people_audits_selections_and_held_out_records_are_named(tmp_path):
     audit = {"epsilon_lower": 1.2345, "confidence": 0.95, "refuted": False}
     whole = of_whole(noun="user", unit="all rows of one name") | {"audit": audit}
-    whole["labels"] = ["test split: about 0.1 of the users in the training data, held out"]
+    whole["flags"] = [{"flag": "held_out", "split": "test", "share": 0.1, "noun": "user"}]
     text = page_of(a_run(tmp_path / "run", whole))
     assert "Somebody under two names is two users. For them epsilon is 8.755" in text
     assert "an epsilon of at least 1.234 (95% confidence)" in text

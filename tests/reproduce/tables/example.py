@@ -49,7 +49,7 @@ def write_record(folder, planned, seed=0, metrics=None, split="test", **sections
         **base,
         "config": config,
         "config_hash": sections.get("config_hash", planned.config_hash(seed)),
-        "labels": sections.get("labels", []),
+        "flags": sections.get("flags", []),
         "model": {"base_model": config["model"]["path"], **sections.get("model", {})},
         "scores": base["scores"] if "scores" in sections else scores,
     }

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dpft.config.flags import Flag, flag
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.marks import Mark, marks_of
 from dpft.reproduce.tables.plan import make_plan
@@ -19,7 +20,6 @@ from dpft.reproduce.tables.verdicts import (
     share_error,
     too_wide,
 )
-from dpft.tasks.images import LOSSY, OTHER_FILES
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 
@@ -140,18 +140,18 @@ def scores(examples):
     ("extra", "sections", "mark"),
     [
         (("task.limit_train=9",), {}, Mark.SUBSET),
-        ((), {"labels": ["first 9 evaluation instances only"]}, Mark.SUBSET),
+        ((), {"flags": [flag(Flag.LIMITED_EVAL, limit=9)]}, Mark.SUBSET),
         (("model=tiny",), {}, Mark.MODEL),
         (("optim.epochs=1",), {}, Mark.OTHER),
-        ((), {"labels": ["bundled tiny model"]}, Mark.MODEL),
+        ((), {"flags": [flag(Flag.BUNDLED_MODEL, name="tiny")]}, Mark.MODEL),
         ((), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
         ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
-        ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
-        ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
-        ((), {"labels": [OTHER_FILES]}, Mark.SUBSET),
-        ((), {"labels": [LOSSY]}, Mark.SUBSET),
+        ((), {"flags": [flag(Flag.STAND_IN_MODEL)]}, Mark.MODEL),
+        ((), {"flags": [flag(Flag.SAMPLE_DATA)]}, Mark.GENERATED),
+        ((), {"flags": [flag(Flag.OTHER_FILES)]}, Mark.SUBSET),
+        ((), {"flags": [flag(Flag.LOSSY_COPIES)]}, Mark.SUBSET),
         (("task.train_size=2000",), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
-        ((), {"labels": ["base trained before on e2e without privacy"]}, Mark.MODEL),
+        ((), {"flags": [flag(Flag.TRAINED_ON_UNKNOWN)]}, Mark.MODEL),
         ((), {"scores": scores(600)}, Mark.SUBSET),
     ],
 )

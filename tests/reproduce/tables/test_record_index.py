@@ -8,9 +8,8 @@ import pytest
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.reproduce.tables.record_index import make_index, usual_folders
-from dpft.runs.collected import CollectedRun, write_table
 from dpft.runs.finished import marked
-from dpft.runs.record import read_record
+from dpft.runs.record import read_record, write_table
 from dpft.tasks.metrics.shown import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
@@ -151,9 +150,10 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     one = run_of(plan(), "full")
     write_record(tmp_path / "b" / "file", one, seed=1)
     record = read_record(tmp_path / "b" / "file")
-    lines = {"a/first": record, "c/last": record | {"seed": 2}, "c/old": record | {"privacy": {}}}
+    last = record | {"config": record["config"] | {"seed": 2}}
+    lines = {"a/first": record, "c/last": last, "c/old": record | {"privacy": {}}}
     lines["b/file"] = record  # was copied from the file beside it
-    write_table(tmp_path, [CollectedRun(path, found) for path, found in lines.items()])
+    write_table(tmp_path, lines)
     index = make_index([tmp_path])
     names = [found.path.relative_to(tmp_path).as_posix() for found in index.of(one.key)]
     assert names == ["b/file", "a/first", "c/last"]
