@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
-from dpft.tasks.json_list import entries
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import write_samsum
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
-from dpft.tasks.table_files import JsonLines, read_table
+from dpft.tasks.table_files import read_table
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -30,14 +29,9 @@ _ENTRY = '{"id": ..., "dialogue": "...", "summary": "..."}'
 Row = tuple[str, str]
 
 
-def read_json(path: Path) -> list[Row]:
-    """Read rows ``(dialogue, summary)`` of a published file, which is one JSON list."""
-    return [_row(entry, where) for where, entry in entries(path, f"a JSON list of {_ENTRY}")]
-
-
-def read_lines(path: Path) -> list[Row]:
-    """Read rows ``(dialogue, summary)`` of a file of JSON lines."""
-    return [_row(row.values, row.place) for row in JsonLines(path).rows()]
+def read_rows(path: Path) -> list[Row]:
+    """Read rows ``(dialogue, summary)`` of a file that is one JSON list, or of JSON lines."""
+    return [_row(row.values, row.place) for row in read_table(path)]
 
 
 def _row(entry: Any, where: str) -> Row:
@@ -65,10 +59,10 @@ class SAMSum(Generation):
     record_is = "one dialogue with its summary"
     dataset = Dataset(
         forms=(
-            Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_json),
+            Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_rows),
             Form(
                 {"train": "train.jsonl", "dev": "validation.jsonl", "test": "test.jsonl"},
-                read_lines,
+                read_rows,
             ),
         ),
         hub=Hub(
@@ -92,7 +86,7 @@ class SAMSum(Generation):
         return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
-        """Write a file that `read_json` reads."""
+        """Write a file that `read_rows` reads."""
         assert rows is not None
         made = [
             {"id": str(number), "dialogue": dialogue, "summary": target}

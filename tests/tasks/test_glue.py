@@ -2,9 +2,7 @@
 
 import pytest
 
-from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
-from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.glue import MNLI, QNLI, QQP, SST2, Columns, _read_hub_mnli, read_hub, read_tsv
 from dpft.tasks.objectives.base import Prediction
@@ -12,7 +10,6 @@ from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 
-TASKS = {"sst2": SST2, "qnli": QNLI, "qqp": QQP, "mnli": MNLI}
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
 QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
@@ -141,15 +138,6 @@ def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
 
 
 # Settings.
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_config_is_the_class_and_a_head_is_the_default(name):
-    config = compose([f"task={name}", "task.source=sample"])
-    task = load_task(config["task"])
-    assert config["decode"]["split"] == "dev"
-    assert task.needs == Needs("classifier", task.classes)
-    assert load_task({**config["task"], "mode": "infill"}).needs == Needs("masked")
 
 
 @pytest.mark.parametrize(

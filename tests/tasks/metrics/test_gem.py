@@ -170,16 +170,6 @@ def test_bertscore_takes_the_best_of_each_over_references(
     assert found == [(0.9, 0.8, 0.44)]
 
 
-def test_bertscore_of_an_item_depends_on_no_other(distilbert: str) -> None:
-    scorer = found_bertscore(distilbert)
-    references = [[text] for text in reversed(TEXTS)]
-    together = scorer.items(TEXTS, references)
-    for i, text in enumerate(TEXTS):
-        assert scorer.items([text], [references[i]])[0] == pytest.approx(together[i], abs=1e-5)
-    mean = sum(f1 for _, _, f1 in together) / len(together)
-    assert scorer.score(TEXTS, references) == pytest.approx(mean)
-
-
 def test_bleurt_reads_the_reference_first_and_averages_over_references(bleurt: str) -> None:
     scorer = neural.load_bleurt(bleurt)
     assert isinstance(scorer, neural.BLEURT), scorer
@@ -199,21 +189,6 @@ def test_bleurt_reads_the_reference_first_and_averages_over_references(bleurt: s
     assert scorer.score([TEXTS[0], TEXTS[3]], [TEXTS[1:3], TEXTS[1:2]]) == pytest.approx(
         (expected + other) / 2, abs=1e-5
     )
-
-
-def test_scores_and_signature_carry_them(
-    distilbert: str, bleurt: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coco, "meteor", lambda *texts: 0.5)
-    scores = gem.score(TEXTS[:1], [TEXTS[:1]], distilbert, bleurt)
-    assert scores["BERTScore"] == pytest.approx(1, abs=1e-5)
-    assert isinstance(scores["BLEURT"], float)
-    text = gem.signature(distilbert, bleurt)
-    assert text.startswith(gem.SIGNATURE)
-    assert (
-        f"+bertscore:F1|layer:5|idf:no|rescaled:no|refs:max of P, R, F1 apart|{distilbert}" in text
-    )
-    assert f"+bleurt:refs:mean|max_length:128|{bleurt}" in text
 
 
 def test_without_weights_there_is_a_reason_and_no_number(tmp_path: Path) -> None:
