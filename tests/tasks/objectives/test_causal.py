@@ -1,5 +1,7 @@
 """Encoding and losses of causal language models: a record's loss is its own."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,20 @@ def test_the_loss_of_a_record_depends_on_no_other_record(tiny, task):
     sample = task(source="sample", max_length=80)
     records = sorted(sample.records("train")[:60], key=lambda r: len(r.source + r.target))[::10]
     check_losses_are_their_own(tiny.model.eval(), sample.objective(tiny), records)
+
+
+def test_perplexity_counts_every_target_token_once(tiny):
+    """Likelihoods in batches are those of one record at a time, the end token included."""
+    task = E2E(source="sample", limit_eval=5)
+    objective = Causal(tiny.tokenizer, 100, perplexity=True)
+    instances = task.instances("test")
+    settings = Decode(beams=1, max_new_tokens=1, batch_size=2)
+    predictions = objective.predict(tiny.model, instances, settings, 0, lambda count: None)
+    for instance, prediction in zip(instances, predictions, strict=True):
+        example = objective.encode(TextRecord(instance.record.segments, instance.references[0]))
+        ids = torch.tensor([example.prompt + example.target])
+        with torch.no_grad():
+            logits = tiny.model.eval()(ids).logits[0, len(example.prompt) - 1 : -1]
+        plain = F.cross_entropy(logits, torch.tensor(example.target), reduction="sum").item()
+        assert math.isclose(prediction.nll, plain, rel_tol=1e-4)
+        assert prediction.tokens == len(example.target)
