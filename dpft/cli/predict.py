@@ -85,7 +85,7 @@ def main(
     stay_offline_if_unreachable()
     likely: list[str] = []
     if probabilities:
-        from dpft.tasks.objectives.choice import Choice
+        from dpft.tasks.objectives.classifier import Choice
 
         objective = trained.task.objective(trained.loaded)
         assert isinstance(objective, Choice)

@@ -18,8 +18,7 @@ from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart
-from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
 _LARGE = 1e6  # beyond it the digits of an epsilon say nothing

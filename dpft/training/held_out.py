@@ -19,11 +19,11 @@ from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
 from dpft.privacy.clipping.trials import random_state_kept
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.baseline import majority
-from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.metrics.scorers import token_perplexity
+from dpft.tasks.metrics.shown import majority
 from dpft.tasks.objectives.base import Objective
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.classifier import Choice
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.encoding import encode_all
 from dpft.tasks.objectives.evaluation import evaluating

@@ -28,11 +28,10 @@ from dpft.privacy.clipping.checks.verify import RECORDS
 from dpft.privacy.cohort import Cohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.classifier import Classifier
+from dpft.tasks.objectives.causal import LanguageModel
+from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.infill import Infilling
-from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import UnitBatch
 from dpft.training.mechanisms import attach_clipper

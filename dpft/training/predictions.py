@@ -19,7 +19,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.runs.memory import explained
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.correct import packed
+from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores, lower_ones

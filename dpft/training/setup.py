@@ -151,7 +151,6 @@ def prepare(
             advance,
             keeping=keeping_of(run, progress.warn, progress.say),
             identity=f"{printed} {tokenizer}",
-            threads=run.threads,
         )
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
@@ -159,8 +158,6 @@ def prepare(
             "the model and would tell of them without any noise; expected an objective that leaves "
             "it alone: add tokens where the model is made"
         )
-    for said in task.doubts(loaded):
-        progress.warn(said)
     rising = warmup_steps(run.optim, mechanism.steps)
     if rising >= mechanism.steps > 0:
         progress.warn(

@@ -14,7 +14,7 @@ from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
 from dpft.tasks.glue import QNLI, SST2
-from dpft.tasks.metrics.correct import unpacked
+from dpft.tasks.metrics.shown import unpacked
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling, TextToText

@@ -14,7 +14,7 @@ from dpft.reproduce.tables.matching import match_key
 from dpft.runs import RunDirectory, config_hash, read_ledger
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
+from dpft.tasks.objectives.mixed import Mixed, check_supported
 from dpft.training import setup as preparation
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
@@ -101,18 +101,6 @@ def test_a_run_in_mixed_precision_is_a_run_of_its_own(tmp_path, quick):
     assert "bfloat16" in (other.path / "model" / "README.md").read_text()
 
 
-def test_one_loss_of_a_blank_tells_of_gradients_too():
-    model, asked = nn.Linear(64, 3), []
-
-    class Asked(Blanks):
-        def losses(self, model, batch):
-            asked.append(batch)
-            return super().losses(model, batch)
-
-    check_blank(Asked(), model, make_clipper(model, threshold=0.1), "float32")
-    assert len(asked) == 1
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_attention_that_makes_no_numbers_of_padding_is_refused(
@@ -139,13 +127,6 @@ def test_attention_that_makes_no_numbers_of_padding_is_refused(
     with pytest.raises(ModelError, match=f"no finite {what}.*attention makes none of padding"):
         run_experiment(parse(compose(settings)))
     assert not (tmp_path / "run").exists()
-
-
-def test_full_precision_is_what_runs_had_before_there_was_a_choice(tmp_path):
-    raw = compose(["task=e2e"])
-    before = {key: value for key, value in raw.items() if key != "precision"}
-    assert config_hash(parse(raw).identity()) == config_hash(parse(before).identity())
-    assert match_key(raw) == match_key(before)
 
 
 def test_a_precision_that_is_not_there_is_an_error():
