@@ -52,10 +52,10 @@ class Keeping:
     def table(
         self, what: str, identity: str, batches: Callable[[], Iterable[pa.RecordBatch]]
     ) -> pa.Table | None:
-        """Return the table of an identity, mapped into memory; None, and a warning, on a full disk.
+        """Return a table, mapped into memory; None, and a warning, if the disk is full.
 
         One process writes at a time, so that the runs of a sweep that need the same table wait for
-        the first. A table that a killed process left unfinished is removed and made again.
+        the first.
 
         Args:
             what: the table is, for messages.
@@ -75,9 +75,8 @@ class Keeping:
         except OSError as error:
             self.warn(
                 f"{what} cannot be kept in {self.folder}: "
-                f"{disk_report(self.folder.parent, error)}; this run goes on in memory, and "
-                "the next one begins anew. Free some space, or type cache=FOLDER for another "
-                "place, or cache=none"
+                f"{disk_report(self.folder.parent, error)}; this run goes on in memory. Free some "
+                "space, or type cache=FOLDER or cache=none"
             )
             return None
 

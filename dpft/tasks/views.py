@@ -22,7 +22,7 @@ class View(Sequence[T]):
 
     @abstractmethod
     def _item(self, index: int) -> T:
-        """Return the item at an index, which is 0 or more and below the length."""
+        """Return the item at an index from 0 to the length."""
 
     @abstractmethod
     def _part(self, chosen: slice) -> Sequence[T]:

@@ -92,16 +92,6 @@ def test_losses_are_those_of_a_loop_over_trained_tokens(loaded):
     loaded.model.float()
 
 
-def test_perplexity_counts_what_is_trained_and_no_turn_of_others(loaded):
-    made, task = objective(loaded), Chat()
-    ((nll, tokens),) = made.likelihoods(loaded.model, [task.instance(TALK)], 1)
-    answers = " Yes.<|endoftext|> Until six.<|endoftext|>"
-    assert tokens == len(made.tokenizer.encode(answers))
-    with torch.no_grad():
-        mean = made.losses(loaded.model.eval(), made.collate([made.encode(TALK)])).item()
-    assert nll == pytest.approx(mean * tokens, rel=1e-5)
-
-
 @pytest.fixture
 def controlled(loaded):
     """An objective whose template's own marks are special tokens, as those of chat models are."""
@@ -176,11 +166,6 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_exchanges(loaded):
 def test_templates_that_would_train_something_else_are_refused(loaded, template, message):
     with pytest.raises(ConfigError, match=message):
         objective(loaded, "auto", template).encode(TALK)
-
-
-def test_a_template_knows_one_day_only(loaded):
-    made = objective(loaded, "auto", "{{ strftime_now('%Y-%m-%d') }}" + CHATML)
-    assert shown(made, made.encode(TALK))[0].startswith("2025-01-01")
 
 
 def test_what_a_template_refuses_is_told(loaded):
@@ -350,16 +335,6 @@ def test_the_check_shows_it_as_the_model_is_given_it(capsys):
     assert "[[ ]]" not in capsys.readouterr().out
 
 
-def test_what_is_shown_is_all_of_it_and_its_trained_parts(loaded):
-    shown = objective(loaded).shown(TALK)
-    assert shown == (
-        "system: Be brief.\nuser: Is it open?\nassistant:[[ Yes.<|endoftext|>]]\n"
-        "user: Until when?\nassistant:[[ Until six.<|endoftext|>]]"
-    )
-    everything = objective(loaded, train_on="all").shown(TALK)
-    assert everything.startswith("<|endoftext|>[[system: Be brief.")
-
-
 def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = [
@@ -378,11 +353,6 @@ def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
     assert "system=TEXT" in written.output
 
 
-GENERATION = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim }}"
-    "{{ eos_token }}{% endgeneration %}{% else %}<{{ m.role }}>{{ m.content | trim }}{% endif %}\n"
-    "{% endfor %}"
-)
 NUMBERED = (
     "{% for m in messages %}{{ loop.index }}{{ m.role }}: {{ m.content }}"
     "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
@@ -397,7 +367,7 @@ def long_talk(messages):
     return Conversation((("system", "Be brief."), *zip(roles, said, strict=True)))
 
 
-@pytest.mark.parametrize("template", [PLAIN, CHATML, GENERATION, NUMBERED])
+@pytest.mark.parametrize("template", [PLAIN, NUMBERED])
 def test_a_long_conversation_is_what_the_template_makes_of_all_that_precedes(loaded, template):
     made = replace(objective(loaded, "auto", template), max_length=100_000)
     talk = long_talk(101)

@@ -296,7 +296,7 @@ def test_a_slice_of_the_hub_is_named_as_records_taken_by_their_place(tmp_path):
     assert task.train_slice == "train[:50]"
     assert "training records of train[:50] only" in sentences(task.flags())
     of_users = settings(tmp_path, *words, "task.unit=user", "task.user_column=u")
-    with pytest.raises(ConfigError, match="a slice holds depends on how many each user has"):
+    with pytest.raises(ConfigError, match="a slice in"):
         load_task(of_users.task)
 
 
@@ -315,30 +315,6 @@ def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
 ):
     with ready(settings(tmp_path, "task.max_length=4", *words)):
         assert ("training records" in capsys.readouterr().err) is told
-
-
-def test_an_end_token_behind_a_chat_model_s_source_is_warned_of(tmp_path, capsys, monkeypatch):
-    words = ("task=text2text", "task.limit_train=12", "model=random-llama", "task.max_length=64")
-    with ready(settings(tmp_path, *words)):
-        assert "task.ends" not in capsys.readouterr().err  # it has no template
-    template = property(lambda tokenizer: "{{ messages }}", lambda tokenizer, value: None)
-    monkeypatch.setattr(
-        "transformers.PreTrainedTokenizerFast.chat_template", template, raising=False
-    )
-    with ready(settings(tmp_path, *words)):
-        assert "type task.ends=false" in capsys.readouterr().err
-    with ready(settings(tmp_path, *words, "task.ends=false", "name=other")):
-        assert "task.ends" not in capsys.readouterr().err
-
-
-def test_an_instruction_that_ends_in_a_space_is_warned_of(tmp_path, capsys):
-    """The space would be a token by itself, and the word behind it one without its space."""
-    words = ("task=text2text", "task.limit_train=12", "model=tiny", "task.max_length=64")
-    with ready(settings(tmp_path, *words, "task.before='Say: '")):
-        said = " ".join(capsys.readouterr().err.split())
-        assert """type $'task.before="Say:\\n"'""" in said
-    with ready(settings(tmp_path, *words, 'task.before="Say:\n"', "name=other")):
-        assert "task.before" not in capsys.readouterr().err
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
