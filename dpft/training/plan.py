@@ -1,9 +1,8 @@
 """Plan a run: memory and time of its step on a device, and the largest microbatch that fits.
 
-One step is simulated without weights or data (`dpft.parallel.simulate`). Every operation of it
+One step is simulated without weights or data (`dpft.parallel.simulate`). Each of its operations
 takes as long as its products at the device's rate, as its bytes at the bandwidth of its memory, or
-as the shortest operation, whichever is longest. Operations follow one another, and nothing is sent
-while something is computed.
+as the shortest operation, whichever is longest. Operations follow one another.
 """
 
 from __future__ import annotations
@@ -11,21 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from dpft.config.errors import ConfigError
+import yaml
+
+from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
 from dpft.parallel.metering import Operation
-from dpft.parallel.pipelined_sums import SCHEDULES
-from dpft.parallel.simulate import OPTIMIZER, REDUCTION, Cost, simulated
+from dpft.parallel.simulate import OPTIMIZER, Cost, simulated
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
-from dpft.training.devices import Device
 from dpft.training.mechanisms import expected_batch_size, known_size
 from dpft.training.planned_step import StepShape, training_of
 
 SHARE = 0.9
-"""Of a device's memory: the rest is for what is not counted, such as fragmentation."""
+"""Share of a device's memory to fill: the rest is for what is not counted, as fragmentation."""
 
+_SHEETS = Path(__file__).parent / "devices"
+_GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
 _MOST = 1024  # records of a step where that is unknown
 
 # Instructions for one number of noise of `dpft.privacy.fused`, compiled for sm_90 and disassembled:
@@ -35,74 +38,122 @@ _MOVED = 8  # bytes: the sum, in and out
 
 
 @dataclass(frozen=True)
-class Length:
-    """How long a run is.
+class Device:
+    """The data sheet of a device.
 
     Attributes:
-        steps: of the run.
-        records: that a step draws on average.
+        memory: bytes.
+        rates: floating-point operations a second of products, by the precision of their factors.
+        bandwidth: bytes a second to and from its memory.
+        overhead: seconds of the shortest operation.
+        attained: share of the data sheet's rates, for a reader.
     """
 
-    steps: int
-    records: int
+    title: str
+    memory: float
+    rates: Mapping[str, float]
+    bandwidth: float
+    overhead: float
+    attained: str = ""
+
+    def rate(self, precision: str) -> float:
+        """Return the operations a second of products."""
+        if precision not in self.rates:
+            raise ConfigError(
+                f"the data sheet of {self.title} has no rate of {precision}; expected one of "
+                f"{', '.join(self.rates)}: write teraflops.{precision} into a copy of its file, "
+                "and type --on FILE"
+            )
+        return self.rates[precision]
+
+
+def names() -> list[str]:
+    """Return the names of the data sheets."""
+    return sorted(path.stem for path in _SHEETS.glob("*.yaml"))
+
+
+def device(name: str) -> Device:
+    """Return a device by its name, or by a file like those in ``dpft/training/devices``.
+
+    Raises:
+        ConfigError: there is none, or it lacks a number.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _SHEETS / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"device {name!r} has no data sheet{suggestion(name, names())}; expected "
+            f"{', '.join(names())} or a file: type --on NAME"
+        )
+    try:
+        sheet: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        products, moved = (float(sheet["attained"][key]) for key in ("products", "memory"))
+        return Device(
+            title=str(sheet["title"]),
+            memory=float(sheet["memory_gib"]) * _GIB,
+            rates={
+                kind: float(rate) * _TERA * products for kind, rate in sheet["teraflops"].items()
+            },
+            bandwidth=float(sheet["memory_gb_s"]) * _GIGA * moved,
+            overhead=float(sheet["operation_us"]) * _MICRO,
+            attained=f"products at {products:.0%} and memory at {moved:.0%} of the data sheet",
+        )
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path} is no data sheet of a device ({type(error).__name__}: {error}); expected the "
+            f"keys of {_SHEETS / 'h100-sxm.yaml'}"
+        ) from error
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """What one step takes.
+    """The seconds of one step.
 
     Attributes:
-        microbatch: seconds of one microbatch's forward and backward.
-        noise: seconds in which noise is drawn.
-        optimizer: seconds, once a step; sums of several ranks are put together in it.
-        sending: seconds, if nothing is computed meanwhile.
-        microbatches: of a rank in a step.
-        idle: share of the step's microbatches for whose time a stage of a pipeline waits.
+        microbatch: of one microbatch's forward and backward.
+        noise: in which noise is drawn.
+        optimizer: once a step.
+        microbatches: how many a step has.
     """
 
     microbatch: float
     noise: float
     optimizer: float
-    sending: float
     microbatches: int
-    idle: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
-        computed = self.microbatch * self.microbatches * (1 + self.idle)
-        return computed + self.noise + self.optimizer + self.sending
+        """Seconds of the whole step."""
+        return self.microbatch * self.microbatches + self.noise + self.optimizer
 
 
 def plan(
     run: Run, shape: StepShape, device: Device, check: bool = True
-) -> tuple[Cost, StepTime, Length | None]:
+) -> tuple[Cost, StepTime, tuple[int, int] | None]:
     """Simulate a step of a run.
 
     Args:
-        run: its settings.
-        shape: of the step; the run's own steps have as many such microbatches as they need.
-        device: that each rank has.
-        check: whether memory of checked batches is wanted too.
+        run: the settings.
+        shape: of a microbatch; the run's steps have as many of them as they need.
+        device: where it runs.
+        check: whether memory of checked batches is included.
 
     Returns:
-        What a rank holds and sends, its time, and the run's length, None where the size of the
-        run's data is unknown.
+        Memory and work of a microbatch, the time of a step, and `length_of` the run.
 
     Raises:
-        ConfigError: for what cannot be simulated, or a precision that the device lacks.
+        ConfigError: it cannot be simulated, or the device lacks the rate of a precision.
     """
     length = length_of(run)
-    count = None if length is None else microbatches_of(shape, length.records)
+    count = 1 if length is None else max(1, math.ceil(length[1] / shape.batch))
     cost = simulated(training_of(run, shape), check=check)
-    return cost, time_of(cost, shape, device, count), length
+    return cost, time_of(cost, device, count), length
 
 
-def length_of(run: Run) -> Length | None:
-    """Return the steps of a run and the records of each; None for data of unknown size.
+def length_of(run: Run) -> tuple[int, int] | None:
+    """Return steps and expected records of a step; None for data of unknown size.
 
     Raises:
-        ConfigError: for batches of more records than there are.
+        ConfigError: batches have more records than there are.
     """
     size = known_size(run)
     if size is None:
@@ -116,61 +167,25 @@ def length_of(run: Run) -> Length | None:
     steps = run.optim.steps
     if steps is None:
         steps = steps_for(dataset_size=size, batch_size=records, epochs=run.optim.epochs)
-    return Length(steps, records)
+    return steps, records
 
 
-def microbatches_of(shape: StepShape, records: int) -> int:
-    """Return each rank's microbatches in a step of so many records, whole rounds in a pipeline."""
-    parallel = shape.parallel
-    copies = shape.ranks
-    if parallel.name == "pipeline":
-        copies //= parallel.length or shape.ranks
-    needed = math.ceil(math.ceil(records / copies) / shape.batch)
-    if parallel.name == "pipeline":
-        return shape.microbatches * math.ceil(needed / shape.microbatches)
-    return max(1, needed)
-
-
-def time_of(
-    cost: Cost, shape: StepShape, device: Device, microbatches: int | None = None
-) -> StepTime:
-    """Estimate what a step takes on a device.
-
-    Args:
-        cost: of one rank, simulated in that shape.
-        shape: of the simulated step.
-        device: that each rank has.
-        microbatches: of a rank in a step; None: as simulated.
-
-    Raises:
-        ConfigError: for a precision that the device's data sheet lacks.
-    """
-    inside = {name: _seconds(work, device) for name, work in cost.work.items()}
-    once = sum(inside.pop(name, 0.0) for name in (REDUCTION, OPTIMIZER))
-    count = microbatches or shape.microbatches
-    # What is sent once a step is counted with what is sent for each microbatch.
-    rounds = count / shape.microbatches if shape.parallel.name != "data" else 1
-    speed = device.link if shape.ranks <= device.per_node else device.network
+def time_of(cost: Cost, device: Device, microbatches: int = 1) -> StepTime:
+    """Estimate the time of a step of so many simulated microbatches on a device."""
+    seconds = {name: _seconds(work, device) for name, work in cost.work.items()}
+    optimizer = seconds.pop(OPTIMIZER, 0.0)
     # Rates count a multiplication and an addition as two operations. Of integers, half as many are
-    # computed as of float32 ("NVIDIA H100 Tensor Core GPU Architecture", 2022: 64 beside 128 in a
+    # computed as of float32 ("NVIDIA H100 Tensor Core GPU Architecture", 2022: 64 and 128 in a
     # clock of a multiprocessor). All are counted one after the other.
     number = (
         _FLOAT64 / (device.rate("float64") / 2)
         + _INTEGER / (device.rate("float32") / 4)
         + _MOVED / device.bandwidth
     )
-    return StepTime(
-        microbatch=sum(inside.values()) / shape.microbatches,
-        noise=cost.noise * number,
-        optimizer=once,
-        sending=sum(cost.sent.values()) * rounds / speed,
-        microbatches=count,
-        idle=_idle(shape),
-    )
+    return StepTime(sum(seconds.values()), cost.noise * number, optimizer, microbatches)
 
 
 def _seconds(work: Mapping[Operation, int], device: Device) -> float:
-    """Return how long operations take, one after the other."""
     total = 0.0
     for operation, times in work.items():
         rate = device.rate(operation.precision) if operation.precision else math.inf
@@ -179,51 +194,26 @@ def _seconds(work: Mapping[Operation, int], device: Device) -> float:
     return total
 
 
-def _idle(shape: StepShape) -> float:
-    """Return how much of its work a pipeline's stage waits, at both ends of a round.
-
-    ``(p - 1) / (v m)`` of ``m`` microbatches on ``p`` ranks with ``v`` stages each (Narayanan et
-    al. 2021, section 2.2); nothing where sums fill the gaps (Qi et al. 2024).
-    """
-    name = shape.parallel.schedule or "1f1b"
-    if shape.parallel.name != "pipeline" or name in ("zero_bubble", "zbv"):
-        return 0.0
-    ranks = shape.parallel.length or shape.ranks
-    return (ranks - 1) / (SCHEDULES[name].each * shape.microbatches)
-
-
-def peak_of(run: Run, shape: StepShape, on_gpu: bool = True) -> Callable[[int], int]:
-    """Return the most bytes of a step, checked ones too, by records of its microbatch."""
+def largest_of(run: Run, shape: StepShape, memory: float) -> int:
+    """Return the records of the largest microbatch that fits into nine tenths of a GPU's memory."""
 
     def peak(batch: int) -> int:
-        training = training_of(run, replace(shape, batch=batch))
-        return simulated(training, on_gpu, counts=False).peak
+        return simulated(training_of(run, replace(shape, batch=batch)), counts=False).peak
 
-    return peak
-
-
-def largest_of(run: Run, shape: StepShape, memory: float) -> int:
-    """Return the records of the largest microbatch that fits a GPU, by simulation; see `largest`.
-
-    Args:
-        run: its settings.
-        shape: of the step, but for its batch.
-        memory: bytes of the device, of which a tenth stays free.
-    """
-    return largest(peak_of(run, shape), SHARE * memory, most_of(run))
+    return largest(peak, SHARE * memory, most_of(run))
 
 
 def most_of(run: Run) -> int:
     """Return how many records a microbatch can have: those of a step."""
     length = length_of(run)
-    return _MOST if length is None else length.records
+    return _MOST if length is None else length[1]
 
 
 def largest(peak: Callable[[int], float], room: float, most: int) -> int:
-    """Find the largest microbatch that fits with few questions: its memory grows about evenly.
+    """Find the largest microbatch that fits with few calls, since memory grows about evenly.
 
     Args:
-        peak: bytes by records; larger for more.
+        peak: returns bytes by records; larger for more.
         room: bytes.
         most: records to look for.
 

@@ -20,7 +20,7 @@ from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
 from dpft.tasks.objectives.dealing import answered
 from dpft.training.held_out import HeldOut
-from dpft.training.loop import StepStatistics
+from dpft.training.statistics import StepStatistics
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
 from tests.parallel.launched import STEPS

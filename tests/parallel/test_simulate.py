@@ -15,7 +15,7 @@ from dpft.config.compose import compose
 from dpft.config.parallel import Parallel
 from dpft.config.schema import parse
 from dpft.parallel.metering import Meter, sent
-from dpft.parallel.pretended import PretendedAnswers
+from dpft.parallel.simulate import PretendedAnswers
 from dpft.parallel.sharded import Shards, shard
 from dpft.parallel.simulate import Training, simulated, steps, world
 from dpft.privacy import make_clipper

@@ -15,15 +15,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.parallel.metering import Meter
-from dpft.parallel.pretended import PretendedAnswers
-from dpft.parallel.simulate import steps
+from dpft.parallel.simulate import PretendedAnswers, steps
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records
-from dpft.training.loop import StepStatistics, _check_finite, _check_weights, add_clipped
-from dpft.training.mechanisms import attach_clipper
+from dpft.training.loop import _check_finite, _check_weights, add_clipped
+from dpft.training.assembly import attach_clipper
 from dpft.training.planned_step import shape_of, training_of
 
 EXAMPLES = [

@@ -16,7 +16,7 @@ from dpft.config.optim import OPTIMIZERS, Optim
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import parse
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
-from dpft.training.optim import make_optimizer
+from dpft.training.assembly import make_optimizer
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 

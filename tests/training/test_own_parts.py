@@ -22,7 +22,7 @@ from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import OwnGroup
 from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError
 from dpft.report.card import model_card
-from dpft.training.mechanisms import attach_clipper
+from dpft.training.assembly import attach_clipper
 from dpft.training.run import run_experiment
 from tests.small_runs import settings
 

@@ -22,7 +22,7 @@ from dpft.models.load import find, load_model
 from dpft.models.packaged import PACKAGES
 from dpft.parallel import metering
 from dpft.parallel.metering import Operation
-from dpft.parallel.pretended import PretendedAnswers
+from dpft.parallel.simulate import PretendedAnswers
 from dpft.parallel.simulate import Cost
 from dpft.tasks import load_task
 from dpft.training.devices import Device, device, names
