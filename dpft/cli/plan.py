@@ -18,8 +18,8 @@ from dpft.report.console import Console
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.parallel.simulate import Cost
-    from dpft.training.plan import StepTime
+    from dpft.plan.estimate import StepTime
+    from dpft.plan.simulate import Cost
 
 _GIB = 2**30
 
@@ -52,8 +52,8 @@ def main(
     check_budget(overrides or ())
     run = parse(compose(overrides or ()))
     with Console(stderr=True).status("simulating a step"):
-        from dpft.training import plan as plans
-        from dpft.training.planned_step import shape_of
+        from dpft.plan import estimate as plans
+        from dpft.plan.step import shape_of
 
         shape = shape_of(run, batch, length)
         sheet = plans.device(on)

@@ -121,16 +121,6 @@ class Evaluations(Closing):
             self._progress.evaluated(f"step {step}/{self._steps}", f"{where}: {said}", brief)
         return {f"eval/{name}": value for name, value in found.items()} if self._tracked else {}
 
-    def warn(self) -> None:
-        """Warn if no step was better than none."""
-        losses = {step: figures["loss"] for step, figures in self._history.items()}
-        before = losses.pop(0, None)
-        if self._shown and before is not None and losses and not min(losses.values()) < before:
-            self._progress.warn(
-                f"the loss on {self._held_out.settings.where} was never below {before:.3f}, as it "
-                "was before the first step; type a smaller optim.lr, or train longer"
-            )
-
     def section(self) -> Mapping[str, Any]:
         """Return the record's section, which has figures only if they may be published."""
         held_out = self._held_out

@@ -31,7 +31,6 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
 _CONFIG = "adapter_config.json"
 # Tasks whose prompt has no single source between fixed texts, or whose tokenizer has a template.
 _UNFRAMED = ("chat", "language_modeling", "personachat")
-_UNFINISHED = ".unfinished"  # in a folder that is being written, or was when its process ended
 _TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below a model's
 
 
@@ -117,28 +116,24 @@ def plan_export(
 
 
 def export(plan: ExportPlan, folder: Path) -> None:
-    """Write a plan into a new or empty folder, or into one that an export did not complete.
+    """Write a plan into a new or empty folder, which gets its name when it is complete.
 
     Raises:
-        ConfigError: the folder holds something else.
+        ConfigError: the folder holds something.
         DataError: it cannot be written.
     """
-    mark = folder / _UNFINISHED
-    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if taken and not mark.is_file():
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        for left in [*folder.iterdir(), *(folder / _TEMPLATES).glob("*.jinja")]:
-            if left.is_file() and left != mark:
-                left.unlink()
+        shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
+        unfinished.mkdir(parents=True)
         for name, source in plan.files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source, folder / name)
+            (unfinished / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, unfinished / name)
         for name, text in plan.written.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        mark.unlink()
+            (unfinished / name).write_text(text, encoding="utf-8")
+        unfinished.replace(folder)
     except OSError as error:
         raise DataError(
             f"cannot write {folder}: {disk_report(folder.parent, error)}. Free some space and type "

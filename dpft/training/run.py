@@ -42,7 +42,7 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Tracking, tracking
+from dpft.training.trackers import Tracking
 
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
@@ -140,7 +140,7 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
         cohort.from_first((False, torch.get_num_threads()))
         with (
             Progress(verbosity=run.verbosity) as progress,
-            tracking(run, directory, progress.warn) as tracker,
+            Tracking.of(run, directory, progress.warn) as tracker,
         ):
             for damage in damaged:
                 progress.warn(

@@ -203,8 +203,6 @@ class Session(Closing):
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
             stop.if_any(self._cohort.agree(stop.received, ""))
-        if self._evaluations is not None:
-            self._evaluations.warn()
         if self._ledger and self._ledger.steps_spent != self._mechanism.releases:
             raise runs.LedgerError(
                 f"{self._ledger.path} counts {self._ledger.steps_spent} releases, of which "
@@ -303,16 +301,15 @@ class Session(Closing):
                 f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
                 "force=true to start over"
             )
-        if saved.state["data"] != self.prepared.data:
-            raise ConfigError(
-                f"the training data is not what {directory.path} began with; expected the "
-                "same records in the same order. Restore them, or type force=true to start over"
-            )
-        if saved.state["model"] != self.prepared.model:
-            raise ConfigError(
-                f"the model is not what {directory.path} began with; expected the same "
-                "weights and tokenizer. Put them back, or type force=true to start over"
-            )
+        for what, own, expected in (
+            ("data", self.prepared.data, "the same records in the same order"),
+            ("model", self.prepared.model, "the same weights and tokenizer"),
+        ):
+            if saved.state[what] != own:
+                raise ConfigError(
+                    f"the {what} is not what {directory.path} began with; expected {expected}. Put "
+                    "it back, or type force=true to start over"
+                )
         self.seconds = float(saved.state["seconds"])
         if auditor is not None:
             auditor.restore(runs.load_private_state(directory, _AUDIT, saved.step))
@@ -431,9 +428,9 @@ class Stop:
         try:
             yield stop
         finally:
-            for number, usual in stop._usual.items():
-                if signal.getsignal(number) == stop._receive:
-                    signal.signal(number, usual)
+            for own, usual in stop._usual.items():
+                if signal.getsignal(own) == stop._receive:
+                    signal.signal(own, usual)
 
     @property
     def received(self) -> list[bool]:

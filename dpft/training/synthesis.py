@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -411,7 +411,14 @@ def overlaps(
         seen.update(run for run in _runs(record, n) if run in wanted)
         if (whole := tuple(record)) in wholes:
             copied.add(whole)
-    return [_overlap(texts, seen, copied, n) for texts in split]
+    found = []
+    for texts in split:
+        hits = [[run in seen for run in _runs(text, n)] for text in texts]
+        total, count = sum(map(len, hits)), len(texts)
+        runs = sum(map(sum, hits)) / total if total else None
+        whole = sum(tuple(text) in copied for text in texts)
+        found.append(Overlap(runs, sum(map(any, hits)) / count, whole / count))
+    return found
 
 
 def _words(text: str) -> list[str]:
@@ -422,75 +429,35 @@ def _runs(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
     return (tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
-def _overlap(
-    texts: Sequence[Sequence[str]],
-    seen: Set[tuple[str, ...]],
-    copied: Set[tuple[str, ...]],
-    n: int,
-) -> Overlap:
-    hits = [[run in seen for run in _runs(text, n)] for text in texts]
-    total = sum(map(len, hits))
-    return Overlap(
-        sum(map(sum, hits)) / total if total else None,
-        sum(map(any, hits)) / len(texts),
-        sum(tuple(text) in copied for text in texts) / len(texts),
-    )
-
-
 # Settings of the training records, and of the unit, which synthetic records do not have. The column
 # of users is kept, since it decides which real records are held out.
 _OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
-# Settings of a task that say where the data are and what is held out of them.
-_PLACES = (
-    *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
-    *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
-    *("user_column", "sample_seed", "limit_eval"),
-)
 
 
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a run without privacy on synthetic records.
 
     It is evaluated on the data of the run that wrote them, and decodes as that run did unless
-    ``decode=`` is typed. A typed ``task=`` is another task of the same data, such as a classifier
-    of texts that were written for labels.
+    ``decode=`` is typed.
 
     Args:
         run: whose model wrote the records.
         file: the synthetic records.
         records: how many there are.
-        overrides: further settings, as typed.
-
-    Raises:
-        ConfigError: the new model might be tested on records that the run was trained on.
+        overrides: further settings, as typed; none of the task, on which it depends which real
+            records are held out.
     """
-    name = next((word[5:] for word in overrides if word.startswith("task=")), run.task["name"])
-    same = name == run.task["name"]
-    shares = run.task.get("dev_share"), run.task.get("test_share")
-    if any(shares) and run.task.get("user_column") is None and not same:
-        raise ConfigError(
-            f"task={name} would hold out other records than the run did, which was trained on "
-            "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
-            "which holds out the same users"
-        )
     for word in overrides:
         key = word.partition("=")[0].lstrip("+~")
-        setting = key.removeprefix("task.")
-        # What a share holds out follows from a record's digest, and so from most settings.
-        harmless = setting in ("max_length", "limit_eval", "limit_train")
-        harmless = harmless or not (same or setting in _PLACES or setting == "synthetic")
-        if key == "decode.split" or (key.startswith("task.") and not harmless):
+        if key == "decode.split" or key.partition(".")[0] == "task":
             raise ConfigError(
                 f"{word} behind --train may have the new model tested on records that the run was "
                 "trained on: where the data are, what is held out and which split is scored are "
                 "the run's. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
                 "yourself what it is tested on"
             )
-    kept = {
-        key: value
-        for key, value in run.task.items()
-        if (key not in _OF_TRAINING if same else key in _PLACES)
-    }
+    name = run.task["name"]
+    kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
     words = [f"task={name}", *_changed("task", kept, name)]
     words.append(override("task.synthetic", str(file)))
     if run.model.name != defaults()["model"]:
@@ -503,8 +470,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
     # A typed choice decides all but the split: single settings would change it again.
     decodes = any(word.startswith("decode=") for word in overrides)
     settings = {"split": run.decode.split} if decodes else asdict(run.decode)
-    words += ["clip=none", *_changed("decode", settings, defaults()["decode"])]
-    return [*words, *(word for word in overrides if not word.startswith("task="))]
+    return [*words, "clip=none", *_changed("decode", settings, defaults()["decode"]), *overrides]
 
 
 def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:

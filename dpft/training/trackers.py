@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,6 @@ from dpft.config.schema import Run
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import VOIDS, Void
 from dpft.runs.atomic import write_atomic
-
-
-@contextmanager
-def tracking(
-    run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
-) -> Iterator[Tracking]:
-    """Yield the tracking of a run, and end it.
-
-    Raises:
-        NotInstalledError: the tracker's package is missing.
-    """
-    name = run.track.name
-    if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
-        raise NotInstalledError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
-    folder = directory.private if run.track.private else directory.path
-
-    def begin(start: int) -> Any:
-        return make_tracker(run, directory.path.name, folder, start)
-
-    tracker = Tracking(None if name == "none" else begin, warn)
-    try:
-        yield tracker
-    finally:
-        tracker.end()
 
 
 class Tracking:
@@ -59,6 +36,29 @@ class Tracking:
     def __init__(self, begin: Callable[[int], Any] | None, warn: Callable[[str], None]) -> None:
         self._begin, self._warn = begin, warn
         self._tracker: Any = None
+
+    @classmethod
+    @contextmanager
+    def of(
+        cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
+    ) -> Iterator[Tracking]:
+        """Yield the tracking of a run, and end it.
+
+        Raises:
+            NotInstalledError: the tracker's package is missing.
+        """
+        name = run.track.name
+        if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
+            raise NotInstalledError(
+                f"track={name} is not installed; type pip install 'dpft[{name}]'"
+            )
+        folder = directory.private if run.track.private else directory.path
+        begin = partial(make_tracker, run, directory.path.name, folder)
+        tracker = cls(None if name == "none" else begin, warn)
+        try:
+            yield tracker
+        finally:
+            tracker.end()
 
     @property
     def tracks(self) -> bool:

@@ -1,4 +1,4 @@
-"""Build a run's step for `dpft.parallel.simulate`: without weights or data."""
+"""Build a run's step for `dpft.plan.simulate`: without weights or data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpft.models.architecture import ENCODER_DECODER, draw, finish, kind_of, sui
 from dpft.models.image_input import image_input
 from dpft.models.load import LoadedModel, origin_of
 from dpft.models.sizes import SIZES
-from dpft.parallel.simulate import Training
+from dpft.plan.simulate import Training
 from dpft.privacy.clipping.checks.verify import RECORDS
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses

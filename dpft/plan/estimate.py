@@ -1,6 +1,6 @@
 """Plan a run: memory and time of its step on a device, and the largest microbatch that fits.
 
-One step is simulated without weights or data (`dpft.parallel.simulate`). Each of its operations
+One step is simulated without weights or data (`dpft.plan.simulate`). Each of its operations
 takes as long as its products at the device's rate, as its bytes at the bandwidth of its memory, or
 as the shortest operation, whichever is longest. Operations follow one another.
 """
@@ -17,12 +17,12 @@ import yaml
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
-from dpft.parallel.metering import Operation
-from dpft.parallel.simulate import OPTIMIZER, Cost, simulated
+from dpft.plan.metering import Operation
+from dpft.plan.simulate import OPTIMIZER, Cost, simulated
+from dpft.plan.step import StepShape, training_of
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
 from dpft.training.mechanisms import expected_batch_size, known_size
-from dpft.training.planned_step import StepShape, training_of
 
 SHARE = 0.9
 """Share of a device's memory to fill: the rest is for what is not counted, as fragmentation."""
@@ -73,7 +73,7 @@ def names() -> list[str]:
 
 
 def device(name: str) -> Device:
-    """Return a device by its name, or by a file like those in ``dpft/training/devices``.
+    """Return a device by its name, or by a file like those in ``dpft/plan/devices``.
 
     Raises:
         ConfigError: there is none, or it lacks a number.
