@@ -50,7 +50,8 @@ def main(
     trained = loaded_run(path)
     from dpft.training.synthesis import read_generated
 
-    made = read_generated(trained.task, path, file, trained.record["config_hash"])
+    file = file or path / "synthetic" / trained.task.written_as
+    made = read_generated(trained.task, file, trained.record["config_hash"])
     _overlap(trained, path, made, private)
     if train:
         _train(trained, path, made, overrides or ())

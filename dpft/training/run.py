@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from dpft.parallel.launch import check_launcher, check_processes, launched, rest
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
-from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
 from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
@@ -148,7 +146,10 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                     "(other texts than the run's own by dpft decode)"
                 )
             if directory.moved is not None:
-                progress.warn(_moved(directory.moved))
+                progress.warn(
+                    f"the earlier run lies in {directory.moved} now: if anything of it is "
+                    "published, its cost adds to what this run costs"
+                )
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             if run.clip.private and run.clip.clip_function == "automatic":
@@ -179,19 +180,13 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
 
 def _check_ledger(directory: runs.RunDirectory, damaged: Sequence[runs.Damage]) -> None:
     """Refuse a finished run whose ledger is damaged, which nothing can make again."""
-    damage = next((damage for damage in damaged if damage.name == LEDGER), None)
-    if damage is None:
-        return
-    recorded = ""
-    with suppress(runs.RecordError, KeyError, TypeError):
-        privacy = runs.read_record(directory.path)["privacy"]
-        recorded = f" record.json tells of {privacy['steps_taken']} steps, at an epsilon of "
-        recorded += f"{up(privacy['stated'])}, and that stands."
-    raise runs.LedgerError(
-        f"{directory.path} was finished, but {damage}. It says what privacy the run spent, and "
-        f"nothing can make it again.{recorded} Put {directory.ledger} back from a copy and type "
-        f"the same command again, or {runs.START_OVER}"
-    )
+    for damage in damaged:
+        if damage.name == LEDGER:
+            raise runs.LedgerError(
+                f"{directory.path} was finished, but {damage}. It says what privacy the run spent, "
+                f"and nothing can make it again. Put {directory.ledger} back from a copy and type "
+                f"the same command again, or {runs.START_OVER}"
+            )
 
 
 def _added(run: Run, damaged: Sequence[runs.Damage], path: Path) -> dict[str, dict[str, Any]]:
@@ -209,21 +204,6 @@ def _added(run: Run, damaged: Sequence[runs.Damage], path: Path) -> dict[str, di
         for section in ("scores", "generations")
         if section in record
     }
-
-
-def _moved(path: Path) -> str:
-    """Return where an earlier run is stored, and what its releases add to the cost of this one."""
-    text = f"the earlier run lies in {path} now"
-    try:
-        ledger = runs.read_ledger(path / LEDGER) if (path / LEDGER).is_file() else None
-    except runs.LedgerError as error:
-        return f"{text}; what it has spent is not known: {error}"
-    if ledger is None or not ledger.entries:
-        return text
-    return (
-        f"{text}. It has spent epsilon {up(ledger.epsilon)} by RDP: if anything of it is "
-        "published, that adds to what this run costs"
-    )
 
 
 def _train_stage(

@@ -54,10 +54,9 @@ OVERLAP = 8
 
 @dataclass(frozen=True)
 class Sources:
-    """Rows whose sources are given to the model.
+    """Rows whose sources are given to the model; None for texts without a source.
 
     Attributes:
-        rows: in the task's form, one per record to write; None for texts without a source.
         distinct: number of different sources.
         origin: where they are from, in words.
         privacy: what is known of their privacy, in words.
@@ -94,18 +93,30 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
         )
     if choice == "train":
         raise _refused("sources=train")
-    rows, origin, public = _rows(task, choice, seed)
     privacy = (
-        "made up by a program that reads no data: they carry no private information"
-        if choice == "sample"
-        else "copied as they are, and not covered by the guarantee, which is for training records; "
+        "copied as they are, and not covered by the guarantee, which is for training records; "
         "whether they are public is for the one who releases the file to say"
     )
+    compared = task.synthetic is None
+    if choice in ("dev", "test"):
+        rows = task.rows(choice)
+        origin = f"the {choice} split of {task.name} ({task.location[0]})"
+    elif choice == "sample":
+        # Another seed than that of the records which a run on the sample was trained on.
+        rows, compared = task.sample_rows(task.sample_seed + 1 + seed), False
+        origin = f"the sample generator of {task.name}"
+        privacy = "made up by a program that reads no data: they carry no private information"
+    elif choice.startswith("["):
+        rows, compared, origin = _typed(task, choice), False, f"typed with the command: {choice}"
+    elif (path := Path(choice)).is_file():
+        rows, origin = task.read_file(path), f"the file {path.name}"
+    else:
+        raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
     distinct = list({text_record(task, row).source: row for row in rows}.values())
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
     known = 0
-    if not public and task.synthetic is None:
+    if compared:
         try:
             trained = {text_record(task, row).source for row in task.rows("train")}
         except DataError as error:
@@ -119,31 +130,17 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     return Sources(chosen, len(distinct), origin, privacy, known)
 
 
-def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, bool]:
-    """Return rows, their origin, and whether they need no comparison with training records."""
-    if choice in ("dev", "test"):
-        return task.rows(choice), f"the {choice} split of {task.name} ({task.location[0]})", False
-    if choice == "sample":
-        # Another seed than that of the records which a run on the sample was trained on.
-        rows = task.sample_rows(task.sample_seed + 1 + seed)
-        return rows, f"the sample generator of {task.name}", True
-    if choice.startswith("["):
-        if not isinstance(task, TextToText):
-            raise ConfigError(
-                f"sources is {choice}, and those of task {task.name} are no plain texts; expected "
-                "one of the others, or a run of task=text2text"
-            )
-        try:
-            texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
-        except yaml.YAMLError:
-            texts = None
-        if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise ConfigError(f"sources is {choice!r}; expected texts, as in 'sources=[yes,no]'")
-        return task.source_rows(texts), f"typed with the command: {choice}", True
-    path = Path(choice)
-    if not path.is_file():
-        raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
-    return task.read_file(path), f"the file {path.name}", False
+def _typed(task: Task, choice: str) -> Sequence[Any]:
+    try:
+        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
+    except yaml.YAMLError:
+        texts = None
+    if not isinstance(task, TextToText) or not texts or not all(isinstance(t, str) for t in texts):
+        raise ConfigError(
+            f"sources is {choice!r}; expected texts for a run of task=text2text, as in "
+            "'sources=[yes,no]'"
+        )
+    return task.source_rows(texts)
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
@@ -287,6 +284,16 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     """Return the side file for readers; upper bounds on epsilon are rounded up."""
     records, run, sources = content["records"], content["run"], content["sources"]
     guarantee = Guarantee.of_record(content)
+    remarks = []
+    if guarantee.private:
+        remarks = [f"- Mind: {caveat}" for caveat in guarantee.caveats]
+        search = "further search" if guarantee.selected else "the search"
+        remarks.append(
+            "- Not covered: other releases from the same training records, whose costs add up, and "
+            f"{search} for settings; see the run's model card."
+        )
+    how = ", ".join(f"{key}={value}" for key, value in content["sampling"].items())
+    labels = ["", f"Mind: {', '.join(content['labels'])}."] if content["labels"] else []
     lines = [
         f"# {content['file']}",
         "",
@@ -300,24 +307,17 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         "",
         "## Privacy",
         "",
-        *(privacy_as_markdown(guarantee, []), "", content["post_processing"], ""),
+        *(privacy_as_markdown(guarantee, []), "", content["post_processing"], "", *remarks),
+        "",
+        "## Sources",
+        "",
+        f"From {sources['origin']}; {sources['distinct']:,} distinct: {sources['privacy']}.",
+        "",
+        "## How they were sampled",
+        "",
+        *(f"{how}.", *labels, "", f"SHA-256: `{content['sha256']}`", ""),
     ]
-    if guarantee.private:
-        search = "further search" if guarantee.selected else "the search"
-        lines += [f"- Mind: {caveat}" for caveat in guarantee.caveats]
-        lines += [
-            "- Not covered: other releases from the same training records, whose costs add up, and "
-            f"{search} for settings; see the run's model card."
-        ]
-    origin = f"Sources: {sources['origin']}."
-    if sources["distinct"]:
-        origin = f"From {sources['origin']}; {sources['distinct']:,} distinct. They are "
-        origin += f"{sources['privacy']}."
-    how = ", ".join(f"{key}={value}" for key, value in content["sampling"].items())
-    lines += ["", "## Sources", "", origin, "", "## How they were sampled", "", f"{how}."]
-    if content["labels"]:
-        lines += ["", f"Mind: {', '.join(content['labels'])}."]
-    return "\n".join([*lines, "", f"SHA-256: `{content['sha256']}`", ""])
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -329,30 +329,14 @@ class Generated:
     texts: Sequence[str]
 
 
-def read_generated(task: Task, run: Path, file: Path | None, config_hash: str) -> Generated:
-    """Read synthetic records of a run.
-
-    Args:
-        task: of the run.
-        run: its folder.
-        file: the records; None: those in ``synthetic/``.
-        config_hash: of the run.
+def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
+    """Read synthetic records that the run of a configuration wrote.
 
     Raises:
-        ConfigError: there is no such file, or several and none was named, or it was changed or
-            made by another run.
+        ConfigError: there is no such file, or it was changed or made by another run.
     """
-    if file is None:
-        folder = run / "synthetic"
-        found = sorted(one for one in folder.glob("*") if side_path(one).is_file())
-        if len(found) != 1:
-            raise ConfigError(
-                f"{folder} holds {len(found) or 'no'} files of synthetic records; expected one. "
-                + (f"Type --file {found[0]}" if found else f"Type dpft generate {run} n=500 first")
-            )
-        file = found[0]
     if not file.is_file():
-        raise ConfigError(f"--file is {file}, and there is no such file")
+        raise ConfigError(f"{file} does not exist; expected records: type dpft generate first")
     beside = side_path(file)
     try:
         side = json.loads(beside.read_text(encoding="utf-8"))
@@ -416,8 +400,8 @@ def overlaps(
         hits = [[run in seen for run in _runs(text, n)] for text in texts]
         total, count = sum(map(len, hits)), len(texts)
         runs = sum(map(sum, hits)) / total if total else None
-        whole = sum(tuple(text) in copied for text in texts)
-        found.append(Overlap(runs, sum(map(any, hits)) / count, whole / count))
+        copies = sum(tuple(text) in copied for text in texts)
+        found.append(Overlap(runs, sum(map(any, hits)) / count, copies / count))
     return found
 
 

@@ -106,35 +106,6 @@ def test_a_base_is_named_as_the_hub_does_or_not_at_all(path, name, licence):
         validate_repo_id(name)
 
 
-def _asked(folder, **text):
-    """What the Python of an exported card makes of a text: its inputs, and the model."""
-    code = (folder / "README.md").read_text().split("```")[1].removeprefix("python\n")
-    exec(code.replace("FOLDER", str(folder)), text)
-    return text["inputs"], text["model"], text["tokenizer"]
-
-
-def test_the_card_asks_a_model_as_the_training_did(tmp_path, monkeypatch):
-    """Who has the folder alone does not know what stood behind a source."""
-    monkeypatch.chdir(tmp_path)
-    rows = [f"cafe {n},serves {'tea' if n % 2 else 'soup'} {n}" for n in range(24)]
-    Path("rows.csv").write_text("\n".join(["source,target", *rows]) + "\n")
-    words = [
-        "task=text2text", "task.source=auto", "task.train_file=rows.csv", "task.test_share=0.25",
-        "task.before=Say:", "task.after=' Answer:'", "model=tiny", "optim.lr=0.01",
-        "decode=greedy", "decode.max_new_tokens=5",
-    ]  # fmt: skip
-    run = run_experiment(settings(tmp_path / "runs", *words)).path
-    said = " ".join(invoke("export", run, "--to", "home").output.split())
-    assert "tokenizer('Say:' + source + '<|endoftext|> Answer:', return_tensors='pt')" in said
-    Path("new.csv").write_text("source\ncafe 7\n")
-    invoke("predict", run, "new.csv", "--out", "out.jsonl")
-    inputs, model, tokenizer = _asked(Path("home"), source="cafe 7")
-    written = model.generate(**inputs, max_new_tokens=5, do_sample=False)
-    text = tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert text.strip() == json.loads(Path("out.jsonl").read_text())["prediction"]
-    assert text.strip()
-
-
 def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
@@ -209,38 +180,6 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     for column in ("id", "late"):  # of the first row, and of another one
         done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", column)
         assert f"has a column '{column}'" in done.output
-
-
-def test_what_could_not_be_written_back_is_said_before_it_is_answered(made, tmp_path):
-    """Half of an emoji in a column that the task does not read."""
-    messages = loaded_run(made).task.rows("test")[0].values["messages"]
-    rows = [{"messages": messages, "note": note} for note in ("fine", "cut \ud83d")]
-    file, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = invoke("predict", made, file, "--out", out)
-    assert done.exit_code == 2
-    assert "record 2: got '\\ud83d" in " ".join(done.output.split())
-    assert not out.exists()
-
-
-def test_a_text_is_measured_whatever_its_length(tmp_path):
-    """The model has 256 positions; what does not fit is reported."""
-    words = ["task=language_modeling", "task.max_length=32", "model=tiny"]
-    folder = run_experiment(settings(tmp_path, *words)).path
-    file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("word " * 99, "word")))
-    done = invoke("predict", folder, file)
-    assert done.exit_code == 0, done.output
-    assert "1 of 2 texts were longer than" in " ".join(done.output.split())
-    written = (tmp_path / "texts.predictions.jsonl").read_text()
-    found = [json.loads(one) for one in written.splitlines()]
-    assert [row["tokens"] > 30 for row in found] == [True, False]
-    file.write_text(json.dumps({"text": "word", "tokens": "mine", "prediction": "mine"}) + "\n")
-    done = invoke("predict", folder, file, "--out", tmp_path / "out.jsonl")
-    assert "has a column 'tokens', where answers are written; rename it" in done.output
-    file.write_text(json.dumps({"text": "word", "prediction": "mine"}) + "\n")
-    done = invoke("predict", folder, file, "--out", tmp_path / "out.jsonl")
-    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize(

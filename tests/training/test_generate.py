@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,18 +11,13 @@ from typer.testing import CliRunner
 from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.privacy.accounting import Trials
-from dpft.sweep.release import release
-from dpft.sweep.selection import Selection
 from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.training.run import run_experiment
-from dpft.training.synthesis import find_sources, sample
-from dpft.training.trained import loaded_run
+from dpft.training.synthesis import find_sources
 
 SMALL = [
     "task.source=sample",
@@ -78,33 +72,6 @@ def test_records_are_in_the_tasks_own_form_with_sources_as_they_were(made):
     assert {mr for mr, _ in rows} <= dev
     assert len({mr for mr, _ in rows}) > 30  # 40 of the sources, drawn without replacement
     assert len({target for _, target in rows}) > 10
-
-
-def test_of_a_selection_the_chosen_run_is_sampled_at_the_price_of_the_choice(private, tmp_path):
-    selection = Selection(tmp_path / "one")
-    record = runs.read_record(private)
-    spent = record["mechanism"]
-    mechanism = SimpleNamespace(
-        spent={key: spent[key] for key in ("sampling_rate", "noise_multiplier")},
-        **{key: spent[key] for key in ("steps", "delta")},
-    )
-    selection.describe([], Trials(10.0), "BLEU", lowest=False)
-    shutil.copytree(private, selection.trials / "best")
-    chosen = release(
-        *(selection, selection.trials / "best", record),
-        **{"metric": "BLEU", "lowest": False, "trials": Trials(10.0), "mechanisms": [mechanism]},
-    )
-    out = tmp_path / "synthetic.csv"
-    result = invoke(selection.chosen, "n=4", "sources=sample", f"out={out}", *QUICK)
-    assert result.exit_code == 0, result.output
-    side = content(out)
-    assert side["privacy"] == chosen["privacy"]
-    assert side["privacy"]["epsilon"]["rdp"] > record["privacy"]["epsilon"]["rdp"]
-    assert "the choice of the best of a random number of runs included" in result.output
-    assert "further search for settings" in out.with_name(f"{out.name}.guarantee.md").read_text()
-    result = invoke(selection.trials / "best", "n=4", "sources=sample", *QUICK)
-    assert result.exit_code == 2
-    assert "secret trials of a selection" in result.output
 
 
 def test_the_guarantee_is_the_runs(made, private):
@@ -218,21 +185,6 @@ def test_records_are_not_overwritten(private, tmp_path):
     assert (tmp_path / "a.csv").read_text() == "precious"
 
 
-def test_what_another_command_wrote_meanwhile_is_not_overwritten(private, tmp_path, monkeypatch):
-    """Two seeds at once, and neither with a file of its own."""
-    out = tmp_path / "a.csv"
-
-    def meanwhile(*arguments, **named):
-        out.write_text("precious")
-        return sample(*arguments, **named)
-
-    monkeypatch.setattr("dpft.training.synthesis.sample", meanwhile)
-    result = invoke(private, "n=2", "sources=sample", f"out={out}", *QUICK)
-    assert result.exit_code == 2
-    assert "a.csv exists" in result.output.replace("\n", "")
-    assert out.read_text() == "precious"
-
-
 def test_records_are_never_there_without_their_guarantee(private, tmp_path, monkeypatch):
     def full(path, data, mode=0o644):
         raise OSError(28, "No space left on device")
@@ -278,30 +230,6 @@ def test_a_language_model_writes_whole_texts(tmp_path):
     assert "writes texts without a source" in result.output
 
 
-class Plain(E2E):
-    """A task without a form of its own to write."""
-
-    write_records = E2E.__mro__[2].write_records
-
-
-class Texts(Plain):
-    """A task whose records are texts alone."""
-
-    unconditional = True
-
-
-def test_texts_without_a_source_are_sampled_from_the_end_token(private):
-    task, loaded = Texts(source="sample"), loaded_run(private).loaded
-    sources = find_sources(task, None, 6, seed=0)
-    assert (sources.rows, sources.distinct) == (None, 0)
-    settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=8)
-    made = sample(task, loaded, sources.rows, 6, settings, seed=0)
-    assert len(set(made.targets)) > 1
-    assert made.counts["sources_cut_for_the_model"] == 0
-    with pytest.raises(ConfigError, match="leave sources out"):
-        find_sources(task, "dev", 6, seed=0)
-
-
 def test_models_that_write_no_records_are_refused_with_what_to_type():
     with pytest.raises(ConfigError, match=r"assistant's turns alone.*task\.train_on=all"):
         find_sources(Chat(source="sample"), None, 1, seed=0)
@@ -322,5 +250,5 @@ def test_texts_are_written_for_labels_that_are_typed(tmp_path):
     for wrong in ("[", "[]", "[[a]]"):
         with pytest.raises(ConfigError, match="expected texts"):
             find_sources(task, wrong, 1, seed=0)
-    with pytest.raises(ConfigError, match="no plain texts"):
+    with pytest.raises(ConfigError, match="expected texts"):
         find_sources(E2E(source="sample"), "[yes]", 1, seed=0)

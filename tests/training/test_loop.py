@@ -153,33 +153,6 @@ def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
 
 
 @pytest.mark.parametrize(
-    ("style", "quantiles"),
-    [("bk", None), ("per_layer_adaptive", Quantiles(0.6, rescale=1.0))],
-)
-def test_continuing_equals_an_unbroken_run_bit_for_bit(style, quantiles):
-    fractions = []
-    settings = {"style": style, "quantiles": quantiles}
-    settings["spend"] = lambda step, released: fractions.append(released.fractions)
-    whole, _, final = run(steps=6, **settings)
-    unbroken = list(fractions)
-    fractions.clear()
-    model, optimizer, half = run(steps=3, **settings)
-    resumed = gpt2(dropout=0.1, seed=9).float()
-    resumed.load_state_dict(model.state_dict())
-    fresh = make_optimizer(OPTIM, resumed.parameters())
-    fresh.load_state_dict(optimizer.state_dict())
-    estimates = None if quantiles is None else half.estimates
-    _, _, clipper = run(
-        steps=6, start=3, model=resumed, optimizer=fresh, estimates=estimates, **settings
-    )
-    if quantiles is not None:
-        assert clipper.estimates == final.estimates != half.estimates
-    assert fractions == unbroken
-    for name, weight in weights(resumed).items():
-        assert torch.equal(weight, weights(whole)[name])
-
-
-@pytest.mark.parametrize(
     ("style", "waits", "value"),
     [
         *(("none", False, math.nan), ("ghost", False, math.inf), ("bk", False, math.nan)),

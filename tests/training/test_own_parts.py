@@ -67,16 +67,6 @@ def told(*words):
     return result, " ".join(result.output.split())
 
 
-def test_parts_are_listed_with_their_package_and_imported_only_when_asked_for(example):
-    listed = told("ls")[1]
-    assert "reviews Is a film review one of more than three stars? (dpft-example 1.0)" in listed
-    assert "smooth clip function, clip.clip_function=NAME (dpft-example 1.0)" in listed
-    assert "dpft_example.scale.Scale layer rule" in listed
-    assert not any(name.startswith("dpft_example") for name in sys.modules)
-    assert told("ls", "plugins")[0].exit_code == 0
-    assert "dpft_example.scale" in sys.modules
-
-
 def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(example, tmp_path):
     words = ("task=reviews", "task.metrics=[distinct]", "clip=embeddings_apart", "optim.steps=1")
     run = settings(tmp_path / "runs", *words)

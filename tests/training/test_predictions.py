@@ -1,7 +1,6 @@
 """Scores of predictions, and what of the references a record may hold."""
 
 import json
-import math
 
 import pytest
 
@@ -10,23 +9,12 @@ from dpft.config.decode import Decode
 from dpft.config.errors import DataError
 from dpft.config.schema import parse
 from dpft.tasks import load_task
-from dpft.tasks.e2e import E2E
 from dpft.tasks.glue import SST2
 from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
 from dpft.training.progress import Progress
-
-
-class Mine(E2E):
-    """A task of another package, which may read anything."""
-
-
-class MinePublished(Mine):
-    """One whose author says that anyone may have its data."""
-
-    published = True
 
 
 def test_no_hash_of_ones_own_references_is_recorded(tmp_path):
@@ -39,20 +27,6 @@ def test_no_hash_of_ones_own_references_is_recorded(tmp_path):
     assert set(section) == {"metrics", "examples", "signature"}
     generated = score_file(LanguageModeling(source="sample"), file)
     assert generated == {**section, "references": generated["references"]}
-
-
-class Counted(MinePublished):
-    """One without a slow scorer."""
-
-    def score(self, predictions):
-        return {}
-
-    def signature(self):
-        return "none"
-
-
-class PrivatelyCounted(Counted):
-    published = False
 
 
 ANSWERS = [
@@ -87,14 +61,6 @@ def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said
         read_predictions(file)
 
 
-def test_a_model_that_diverged_can_be_read(tmp_path):
-    answers = [Prediction("", "x", ("x",), nll=nll, tokens=1) for nll in (math.inf, math.nan)]
-    write_predictions(tmp_path / "dev.jsonl", answers)
-    infinite, nothing = read_predictions(tmp_path / "dev.jsonl")
-    assert infinite == answers[0]
-    assert math.isnan(nothing.nll)
-
-
 @pytest.mark.parametrize(
     ("words", "reference"),
     [
@@ -109,17 +75,6 @@ def test_an_answer_that_is_no_class_is_not_counted_as_a_wrong_one(tmp_path, word
     task = load_task(parse(compose(words)).task)
     with pytest.raises(DataError, match="prediction 1 has the class 'Cat'; expected one of"):
         score_file(task, file)
-
-
-def test_texts_without_an_end_are_counted_beside_the_scores(tmp_path):
-    file = tmp_path / "test.jsonl"
-    write_predictions(file, ANSWERS)
-    assert read_predictions(file) == ANSWERS
-    section = score_file(Counted(), file)
-    assert (section["examples"], section["unfinished"], section["cut_prompts"]) == (2, 1, 1)
-    private = score_file(PrivatelyCounted(), file)
-    assert private["unfinished"] == 1
-    assert "cut_prompts" not in private  # how long private questions are is not told
 
 
 class Answering:

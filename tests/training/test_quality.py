@@ -89,7 +89,7 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
     assert "was changed since" in result.output
     for arguments, message in (
         (["optim.epochs=1"], "type --train too"),
-        (["--file", "none"], "there is no such file"),
+        (["--file", "none"], "does not exist"),
     ):
         result = invoke("quality", path, *arguments)
         assert result.exit_code == 2

@@ -96,10 +96,9 @@ def test_what_can_be_made_again_is_made_again_with_a_sentence(
 def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(
     path: Path, damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = runs.read_record(path)["privacy"]["steps_taken"]
     damage(path / "ledger.jsonl")
     before = (path / "DONE").read_bytes()
-    with pytest.raises(runs.LedgerError, match=rf"ledger\.jsonl .* tells of {steps} steps.*Put"):
+    with pytest.raises(runs.LedgerError, match=r"ledger\.jsonl .*Put"):
         again(path)
     with pytest.raises(runs.RunError, match="resume="):
         loaded_run(path)

@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dpft import runs
-from dpft.cli.score import score_run
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
 from dpft.config.errors import (
@@ -28,9 +27,7 @@ from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
-from dpft.privacy.rounding import up
 from dpft.runs.atomic import sha256_file
-from dpft.tasks.e2e import E2E
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
 from dpft.training.trained import loaded_run
@@ -130,8 +127,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys)
     )
     assert not forced.already_done
     said = "".join(capsys.readouterr().err.split())  # a path may be wrapped anywhere
-    spent = up(copied["privacy"]["epsilon"]["rdp"])
-    assert f"one.old-1now.Ithasspentepsilon{spent}byRDP:ifanything" in said
+    assert "one.old-1now:ifanything" in said
     assert (tmp_path / "one.old-1/DONE").exists()
 
 
@@ -261,13 +257,6 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monke
     assert not (tmp_path / "failed").exists()
 
 
-def test_damaged_settings_are_named_whatever_asks_for_them(copied, tmp_path):
-    (tmp_path / "one/config.yaml").write_text("a: [")
-    for ask in (loaded_run, score_run, lambda path: resumed({"resume": str(path)}, [])):
-        with pytest.raises(ConfigError, match=r"config\.yaml is damaged"):
-            ask(tmp_path / "one")
-
-
 def test_weights_that_are_gone_are_not_looked_for_on_the_hub(copied, tmp_path):
     shutil.rmtree(tmp_path / "one/model")
     with pytest.raises(ConfigError, match="model is gone") as told:
@@ -366,20 +355,6 @@ def train_only(settings, monkeypatch):
             run_experiment(settings)
 
 
-def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
-    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
-    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
-
-    train_only(broken, monkeypatch)
-    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "part-00000"
-    data = bytearray(newest.read_bytes())
-    data[-100] ^= 1
-    newest.write_bytes(data)
-    outcome = run_experiment(broken)
-    for name in ("model/model.safetensors", "ledger.jsonl"):
-        assert (outcome.path / name).read_bytes() == (finished.path / name).read_bytes()
-
-
 def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch):
     """Bit for bit, from the middle: weights, what was released, and thresholds."""
     seed = ["privacy.noise_seed=1", "clip=per_layer_adaptive"]
@@ -475,10 +450,9 @@ USERS = [
     ("overrides", "message"),
     [
         (["adapt=prefix", "task.max_length=250"], "246 tokens behind 10 trained positions"),
-        (["task.max_length=300"], "type task.max_length=256"),
         (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
     ],
-    ids=["no room behind the prefix", "no room", "rows of a user"],
+    ids=["no room behind the prefix", "rows of a user"],
 )
 def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
     tmp_path, monkeypatch, overrides, message
@@ -495,14 +469,3 @@ def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
             parse(config(tmp_path, "name=bad", "privacy.noise_multiplier=1", *overrides))
         )
     assert not (tmp_path / "bad").exists()
-
-
-def test_each_split_is_read_once_and_loading_is_told(tmp_path, quick_scores, monkeypatch, capsys):
-    """What is predicted is what was found before training, though files change meanwhile."""
-    read, seen = E2E.rows, []
-    monkeypatch.setattr(E2E, "rows", lambda task, split: seen.append(split) or read(task, split))
-    run_experiment(parse(config(tmp_path, "name=once", "optim.steps=1", "clip=none")))
-    assert seen == ["train", "test"]
-    said = capsys.readouterr().err
-    phases = ["loading tiny ...", "encoding 64 ...", "step 1/1", "predicting 2 ...", "scoring ..."]
-    assert sorted(phases, key=said.index) == phases

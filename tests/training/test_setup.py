@@ -226,13 +226,6 @@ def test_the_hubs_split_that_is_trained_on_is_not_scored_either(tmp_path, splits
         pass
 
 
-@pytest.mark.parametrize(("steps", "told"), [(2, True), (3, False)])
-def test_a_rate_that_never_arrives_is_warned_of(tmp_path, capsys, steps, told):
-    with ready(settings(tmp_path, "optim.warmup_steps=2", f"optim.steps={steps}")):
-        said = " ".join(capsys.readouterr().err.split())
-    assert ("rises for 2 steps and the run has 2" in said) is told
-
-
 @pytest.mark.parametrize(
     ("words", "told"), [(["privacy.noise_multiplier=0.5"], False), (["clip=none"], True)]
 )
