@@ -1,7 +1,6 @@
 """What people take home: it loads without dpft, computes what the run's model does, and is all."""
 
 import csv
-import dataclasses
 import json
 import math
 import shutil
@@ -19,9 +18,7 @@ from typer.testing import CliRunner
 import dpft.models
 from dpft import runs
 from dpft.cli.app import app
-from dpft.config.adapt import Adapt
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.models.hub import hub_name
 from dpft.report.hub import licence_of
@@ -116,20 +113,6 @@ def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
     (run / "DONE").unlink()
     with pytest.raises(runs.RunError, match=r"is not finished.*dpft train resume="):
         plan_export(loaded_run(run), merge=True)
-
-
-def test_what_cannot_be_taken_home_is_refused_by_name(made, tmp_path):
-    trained = loaded_run(made)
-    with pytest.raises(ConfigError, match=r"bundled:tiny, is on no hub; type --merge"):
-        plan_export(trained, merge=False)
-    adapt = Adapt("prefix", length=2, hidden=4)
-    behind = dataclasses.replace(trained, run=dataclasses.replace(trained.run, adapt=adapt))
-    with pytest.raises(ConfigError, match="adapt=prefix with --merge"):
-        plan_export(behind, merge=True)
-    (tmp_path / "mine.txt").write_text("mine")
-    done = invoke("export", made, "--merge", "--to", tmp_path)
-    assert "give an empty or a new folder" in done.output
-    assert done.exit_code == 2
 
 
 @pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])

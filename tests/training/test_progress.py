@@ -39,10 +39,6 @@ def test_a_line_for_each_step_tells_no_more_of_it_and_quiet_is_quiet(capsys):
     assert capsys.readouterr().err == "warning: careful\n"
 
 
-def test_an_epsilon_that_is_not_proven_is_shown_as_such(capsys):
-    assert "step 2/2 eps if Poisson" in shown(capsys, sampling="shuffle")
-
-
 def test_without_noise_there_is_nothing_to_keep(capsys):
     assert "step 2/2 loss 6.434 dropped 3" in shown(capsys, sigma=0.0)
     assert "loss -" in shown(capsys, sigma=0.0, summary={"loss": None, "records": 0, "dropped": 0})
@@ -80,15 +76,6 @@ def steps(losses, dropped=0):
 def test_training_that_went_nowhere_is_told(course, said):
     caution = caution_of(course)
     assert caution is None if said is None else caution.startswith(said)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_only_who_looks_at_the_terminal_is_told(capsys, monkeypatch, terminal):
-    monkeypatch.setenv("COLUMNS", "200")
-    if terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    said = shown(capsys, summary={"loss": None, "records": 8, "dropped": 8})
-    assert ("none of the 8 records" in said) is terminal
 
 
 def test_long_work_is_told_without_a_terminal_too(capsys, monkeypatch):

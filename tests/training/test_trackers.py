@@ -8,7 +8,6 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
-from dpft.privacy.guarantee import warnings
 from dpft.training.run import run_experiment
 from dpft.training.trackers import CSV, Figures, Tracking, make_tracker, public_settings
 
@@ -32,16 +31,6 @@ def test_only_what_the_guarantee_covers_is_tracked_unless_it_is_asked_for():
     assert set(figures()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
     assert figures(private=True)["train/loss"] == 6.4
     assert "train/loss" in figures(sigma=0.0)  # nothing is guaranteed there
-
-
-@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
-def test_an_epsilon_that_is_not_proven_has_that_in_its_name(sampling):
-    mechanism = Mechanism(100, 10, 4, 1.0, (1.0,), 1e-5, sampling)
-    void = tuple(warnings(sampling, None))
-    tracked = Figures(mechanism, False, voided_by=void).of_step(0, 0.1, (1.0,), SUMMARY)
-    (name,) = (name for name in tracked if name.startswith("epsilon"))
-    assert (name == "epsilon_not_proven_for_shuffled_batches") is (sampling == "shuffle")
-    assert (name == "epsilon") is (sampling == "poisson")
 
 
 def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
