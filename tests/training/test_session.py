@@ -83,7 +83,7 @@ def test_no_loss_of_a_private_run_lands_in_a_log_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("clip", "error", "message"),
     [
-        ("none", ConfigError, "the training data is not what .* began with"),
+        ("none", ConfigError, "the data is not what .* began with"),
         ("bk", runs.LedgerMismatchError, "\n  data: "),
     ],
 )
