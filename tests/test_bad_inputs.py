@@ -150,7 +150,6 @@ COMMANDS = {
     "validate task=text2text task.train_size=0": "expected a whole number above 0",
     "account task=e2e task.source=sample": "of the published data, not these",
     "plan optim.batch_size=50000": "expected at most 42061: type optim.batch_size=8192",
-    "plan --ranks 2 --rank 2": "expected 0 to 1",
     "validate privacy.noise_multiplier=1e300 eps=null": "<= 1e+30",
     "validate =3": "expected NAME=VALUE",
     "validate +eps=3": "without +",

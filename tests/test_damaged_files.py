@@ -19,7 +19,6 @@ from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.tasks import load_task
-from dpft.training.microbatch import begin_with, begun_with
 from dpft.training.predictions import read_predictions
 from tests.processes import dpft
 from tests.report.pages.example import record
@@ -41,7 +40,6 @@ def whole(tmp_path_factory):
             norms.append(0, [torch.ones(3, 1)])
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
-    begin_with(base / "private/microbatches.json", 256)
     lines = [{"source": "a", "prediction": "b", "references": ["c"]}] * 3
     (base / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [{"source": "one", "target": "eins"}] * 3
@@ -74,7 +72,6 @@ REFUSED = {
     "identity.json": opened,
     "config.yaml": stored_config,
     "private/noise_key": key_of,
-    "private/microbatches.json": lambda base: begun_with(base / "private/microbatches.json"),
     "private/norms.jsonl": lambda base: read_norms(base / "private/norms.jsonl"),
     "texts.jsonl": lambda base: read_predictions(base / "texts.jsonl"),
     "data.jsonl": data_of,

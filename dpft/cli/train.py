@@ -149,7 +149,7 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.report.console import Console
     from dpft.runs.folders import run_path
     from dpft.runs.lock import LOCK_NAME, DirectoryLock
-    from dpft.training.data import read_data
+    from dpft.training.mechanisms import read_data
     from dpft.training.progress import Progress
 
     data, path, alone = None, run_path(run), launched() == 1

@@ -103,7 +103,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     if mechanism is None:  # data of one's own
         doubts.append(_NO_SIZE)
     if whole:
-        from dpft.training.without_weights import check_model
+        from dpft.training.assembly import check_model
 
         unchecked = check_model(run, task, mechanism)
         doubts += [] if unchecked is None else [unchecked]

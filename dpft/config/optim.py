@@ -25,8 +25,8 @@ class Optim:
         rate_like: a task whose published size the batch size was chosen for: it is scaled to this
             task's size, so that the sampling rate stays the same (Li et al. 2022, appendix L).
         steps: overrides ``epochs``.
-        microbatch_tokens: most padded tokens in memory at once; ``auto``: as many as fit a GPU, or
-            1,024 on a CPU, found when the run begins and kept from then on.
+        microbatch_tokens: most padded tokens in memory at once; ``dpft plan --largest`` finds the
+            most that fit a device.
         weight_decay: decoupled from the gradient for ``adamw`` and ``lamb``.
         betas: decay of both moments, of Adam and LAMB.
         adam_epsilon: in the denominator of Adam and LAMB.
@@ -43,7 +43,7 @@ class Optim:
     sampling_rate: Annotated[float, Bounds(above=0, most=1)] | None = None
     rate_like: str | None = None
     steps: Whole | None = None
-    microbatch_tokens: Annotated[Count | Literal["auto"], Effect.REPETITION] = 2048
+    microbatch_tokens: Annotated[Count, Effect.REPETITION] = 2048
     weight_decay: NonNegative = 0.0
     betas: Annotated[tuple[float, ...], Bounds(least=0, below=1)] = (0.9, 0.999)
     adam_epsilon: Positive = 1e-8
@@ -51,16 +51,6 @@ class Optim:
     schedule: Literal["constant", "linear"] = "constant"
     warmup_steps: Whole = 0
     warmup_ratio: Annotated[float, Bounds(least=0, most=1)] | None = None
-
-    @property
-    def token_budget(self) -> int:
-        """``microbatch_tokens`` once it is a number: see `dpft.training.microbatch`."""
-        if self.microbatch_tokens == "auto":
-            raise ConfigError(
-                "optim.microbatch_tokens is 'auto'; expected a number, since only dpft train and "
-                "dpft plan find one: type optim.microbatch_tokens=4096"
-            )
-        return self.microbatch_tokens
 
     def __post_init__(self) -> None:
         if len(self.betas) != 2:

@@ -18,7 +18,7 @@ from dpft.report.guarantee import price
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task
-from dpft.training.own_parts import used
+from dpft.training.assembly import own_parts
 from dpft.training.setup import Prepared
 
 
@@ -46,7 +46,7 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
-    found, own = runs.environment(), used(run, loaded.model)
+    found, own = runs.environment(), own_parts(run, loaded.model)
     return {
         "stage": "trained",
         "dpft": found["dpft"],

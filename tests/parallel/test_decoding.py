@@ -20,9 +20,9 @@ from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
 from dpft.tasks.objectives.dealing import answered
 from dpft.training.held_out import HeldOut
-from dpft.training.loop import StepStatistics
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
+from dpft.training.statistics import StepStatistics
 from tests.parallel.launched import STEPS
 from tests.parallel.ranks import together
 from tests.parallel.test_runs import finished, killed, ranks, started

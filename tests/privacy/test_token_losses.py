@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from dpft.parallel.metering import Meter
+from dpft.plan.metering import Meter
 from dpft.privacy import make_clipper, token_losses
 from dpft.privacy.clipping.checks.moves import row_permuting_nodes
 from dpft.privacy.clipping.plans import PRIVATE_PLANS

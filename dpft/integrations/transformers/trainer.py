@@ -53,7 +53,8 @@ from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.held_out import check_repeated
-from dpft.training.loop import StepStatistics, add_clipped, forget
+from dpft.training.loop import add_clipped, forget
+from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss")

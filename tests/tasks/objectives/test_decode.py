@@ -11,7 +11,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
-from dpft.training.synthesis import _Apart as Apart
+from dpft.training.synthesis import Apart
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.parallel.metering import Operation, Operations
-from dpft.parallel.pretended import PretendedAnswers, give_storages
+from dpft.plan.metering import Operation, Operations
+from dpft.plan.simulate import PretendedAnswers, give_storages
 from dpft.privacy import make_clipper, precision
 from dpft.privacy.clipping.rules import uses
 from tests.privacy.reference import clear
