@@ -6,7 +6,7 @@ import pytest
 
 from dpft import runs
 from dpft.config.published import is_other_size, with_part_labels
-from dpft.config.schema import audit_of
+from dpft.config.schema import Audit, build
 from dpft.report.comparison import as_markdown, row
 from dpft.runs.collected import read_table
 from dpft.runs.record import check_record
@@ -36,7 +36,8 @@ def check_ledger(record, ledger):
 
 def check_labels(record):
     """Parts of published sets, and copies of a secret, are named whenever the record was made."""
-    task, audit = record["config"]["task"], audit_of(record["config"])
+    task = record["config"]["task"]
+    audit = build(Audit, record["config"].get("audit", {}), "audit")
     count = record["dataset"]["counts"]["train"] - audit.planted
     whole = task.get("limit_train") is None and task.get("synthetic") is None
     if whole and is_other_size(count, task["train_size"]):

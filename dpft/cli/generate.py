@@ -17,9 +17,8 @@ from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.checks import COUNT, SEED, build
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
+from dpft.config.schema import Count, Decode, Seed, build
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -41,17 +40,13 @@ class GenerateSettings:
         system: what every conversation begins with.
     """
 
-    n: int
+    n: Count
     sources: str | None = None
     out: str | None = None
-    seed: int = 0
+    seed: Seed = 0
     unique: bool = False
     check_sources: bool = True
     system: str | None = None
-
-    def __post_init__(self) -> None:
-        COUNT.check("n", self.n)
-        SEED.check("seed", self.seed)
 
 
 def main(
@@ -82,7 +77,7 @@ def main(
         raise ConfigError(
             "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
         )
-    settings = build(GenerateSettings, plain, "generate")
+    settings = build(GenerateSettings, plain)
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
@@ -229,12 +224,11 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
-    nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
+    nucleus = dataclasses.asdict(trained.run.decode)
+    nucleus |= {"beams": 1, "sample": True, "top_p": 0.9, "length_penalty": 1.0}
     if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
-    settings = build(Decode, nucleus | dict(overrides), "decode")
-    settings.check(build(Decode, nucleus, "decode"))
-    return settings
+    return build(Decode, nucleus | dict(overrides), "decode")
 
 
 def _say(content: Mapping[str, Any], out: Path) -> None:

@@ -13,7 +13,6 @@ import typer
 from dpft.cli import train_help
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
-from dpft.config.checks import Effect, names_with
 from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
@@ -25,7 +24,7 @@ from dpft.config.overrides import (
     refusals_told,
     setting_of,
 )
-from dpft.config.schema import Run, parse
+from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import secho
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 

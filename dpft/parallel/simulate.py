@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dpft.config.errors import ConfigError
-from dpft.config.parallel import Parallel
+from dpft.config.schema import Parallel
 from dpft.parallel.cohort import Replicas, own_part
 from dpft.parallel.mesh import Pipelines
 from dpft.parallel.metering import Meter, Operation, Operations

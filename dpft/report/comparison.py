@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
+from dpft.privacy.spec import style_in
 from dpft.report.console import Console
 from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
@@ -69,7 +70,7 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = Fal
 
 def row(path: Path, record: Mapping[str, Any]) -> Row:
     """One run as column names and cells; what the run lacks is left out."""
-    cells = {"run": path.name, "clip": str(record["config"]["clip"]["style"])}
+    cells = {"run": path.name, "clip": style_in(record["config"]["clip"])}
     cells["steps"] = f"{record['training']['steps']}"
     if (kept := (record.get("evaluation") or {}).get("chosen")) is not None:
         cells["weights of step"] = f"{kept}"

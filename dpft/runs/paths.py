@@ -21,7 +21,7 @@ def run_path(run: Run) -> Path:
         return Path(run.runs_dir) / run.name
     parts = [str(run.task["name"]).rpartition(":")[2], run.model.name]
     parts += [run.adapt.name] if run.adapt.name != "full" else []
-    parts += [str(run.clip.style)]
+    parts += [run.clip.style]
     if run.clip.private:
         sigma = run.privacy.noise_multiplier
         parts += [f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"]

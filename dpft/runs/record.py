@@ -131,7 +131,7 @@ class Named(TypedDict):
 class Clipping(TypedDict):
     """What readers ask of the clipping style."""
 
-    style: str
+    plan: str
 
 
 class Decoding(TypedDict):

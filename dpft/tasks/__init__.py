@@ -48,7 +48,7 @@ def load_task(config: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: for a task that does not exist, or an unknown setting.
     """
-    from dpft.config.checks import build
+    from dpft.config.schema import build
 
     name = str(config["name"])
     module, colon, cls = TASKS.get(name, name).partition(":")

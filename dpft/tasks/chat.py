@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import one_of
-from dpft.config.errors import DataError
+from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
 from dpft.tasks.generation import Generation, check_room, perplexity, text_room
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY

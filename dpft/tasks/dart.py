@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from dpft.config.checks import one_of
-from dpft.config.errors import DataError, SplitError
+from dpft.config.errors import DataError, SplitError, one_of
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, one_of
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.perplexity import token_perplexity

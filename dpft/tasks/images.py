@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.config.files import regular
+from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
@@ -35,13 +35,9 @@ _SMALL = 64
 class Images(Classes):
     """Settings that all of these tasks share; rows are `LabelledImage`s."""
 
-    image_size: int | None = None
+    image_size: Count | None = None
 
     record_is = "one image of the training set with its class"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        COUNT.check("task.image_size", self.image_size)
 
     def rows(self, split: str) -> Sequence[LabelledImage]:
         if split not in ("train", "test"):

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.errors import ConfigError, DataError, SplitError, one_of
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.keeping import is_ours, settings
 from dpft.tasks.kept_readings import read_or_kept

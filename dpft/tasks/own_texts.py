@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, one_of
 from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers

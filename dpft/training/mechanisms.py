@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpft.config import plugins
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
-from dpft.config.optim import Optim
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.config.schema import Run
+from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
@@ -115,7 +113,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             return make_clipper(model, "none", cohort=cohort)
         return make_clipper(
             model,
-            "flat",  # every part of a style is given below; this one is without defaults
+            "materialised",  # every part of a style is given below; this one is without defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
             groups=plugins.load("styles", str(clip.groups)) if clip.own_groups else clip.partition,

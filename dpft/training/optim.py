@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dpft.config.optim import Optim
+from dpft.config.schema import Optim
 
 
 def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpft.config import plugins
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Run
+from dpft.config.schema import Clip, Run
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.functions import ClipFunction, own_function
 from dpft.privacy.clipping.rules import RULES, Rule

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import masking_utils
 
 from dpft.config.errors import ConfigError
-from dpft.config.parallel import Parallel
-from dpft.config.schema import Run
+from dpft.config.schema import Parallel, Run
 from dpft.models.adapt import adapt
 from dpft.models.architecture import ENCODER_DECODER, draw, finish, kind_of, suit
 from dpft.models.image_input import image_input

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from dpft import runs
-from dpft.config.audit import Audit
 from dpft.config.published import is_other_size
-from dpft.config.schema import Run
+from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.evaluation import price
@@ -49,7 +48,7 @@ def make_record(
     return {
         "stage": "trained",
         "dpft": found["dpft"],
-        "config": run.identity(),  # a record may travel: not where runs lie
+        "config": run.recorded(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,

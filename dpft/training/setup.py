@@ -11,8 +11,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ModelError
-from dpft.config.schedule import warmup_steps
-from dpft.config.schema import Run
+from dpft.config.schema import Run, warmup_steps
 from dpft.models.load import stored_weights
 from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys

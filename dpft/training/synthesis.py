@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.guarantee import as_markdown as privacy_as_markdown

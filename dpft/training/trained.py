@@ -106,7 +106,7 @@ def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
         ConfigError: if they are not those of a run, or not of one of this version.
     """
     try:
-        return parse(content, stored=True)
+        return parse(content)
     except ConfigError as error:
         raise ConfigError(
             f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"

@@ -434,7 +434,7 @@ def test_validate_says_what_it_could_not_check():
 
 
 RECORD = {
-    "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
+    "config": {"clip": {"plan": "ghost", "groups": "flat"}, "decode": {"split": "test"}},
     "training": {"steps": 4, "seconds": 1.0},
     "privacy": without_privacy(),
 }

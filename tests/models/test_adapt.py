@@ -11,10 +11,9 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config.adapt import ADAPTATIONS, Adapt
-from dpft.config.checks import build
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.folder import conf_dir
+from dpft.config.schema import ADAPTATIONS, Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs

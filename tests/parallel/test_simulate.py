@@ -12,8 +12,7 @@ from torch.distributed.tensor import DTensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.config.compose import compose
-from dpft.config.parallel import Parallel
-from dpft.config.schema import parse
+from dpft.config.schema import Parallel, parse
 from dpft.parallel.metering import Meter, sent
 from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.sharded import Shards, shard

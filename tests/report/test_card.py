@@ -30,7 +30,7 @@ def record() -> dict[str, Any]:
         "| Steps | 410 |",
         "| Noise multiplier | 0.8 |",
         "| Clipping threshold | 0.1, on the whole gradient |",
-        "| Clipping style | style=ghost, groups=flat, plan=ghost, threshold=0.1 |",
+        "| Clipping style | groups=flat, plan=ghost, threshold=0.1 |",
         "a secret key from the system's entropy",
         "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
         "Mind: subset",

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.evaluate import Evaluate
+from dpft.config.schema import Decode, Evaluate
 from dpft.tasks import load_task
 from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json, read_xml
 from dpft.tasks.json_list import entries

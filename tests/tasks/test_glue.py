@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.decode import Written

@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_json, read_lines

@@ -17,8 +17,7 @@ from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import parse
+from dpft.config.schema import Evaluate, parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.report.card import model_card
 from dpft.report.pages.curves import held_out

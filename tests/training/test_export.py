@@ -21,10 +21,9 @@ from typer.testing import CliRunner
 import dpft.models
 from dpft import runs
 from dpft.cli.app import app
-from dpft.config.adapt import Adapt
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import parse
+from dpft.config.schema import Adapt, parse
 from dpft.models.hub import hub_name
 from dpft.privacy import Guarantee
 from dpft.report.hub import licence_of

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, parse
 from dpft.privacy.accounting import Trials
 from dpft.sweep.release import release
 from dpft.sweep.selection import Selection

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
-from dpft.config.optim import Optim
-from dpft.config.schedule import lr_factor
+from dpft.config.schema import Optim, lr_factor
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
@@ -134,7 +133,7 @@ def test_dropout_masks_are_of_one_step_and_one_rank():
 
 def test_style_changes_nothing_but_speed():
     """Same seed, same weights after ten steps with dropout, noise and Adam."""
-    reference = weights(run("flat")[0])
+    reference = weights(run("materialised")[0])
     for style in ("ghost", "bk"):
         for name, weight in weights(run(style)[0]).items():
             torch.testing.assert_close(weight, reference[name], rtol=1e-3, atol=2e-5)
@@ -161,7 +160,7 @@ def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
 
 def test_every_trainable_parameter_moves_in_the_first_step():
     before = weights(gpt2(dropout=0.1).float())
-    for style in ("none", "flat", "ghost", "bk"):
+    for style in ("none", "materialised", "ghost", "bk"):
         after = weights(run(style, steps=1)[0])
         assert [n for n in before if torch.equal(before[n], after[n])] == []
 
@@ -247,7 +246,7 @@ def test_the_ledger_is_told_before_the_weights_move():
 @pytest.mark.parametrize(
     ("style", "waits"),
     [
-        *(("none", False), ("flat", False), ("ghost", False), ("bk", False)),
+        *(("none", False), ("materialised", False), ("ghost", False), ("bk", False)),
         *(("ghost", True), ("bk", True), ("per_layer", True)),
     ],
 )

@@ -8,13 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config.checks import build
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
-from dpft.config.optim import OPTIMIZERS, Optim
-from dpft.config.schedule import lr_factor
-from dpft.config.schema import parse
+from dpft.config.schema import OPTIMIZERS, Optim, lr_factor, parse
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 from dpft.training.optim import make_optimizer
 
@@ -102,32 +99,6 @@ def test_schedules():
     assert [lr_factor(whole, s, 4) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": None}, "neither optim.batch_size nor optim.sampling_rate is set"),
-        ({"sampling_rate": 0.1}, "optim.batch_size is 4 beside optim.sampling_rate=0.1; .*null"),
-        (
-            {"batch_size": None, "sampling_rate": 0.0},
-            "optim.sampling_rate is 0.0; expected",
-        ),
-        (
-            {"batch_size": None, "sampling_rate": 1.5},
-            "optim.sampling_rate is 1.5; expected",
-        ),
-        ({"batch_size": None, "sampling_rate": 0.1, "rate_like": "sst2"}, "rate_like is sst2"),
-        ({"warmup_steps": 3, "warmup_ratio": 0.1}, "warmup_steps is 3 beside optim.warmup_ratio"),
-        ({"warmup_steps": -1}, "optim.warmup_steps is -1"),
-        ({"warmup_ratio": 1.1}, "optim.warmup_ratio is 1.1; expected a number"),
-        ({"betas": (0.9,)}, "optim.betas"),
-        ({"name": "lars"}, "optim.name is 'lars'"),
-    ],
-)
-def test_impossible_settings_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        build(Optim, dataclasses.asdict(OPTIM) | changes, "optim")
-
-
 def test_a_batch_size_is_given_or_follows_from_a_rate():
     given = dataclasses.replace(OPTIM, batch_size=1024)
     rate = dataclasses.replace(OPTIM, batch_size=None, sampling_rate=0.0152)
@@ -208,15 +179,3 @@ def test_batches_are_cut_at_the_size_that_was_typed_where_the_noise_is_given(mos
     mechanism = make_mechanism(run, published_size(run))
     assert (mechanism.sampling, mechanism.max_batch) == ("truncated_poisson", most)
     assert mechanism.overflow > 1e-9
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("adam", {"momentum": 0.9}, r"optim\.momentum is 0\.9, which has no effect on optim=adam"),
-        ("sgd", {"betas": (0.9, 0.98)}, r"optim\.betas is \[0\.9, 0\.98\], which has no effect"),
-    ],
-)
-def test_settings_without_effect_are_refused(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(OPTIM, name=name, **changes)

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from dpft import runs
 from dpft.cli.app import app
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Clip
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import OwnGroup
 from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError
@@ -105,7 +105,7 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(example, tmp_pa
     }
     assert set(record["scores"]["test"]["metrics"]) == {"accuracy", "distinct_words"}
     assert "distinct:words" in record["scores"]["test"]["signature"]
-    assert record["config"]["clip"]["style"] == "embeddings_apart"
+    assert record["config"]["clip"]["groups"] == "embeddings_apart"
     # A tenth of C squared, and the rest; together C.
     assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
     assert "The clip function smooth is not dpft's: dpft-example 1.0" in model_card(record)

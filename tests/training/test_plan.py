@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.parallel import Parallel
-from dpft.config.schema import parse
+from dpft.config.schema import Parallel, parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
 from dpft.models.packaged import PACKAGES

@@ -6,9 +6,8 @@ import math
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks import load_task

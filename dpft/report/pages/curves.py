@@ -171,9 +171,7 @@ def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
 
 def learning_rate(run: Gathered) -> Line | None:
     """The learning rate of each step, which follows from the settings; None if they do not say."""
-    from dpft.config.checks import build
-    from dpft.config.optim import Optim
-    from dpft.config.schedule import lr_factor
+    from dpft.config.schema import Optim, build, lr_factor
 
     training = (run.record or {}).get("training") or run.mechanism
     steps = int(training.get("steps") or 0)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpft.config.checks import Effect, names_with
 from dpft.config.compose import shipped
-from dpft.config.schema import SHORTHANDS, Run
+from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
+from dpft.privacy.spec import style_in
 from dpft.report.pages.gather import Gathered
 
 # Groups whose file a setting of theirs names; of the others the default choice is taken.
@@ -40,6 +40,7 @@ def configuration(run: Gathered) -> dict[str, Any]:
 
 def choices(config: Mapping[str, Any]) -> list[str]:
     """``task=e2e``, ``model=tiny`` and so on: what was chosen in each group."""
+    config = _with_style(config)
     return [
         f"{group}={config[group][key]}"
         for group, key in _CHOICES.items()
@@ -104,7 +105,7 @@ def telling(configs: Sequence[Mapping[str, Any]], told: Sequence[str]) -> dict[s
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which runs are told apart, by dotted key."""
-    private = _is_private(config)
+    private, config = _is_private(config), _with_style(config)
     beside = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
     return {
         key: value
@@ -149,7 +150,16 @@ def without_folders(text: str) -> str:
 
 def _is_private(config: Mapping[str, Any]) -> bool:
     clip = config.get("clip")
-    return not (isinstance(clip, Mapping) and clip.get("style") == "none")
+    return not (isinstance(clip, Mapping) and clip.get("plan") == "none")
+
+
+def _with_style(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config with the name of the clipping style, which says more than its parts."""
+    clip = config.get("clip")
+    if not isinstance(clip, Mapping) or "plan" not in clip:
+        return config
+    others = {name: clip[name] for name in clip if name not in ("plan", "groups", "adaptive")}
+    return {**config, "clip": {"style": style_in(clip), **others}}
 
 
 def _with_privacy(each: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -52,13 +52,13 @@ MODELS: Mapping[str, ModelInfo] = MappingProxyType(
 BASELINE = "none"
 STYLES = (
     BASELINE,
-    *("flat", "lee_kifer", "ghost", "bk"),
+    *("materialised", "lee_kifer", "ghost", "bk"),
     *("per_layer", "per_param", "block_wise", "uniform", "two_group", "by_type"),
     *("per_layer_adaptive", "flat_adaptive"),
 )
 # Styles that take a number after a colon: how many groups, or blocks in the first group.
 COUNTED = ("uniform", "two_group")
-DEFAULT_STYLES = "none,flat,ghost,bk,per_layer"
+DEFAULT_STYLES = "none,materialised,ghost,bk,per_layer"
 
 PEERS: Mapping[str, str] = MappingProxyType(
     {

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, one_of
 from dpft.reproduce.bench.catalog import (
     BASELINE,
     COUNTED,

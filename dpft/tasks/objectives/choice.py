@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating, longest_first

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import TextRecord

@@ -52,7 +52,9 @@ ADAPTIVE = mechanism(
 
 
 def adaptive(tmp_path, **of_ledger):
-    settings = config(clip={"style": "per_layer_adaptive", "threshold": 0.01})
+    settings = config(
+        clip={"plan": "fused", "groups": "per_layer", "adaptive": True, "threshold": 0.01}
+    )
     whole = record(settings=settings, mechanism=ADAPTIVE)
     return a_run(tmp_path / "adaptive", whole, **of_ledger)
 
@@ -258,7 +260,7 @@ def poisoned(value):
 
 def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     run = a_run(tmp_path / "a<b>&'c", groups=[f"one {EVIL}", f"two {EVIL}"])
-    plain = record(settings=config(clip={"style": "x", "groups": "y"}), mechanism=ADAPTIVE)
+    plain = record(settings=config(clip={"plan": "x", "groups": "y"}), mechanism=ADAPTIVE)
     whole = poisoned(plain) | {"stage": "scored"}
     whole["privacy"] |= {"kind": "private", "warnings": [EVIL]}
     whole["config"]["decode"]["split"] = "test"

@@ -85,7 +85,7 @@ def test_settings_are_compared_with_the_chosen_files():
 
 
 def test_a_budget_of_a_run_without_privacy_is_no_difference():
-    plain = config(clip={"style": "none", "threshold": None})
+    plain = config(clip={"plan": "none", "threshold": None})
     found = differing([config(), plain, config(seed=2)])
     assert set(found) == {"clip.style", "clip.threshold", "seed"}
     assert found["clip.style"] == ["ghost", "none", "ghost"]

@@ -41,7 +41,7 @@ def runs(tmp_path):
     folder = tmp_path / "runs"
     a_run(folder / "worse", record(0.50))
     a_run(folder / "best", record(0.61, settings=config(optim__lr=0.001)))
-    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"style": "none"})))
+    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"plan": "none"})))
     a_run(folder / "best.old-1", record(0.99))
     return folder
 
@@ -329,7 +329,7 @@ def test_scores_are_drawn_against_epsilon_from_zero(tmp_path):
         whole = record(bleu, settings=config(privacy__epsilon=epsilon))
         whole["privacy"] |= {"stated": epsilon}
         a_run(tmp_path / name, whole)
-    a_run(tmp_path / "plain", record(0.3, private=False, settings=config(clip={"style": "none"})))
+    a_run(tmp_path / "plain", record(0.3, private=False, settings=config(clip={"plan": "none"})))
     (drawn,) = tradeoffs(ranked_below(tmp_path))
     b, plain, a = (re.match(r"M([\d.]+) ([\d.]+)", dot.path) for dot in drawn.dots)
     left, (x_a, y_a), (x_b, y_b) = drawn.LEFT - 5, *((float(m[1]), float(m[2])) for m in (a, b))

@@ -32,7 +32,7 @@ def test_the_scale_follows_from_the_scorer(metric, value, signature, said):
 def test_runs_are_compared_on_one_scale(tmp_path):
     scores = {"metrics": {"BLEU": 0.59069}, "examples": 3, "signature": E2E}
     record = {
-        "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
+        "config": {"clip": {"plan": "ghost", "groups": "flat"}, "decode": {"split": "test"}},
         "training": {"steps": 4, "seconds": 1.0},
         "privacy": without_privacy(),
         "scores": {"test": scores},

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from dpft.config.decode import Decode
-from dpft.config.schema import Model
+from dpft.config.schema import Decode, Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E

@@ -223,7 +223,7 @@ def test_clipped_sums_are_those_of_single_images_with_class_token_and_positions(
     factors = (threshold / norms).clamp(max=1)
     assert 0 < (factors < 1).sum() < 4
 
-    for style in ("bk", "flat"):
+    for style in ("bk", "materialised"):
         model = vit().double()
         clipper = make_clipper(model, style, threshold=threshold)
         clipper.backward(OBJECTIVE.losses(model, batch))

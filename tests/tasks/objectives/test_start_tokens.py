@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import decode
