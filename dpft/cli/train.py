@@ -13,7 +13,7 @@ import typer
 from dpft.cli import train_help
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
-from dpft.config.compose import find_packages_choices, resolved
+from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import (
@@ -110,7 +110,6 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
-    find_packages_choices()
     with refusals_told():
         job()
 

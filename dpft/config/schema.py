@@ -22,7 +22,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config import plugins
 from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -132,11 +131,11 @@ class Clip:
     """``conf/clip``: how per-example gradients are clipped, and where noise and budget go."""
 
     plan: Annotated[str, Effect.REPETITION]  # all plans form the same sum
-    groups: str = "flat"  # what is clipped together: a partition, or another package's style
+    groups: str = "flat"  # what is clipped together: a partition, or your.module:name
     # C: each of K groups is clipped to C/sqrt(K). Adaptive: where every group's estimate begins.
     threshold: Threshold | None = None
     thresholds: tuple[Threshold, ...] | None = None  # one number per group instead
-    clip_function: str = "abadi"  # min(1, C/n); automatic: C/(n + 0.01); or another package's
+    clip_function: str = "abadi"  # min(1, C/n); automatic: C/(n + 0.01); or your.module:name
     count: Count | None = None  # of groups (uniform) or of devices (per_device)
     boundary: Count | None = None  # blocks in the first group (two_group)
     patterns: tuple[Any, ...] | None = None  # of names, a list per group (custom, per_device)
@@ -150,8 +149,10 @@ class Clip:
 
     def __post_init__(self) -> None:
         one_of("clip.plan", self.plan, PLANS)
-        _known("clip.groups", self.groups, tuple(PARTITIONS), "styles")
-        _known("clip.clip_function", self.clip_function, CLIP_FUNCTIONS, "clip_functions")
+        for name, known in (("groups", tuple(PARTITIONS)), ("clip_function", CLIP_FUNCTIONS)):
+            value = getattr(self, name)
+            if ":" not in value:
+                one_of(f"clip.{name}", value, (*known, "your.module:name"))
         reason = misfit(self._parts)
         if reason is not None:
             said = f"{reason}: type clip={self.style} with its own plan"
@@ -176,7 +177,7 @@ class Clip:
 
     @property
     def own_groups(self) -> bool:
-        """Whether another package's rule groups the parameters."""
+        """Whether a rule of the user's groups the parameters."""
         return self.groups not in PARTITIONS
 
     @property
@@ -601,61 +602,38 @@ class Run:
 
     def _check_pairs(self) -> None:
         """Raise SettingError for two settings that exclude each other."""
-        pipeline, pooling = self.parallel.name == "pipeline", self.model.pooling
-        checkpointing, prefix = self.model.checkpointing, self.adapt.name == "prefix"
-        two = self.clip.private and self.clip.plan in TWO_BACKWARDS
-        not_exact = "its blocks cannot be compiled exactly: type {} or compile=false"
-        pooled, epochs = ", ".join(_POOLED), "evaluate.every"
-        for wrong, key, value, advice in (
-            (
-                self.adapt.name == "scratch" and self.model.init != "scratch",
-                *("model.init", self.model.init),
-                "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full",
-            ),
-            (
-                checkpointing and prefix,
-                *("model.checkpointing", True),
-                "adapt=prefix adds keys and values of earlier positions, which transformers drops "
-                "under checkpointing: type model.checkpointing=false, or another adapt",
-            ),
-            (
-                checkpointing and pipeline,
-                *("model.checkpointing", True),
-                "the stages of parallel=pipeline keep the activations of several microbatches: "
-                "expected false, or type parallel=data or parallel=fsdp",
-            ),
-            (
-                pooling is not None and self.adapt.name not in _POOLED,
-                *("model.pooling", pooling),
-                f"adapt={self.adapt.name} would train the block that pools; expected one of "
-                f"{pooled}: type adapt=linear, or model.pooling=null",
-            ),
-            (
-                self.evaluate.every is not None and pipeline,
-                *(epochs, self.evaluate.every),
-                "no rank of parallel=pipeline has the whole model: type parallel=data or "
-                "parallel=fsdp, or leave it out",
-            ),
-            (self.compile and two, "clip.plan", self.clip.plan, not_exact.format("clip=bk")),
-            (
-                self.compile and self.precision != "float32",
-                *("precision", self.precision),
-                not_exact.format("precision=float32"),
-            ),
-            (
-                self.compile and self.parallel.name != "data",
-                *("parallel.name", self.parallel.name),
-                not_exact.format("parallel=data"),
-            ),
-            (self.compile and prefix, "adapt.name", "prefix", not_exact.format("adapt=lora")),
-            (
-                self.compile and checkpointing,
-                *("model.checkpointing", True),
-                not_exact.format("model.checkpointing=false"),
-            ),
+        pipeline, prefix = self.parallel.name == "pipeline", self.adapt.name == "prefix"
+        if self.adapt.name == "scratch" and self.model.init != "scratch":
+            advice = "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full"
+            raise SettingError("model.init", self.model.init, advice=advice)
+        if self.model.checkpointing and (prefix or pipeline):
+            advice = (
+                "transformers drops the prefix under checkpointing: type another adapt"
+                if prefix
+                else "stages of a pipeline keep the activations of several microbatches: type "
+                "parallel=data or parallel=fsdp"
+            )
+            raise SettingError("model.checkpointing", True, "false", advice)
+        if self.model.pooling is not None and self.adapt.name not in _POOLED:
+            advice = f"adapt={self.adapt.name} would train the block that pools"
+            expected = f"null, or one of adapt={', '.join(_POOLED)}"
+            raise SettingError("model.pooling", self.model.pooling, expected, advice)
+        if self.evaluate.every is not None and pipeline:
+            advice = "no rank of a pipeline has the whole model: type parallel=data"
+            raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
+        if not self.compile:
+            return
+        two_backwards = self.clip.private and self.clip.plan in TWO_BACKWARDS
+        for wrong, key, got, typed in (
+            (two_backwards, "clip.plan", self.clip.plan, "clip=bk"),
+            (self.precision != "float32", "precision", self.precision, "precision=float32"),
+            (self.parallel.name != "data", "parallel.name", self.parallel.name, "parallel=data"),
+            (prefix, "adapt.name", "prefix", "adapt=lora"),
+            (self.model.checkpointing, "model.checkpointing", True, "model.checkpointing=false"),
         ):
             if wrong:
-                raise SettingError(key, value, advice=advice)
+                advice = f"its blocks cannot be compiled exactly: type {typed}, or compile=false"
+                raise SettingError(key, got, advice=advice)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide what is computed: the run's hash is taken of them.
@@ -814,12 +792,6 @@ def expected(hint: Any) -> str:
     bounds = [signs[type(one)].format(one) for one in extras if type(one) in signs]
     word = words.get(hint, "a group of settings" if origin is Mapping else "another value")
     return f"{word} {' and '.join(bounds)}" if bounds else word
-
-
-def _known(name: str, value: str, known: tuple[str, ...], kind: str) -> None:
-    """Refuse what neither dpft has nor an installed package."""
-    if value not in known:
-        one_of(name, value, [*known, *plugins.names(kind)])
 
 
 def _tuples(value: Any) -> Any:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dpft.config import plugins
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
 
 # Where the class of each task is. One of your own is named by `task.name=your.module:YourTask`, or
-# by the entry point of its package (`dpft.config.plugins`).
+# its import path.
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
@@ -55,12 +54,9 @@ def load_task(config: Mapping[str, Any]) -> Task:
     try:
         if colon:
             found = getattr(importlib.import_module(module), cls)
-        elif (part := plugins.find("tasks", name)) is not None:
-            found = part.load()
         else:
-            known = [*TASKS, *plugins.names("tasks")]
             raise ConfigError(
-                f"no task {name!r}{suggestion(name, known)}; expected one of {', '.join(known)}, "
+                f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, "
                 "or your.module:YourTask"
             )
     except ConfigError:

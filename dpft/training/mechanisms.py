@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpft.config import plugins
+from dpft.config import parts
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.published import PUBLISHED_TASKS
@@ -116,11 +116,10 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "materialised",  # every part of a style is given below; this one is without defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=plugins.load("styles", str(clip.groups)) if clip.own_groups else clip.partition,
+            groups=parts.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
             clip_function=own_parts.clip_function(clip),
             adaptive=quantiles_of(clip),
-            rules=own_parts.rules_for(model),
             cohort=cohort,
         )
     except ValueError as error:

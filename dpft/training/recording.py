@@ -44,7 +44,7 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
-    found, own = runs.environment(), used(run, loaded.model)
+    found, own = runs.environment(), used(run)
     return {
         "stage": "trained",
         "dpft": found["dpft"],

@@ -172,7 +172,7 @@ def prepare(
         stored = directory.noise_key(run.privacy.noise_seed)
     stored = cohort.from_first(stored)  # a secret key lies in the folder, which is the first rank's
     shapes = fixed_shapes(run, parts)
-    own = own_parts.deciding(run, loaded.model)
+    own = own_parts.deciding(run)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
         "data": runs.keyed_fingerprint(stored, printed),

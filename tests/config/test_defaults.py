@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.config import defaults, folder, recipes
+from dpft.cli.cp import RECIPES
+from dpft.config import defaults, folder
 from dpft.config.compose import compose, compose_by_hydra
 from dpft.config.defaults import ROWS, Row, origin_in_words
 from dpft.config.errors import ConfigError
@@ -38,7 +39,7 @@ def of_papers():
 
 
 def of_recipes():
-    for name in recipes.names():
+    for name in sorted(path.stem for path in RECIPES.glob("*.yaml")):
         words = [word for word in settings_in(file_of(name)) if not word.startswith("hydra")]
         yield tuple(re.sub(r"=choice\(([^,)]+).*", r"=\1", word) for word in words)
 
