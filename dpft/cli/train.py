@@ -79,9 +79,10 @@ def main(arguments: Settings = None) -> None:
     _check_one_mode(words)
     parts = pairwise([part for word in words for part in word.split("=", 1)])
     places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
-    own = [choice for place in places for choice in own_choices(place)]
+    for place in places:
+        own_choices(place)  # refuses what would never be read
     if {"--help", "-h"} & {*words}:
-        train_help.show(own)
+        train_help.show()
         return
     check_words(words)
     check_budget(words)

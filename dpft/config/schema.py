@@ -758,9 +758,10 @@ def refusal(
     error: ValidationError, cls: type, dot: str, mapping: Mapping[str, Any]
 ) -> SettingError:
     """Return the first thing that pydantic refuses as an error of a setting."""
-    first = error.errors(include_url=False)[0]
+    errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
+    first = min(errors, key=lambda one: one["type"] in missing)
     key = str(first["loc"][0])
-    if first["type"] in ("missing", "missing_argument"):
+    if first["type"] in missing:
         return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     got, hint = mapping[key], _hints(cls)[key]
     literal = next((one for one in _options(hint) if typing.get_origin(one) is Literal), None)

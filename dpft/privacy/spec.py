@@ -149,7 +149,8 @@ def style_of(parts: Style) -> str:
 
 def style_in(clip: Mapping[str, Any]) -> str:
     """Return the style of the group ``clip`` of a stored config."""
-    return style_of(Style(clip["plan"], clip.get("groups", "flat"), bool(clip.get("adaptive"))))
+    groups = str(clip.get("groups") or "flat")
+    return style_of(Style(clip["plan"], groups, bool(clip.get("adaptive"))))
 
 
 def misfit(parts: Style) -> str | None:

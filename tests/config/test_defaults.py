@@ -10,7 +10,6 @@ from dpft.cli.cp import RECIPES
 from dpft.config import defaults, folder
 from dpft.config.compose import compose, compose_by_hydra
 from dpft.config.defaults import ROWS, Row, origin_in_words
-from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.reproduce.papers import library
 from dpft.reproduce.tables.plan import empty_plan, words_at
@@ -89,12 +88,6 @@ def test_what_is_typed_wins_even_if_it_is_what_is_shipped(word, kept):
     assert word.lstrip("+").split("=")[0] not in config["origin"]["values"]
 
 
-def test_epochs_are_no_default_where_steps_count():
-    config = compose([*OWN, "optim.steps=40"])
-    assert "optim.epochs" not in config["origin"]["values"]
-    assert "optim.epochs" in compose([*OWN, "optim.steps=null"])["origin"]["values"]
-
-
 def test_a_typed_method_has_its_own_row_or_none():
     full = compose([*OWN, "adapt=full"])
     assert (full["adapt"]["name"], full["optim"]["lr"]) == ("full", 1e-3)
@@ -126,11 +119,6 @@ def test_each_row_composes(row):
         config = compose([*words, f"task={row.tasks[0]}", f"adapt={row.adapt}"])
         assert config["origin"]["source"] == row.source
         parse(config)
-
-
-def test_a_method_that_would_train_what_pools_is_refused():
-    with pytest.raises(ConfigError, match=r"model\.pooling"):
-        parse(compose([*OWN, "adapt=top2", "model.pooling=mean"]))
 
 
 def test_a_run_says_and_keeps_what_it_took(monkeypatch, tmp_path, capsys):

@@ -38,7 +38,7 @@ def published(path):
 
 
 READERS = {
-    **{f"train.{suffix}": own for suffix in ("jsonl", "json", "csv", "tsv", "parquet")},
+    **{f"train.{suffix}": own for suffix in ("jsonl", "csv", "parquet")},
     "trainset.csv": published,
     "image.png": lambda path: image_file(path, "row 1"),
     "predictions.jsonl": read_predictions,
@@ -50,21 +50,16 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path, name, kind):
-    file = tmp_path / name
-    if kind == "pipe":
-        os.mkfifo(file)
-    elif kind == "device":
-        file.symlink_to("/dev/zero")
-    else:
-        file.mkdir()
-    with pytest.raises((DpftError, RunError)) as refused:
-        READERS[name](file)
-    assert name in str(refused.value)
-
-
-def test_a_link_to_a_regular_file_is_read(tmp_path):
-    (tmp_path / "there.jsonl").write_text('{"text": "one"}\n')
-    (tmp_path / "train.jsonl").symlink_to("there.jsonl")
-    assert len(own(tmp_path / "train.jsonl")) == 1
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, name):
+    for kind in ("pipe", "device", "folder"):
+        file = tmp_path / kind / name
+        file.parent.mkdir()
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "device":
+            file.symlink_to("/dev/zero")
+        else:
+            file.mkdir()
+        with pytest.raises((DpftError, RunError)) as refused:
+            READERS[name](file)
+        assert name in str(refused.value), kind

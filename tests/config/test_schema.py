@@ -1,7 +1,7 @@
 """Each setting has a type, a range and one effect; a wrong one is refused by its name."""
 
 import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import pytest
@@ -259,7 +259,3 @@ def test_a_shipped_choice_is_what_its_name_says(name):
 )
 def test_a_style_follows_from_its_parts(typed, style):
     assert parse(compose(typed.split())).clip.style == style
-
-
-def test_groups_are_frozen():
-    assert all(is_dataclass(cls) and cls.__dataclass_params__.frozen for cls in GROUPS.values())
