@@ -331,7 +331,7 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
     ("typed", "said"),
     [
         ("evaluate.best=loss", "no effect without evaluate.every"),
-        ("evaluate.every=0", "evaluate.every is 0; expected a number > 0"),
+        ("evaluate.every=0", "evaluate.every is 0; expected a whole number > 0"),
         ("evaluate.every=1 parallel=pipeline", "evaluate.every=1 with parallel=pipeline"),
         ("evaluate.every=1 evaluate.split=test evaluate.file=x.csv", "expected one of them"),
     ],

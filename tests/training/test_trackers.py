@@ -60,9 +60,9 @@ def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("track=wandb track.private=true", "which others may read"),
-        ("track=csv track.private=true track.upload_private=true", "upload_private=true with"),
-        ("track=mlflow track.upload_private=true", "upload_private=true with"),
+        ("track=wandb track.private=true", "others may read"),
+        ("track=csv track.private=true track.upload_private=true", "track.upload_private is True"),
+        ("track=mlflow track.upload_private=true", "track.upload_private is True"),
     ],
 )
 def test_noiseless_figures_go_to_no_service_by_one_switch(settings, said):
