@@ -332,8 +332,8 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
     [
         ("evaluate.best=loss", "no effect without evaluate.every"),
         ("evaluate.every=0", "evaluate.every is 0; expected a whole number > 0"),
-        ("evaluate.every=1 parallel=pipeline", "evaluate.every=1 with parallel=pipeline"),
-        ("evaluate.every=1 evaluate.split=test evaluate.file=x.csv", "expected one of them"),
+        ("evaluate.every=1 parallel=pipeline", "no rank of a pipeline has the whole model"),
+        ("evaluate.every=1 evaluate.split=test evaluate.file=x.csv", "leave one of them out"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(typed, said):
