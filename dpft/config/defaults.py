@@ -24,23 +24,14 @@ _SIZES = ("optim.batch_size", "optim.sampling_rate", "optim.rate_like")
 
 @dataclass(frozen=True)
 class Row:
-    """Settings for some models (by ``model.path``), one method and some tasks.
+    """Settings for some models, one method and some tasks, by the names that are typed."""
 
-    Attributes:
-        models: by ``model.path``.
-        adapt: the method.
-        tasks: by name.
-        source: where the values come from, in a few words.
-        values: by the name that is typed.
-        usual: whether it is the method of these models and tasks where none is typed.
-    """
-
-    models: Sequence[str]
+    models: Sequence[str]  # by ``model.path``
     adapt: str
     tasks: Sequence[str]
-    source: str
+    source: str  # where the values come from
     values: Mapping[str, Any] = field(default_factory=dict)
-    usual: bool = False
+    usual: bool = False  # whether it is the method of these models and tasks by default
 
 
 ROWS = tuple(
