@@ -228,6 +228,8 @@ def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     nucleus |= {"beams": 1, "sample": True, "top_p": 0.9, "length_penalty": 1.0}
     if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
+    if overrides.get("sample") is False:  # refused for another reason, see `sample`
+        nucleus["top_p"] = 1.0
     return build(Decode, nucleus | dict(overrides), "decode")
 
 

@@ -706,13 +706,13 @@ def _spent(clip: Clip, privacy: Privacy) -> Privacy:
     return privacy
 
 
-def names_with(cls: type, *effects: Effect) -> frozenset[str]:
+def names_with(cls: Any, *effects: Effect) -> frozenset[str]:
     """Return the settings of a group that have one of these effects."""
     return frozenset(name for name, effect in effects_of(cls).items() if effect in effects)
 
 
 @functools.cache
-def effects_of(cls: type) -> Mapping[str, Effect]:
+def effects_of(cls: Any) -> Mapping[str, Effect]:
     """Return the effect of each setting of a group."""
     return {
         name: next((e for e in _extras(hint) if isinstance(e, Effect)), Effect.IDENTITY)
@@ -736,7 +736,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         example = "a group of settings, as in conf/config.yaml"
         raise SettingError(where, str(mapping)[:60], example)
     dot = where and f"{where}."
-    known = [name for name in _names(cls) if name not in others]
+    group: Any = cls
+    known = [name for name in _names(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
             close = suggestion(str(key), known).removeprefix("; ")
@@ -748,7 +749,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     try:
         values = {key: _tuples(value) for key, value in mapping.items()}
         if not hasattr(cls, "__pydantic_config__"):
-            values = {key: getattr(_checker(cls)(**values), key) for key in values}
+            checked = _checker(group)(**values)
+            values = {key: getattr(checked, key) for key in values}
         return cls(**values, **others)
     except ValidationError as error:
         raise refusal(error, cls, dot, mapping) from error
@@ -764,22 +766,21 @@ def refusal(
     if first["type"] in missing:
         return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     got, hint = mapping[key], _hints(cls)[key]
-    literal = next((one for one in _options(hint) if typing.get_origin(one) is Literal), None)
+    options = _options(hint)
+    literal = next((one for one in options if typing.get_origin(one) is Literal), None)
     if first["type"] == "literal_error" and isinstance(got, str):
         choices = list(map(str, get_args(literal)))
         close = suggestion(got, choices).removeprefix("; ")
         return SettingError(f"{dot}{key}", got, f"one of {', '.join(choices)}", close)
-    as_text = type(got) in (int, float) and str in _options(hint)
+    as_text = type(got) in (int, float) and str in options
     advice = f"as text, type \"{dot}{key}='{got}'\"" if as_text else ""
     return SettingError(f"{dot}{key}", got, expected(hint), advice)
 
 
 def expected(hint: Any) -> str:
     """Return which values an annotation allows, in words."""
-    origin, extras = typing.get_origin(hint), ()
-    if origin is Annotated:
-        hint, *extras = get_args(hint)
-        origin = typing.get_origin(hint)
+    extras, hint = _extras(hint), _plain(hint)
+    origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(map(expected, get_args(hint)))
     if origin is Literal:
@@ -802,30 +803,31 @@ def _tuples(value: Any) -> Any:
 
 # A table builds hundreds of configs, and resolving annotations takes half of that time.
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: hints[name] for name in _names(cls)}
 
 
 @functools.cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls) if f.init)  # type: ignore[arg-type]
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
 
 
 @functools.cache
-def _defaults(cls: type) -> dict[str, Any]:
-    return {f.name: f.default for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+def _defaults(cls: Any) -> dict[str, Any]:
+    return {f.name: f.default for f in dataclasses.fields(cls)}
 
 
 def _changed(group: Any) -> dict[str, Any]:
     """Return the settings of a group that are neither null nor their default."""
-    defaults = _defaults(type(group))
-    values = {name: getattr(group, name) for name in _names(type(group))}
+    cls: Any = type(group)
+    defaults = _defaults(cls)
+    values = {name: getattr(group, name) for name in _names(cls)}
     return {name: v for name, v in values.items() if v is not None and v != defaults[name]}
 
 
 @functools.cache
-def _checker(cls: type) -> Any:
+def _checker(cls: Any) -> Any:
     """Return a pydantic model with the fields of a plain dataclass, such as a task."""
     fields = {name: (hint, None) for name, hint in _hints(cls).items()}
     return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
@@ -846,8 +848,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return tuple(_plain(one) for one in get_args(plain)) if union else (plain,)
 
 
-GROUPS: Mapping[str, type[Any]] = {
-    name: hint
-    for name, hint in ((name, _plain(hint)) for name, hint in _hints(Run).items())
-    if dataclasses.is_dataclass(hint)
+GROUPS: Mapping[str, Any] = {
+    name: _plain(hint)
+    for name, hint in _hints(Run).items()
+    if dataclasses.is_dataclass(_plain(hint))
 }

@@ -195,7 +195,7 @@ def test_a_folder_with_real_evaluation_files_beside_is_read_too(made, tmp_path):
         ([], "no n given"),
         (["n=0", "sources=dev"], "n is 0"),
         (["n=1", "sources=dev", "seed=99999999999999999999"], "seed is 9999.*<"),
-        (["n=many", "sources=dev"], "generate.n is 'many'"),
+        (["n=many", "sources=dev"], "n is 'many'"),
         (["m=3"], "got 'm=3'"),
         (["n=3", "source=dev"], "did you mean 'sources'"),
         (["n=3"], "no sources given: .* are private themselves"),
