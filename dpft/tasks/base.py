@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.config import parts
+from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
@@ -69,7 +69,7 @@ class Task(ABC):
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
         for name in self.metrics:  # scores are computed in the end: by then it would be too late
-            parts.load("task.metrics", name)
+            imported.load("task.metrics", name)
 
     # Data.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpft.config import parts
+from dpft.config import imported
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def all_scores(
     """
     scores, signatures = dict(task.score(predictions)), [task.signature()]
     for name in task.metrics:
-        metric: Metric = parts.load("task.metrics", name)
+        metric: Metric = imported.load("task.metrics", name)
         further = metric.score(predictions)
         if twice := scores.keys() & further.keys():
             raise ConfigError(

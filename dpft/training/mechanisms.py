@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpft.config import parts
+from dpft.config import imported
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.published import PUBLISHED_TASKS
@@ -116,7 +116,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "materialised",  # every part of a style is given below; this one is without defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=parts.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
+            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
             clip_function=own_parts.clip_function(clip),
             adaptive=quantiles_of(clip),

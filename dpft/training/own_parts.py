@@ -1,8 +1,8 @@
-"""The parts of a run that its user wrote (`dpft.config.parts`): checked, and recorded."""
+"""The parts of a run that its user wrote (`dpft.config.imported`): checked, and recorded."""
 
 from __future__ import annotations
 
-from dpft.config import parts
+from dpft.config import imported
 from dpft.config.errors import SettingError
 from dpft.config.schema import Clip, Run
 from dpft.privacy.clipping import CLIP_FUNCTIONS
@@ -20,7 +20,7 @@ def clip_function(clip: Clip) -> str | ClipFunction:
     """
     if clip.clip_function in CLIP_FUNCTIONS:
         return clip.clip_function
-    function: ClipFunction = parts.load("clip.clip_function", clip.clip_function)
+    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
     try:
         own_function(function, clip.clip_function)
     except ValueError as error:
@@ -38,7 +38,7 @@ def used(run: Run) -> list[dict[str, str]]:
             asked.append(("clip function", run.clip.clip_function))
         if run.clip.own_groups:
             asked.append(("clipping style", run.clip.groups))
-    return [parts.origin(kind, path) for kind, path in asked]
+    return [imported.origin(kind, path) for kind, path in asked]
 
 
 def deciding(run: Run) -> dict[str, str]:
