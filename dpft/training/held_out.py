@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import Run
+from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
 from dpft.privacy.clipping.trials import random_state_kept

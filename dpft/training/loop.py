@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from dpft.config.errors import DivergedError, TrainingError
-from dpft.config.optim import Optim
-from dpft.config.schedule import lr_factor
+from dpft.config.schema import Optim, lr_factor
 from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys

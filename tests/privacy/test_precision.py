@@ -45,7 +45,7 @@ def test_nothing_is_rounded_within_and_the_choice_is_the_callers_again_after(rou
     assert rounded.fp32_precision == chosen
 
 
-@pytest.mark.parametrize("style", ["flat", "bk", "per_layer", "ghost", "lee_kifer"])
+@pytest.mark.parametrize("style", ["materialised", "bk", "per_layer", "ghost", "lee_kifer"])
 def test_every_product_of_norms_and_sums_is_formed_in_full_precision(style, monkeypatch):
     """Of the rules', and of autograd where that forms the sums."""
     used = set()

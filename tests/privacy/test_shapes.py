@@ -88,7 +88,7 @@ def test_batches_of_one_size_are_the_same_microbatches_at_every_step(places, row
     assert sum(map(len, pieces)) - places < 2 * len(pieces)
 
 
-PLANS = ["bk", "ghost", "flat", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
+PLANS = ["bk", "ghost", "materialised", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
 
 
 @pytest.mark.parametrize("style", PLANS)

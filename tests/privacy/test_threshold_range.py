@@ -11,7 +11,7 @@ from dpft.privacy import Quantiles, make_clipper
 from dpft.privacy.thresholds import HIGHEST, LOWEST, sensitivity
 from tests.privacy.reference import clear
 
-STYLES = ["flat", "lee_kifer", "ghost", "bk", "per_layer"]
+STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer"]
 
 
 class Small(nn.Module):

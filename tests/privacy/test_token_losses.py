@@ -126,7 +126,7 @@ def case_of(name, tied):
 @pytest.mark.parametrize("plan", PRIVATE_PLANS)
 def test_norms_and_sums_equal_brute_force_with_head_tied_or_not(plan, tied):
     case, losses = case_of("gpt2", tied)
-    style = "per_layer" if plan == "fused" else "flat"
+    style = "per_layer" if plan == "fused" else "materialised"
     clipper = make_clipper(case.model, style, plan=plan, threshold=C)
     names = [group.parameters for group in clipper.groups]
     thresholds = clipper.thresholds

@@ -10,7 +10,7 @@ from tests.privacy.architectures import in_double
 from tests.privacy.reference import equals_loop
 from tests.privacy.small_models import build
 
-PLANS = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
+PLANS = ("bk", "materialised", "ghost", "lee_kifer", "per_layer")
 
 
 def padded_left(data):

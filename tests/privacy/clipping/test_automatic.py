@@ -309,7 +309,7 @@ def batches(*shapes):
     return [torch.randn(*shape, D, generator=generator).double() for shape in shapes]
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "lee_kifer", "per_layer"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "materialised", "lee_kifer", "per_layer"])
 @pytest.mark.parametrize("name", MODULES)
 def test_any_module_equals_the_autograd_loop(name, style):
     """Of other shapes in later batches; as many records as positions, and a single one."""

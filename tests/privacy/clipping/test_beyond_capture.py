@@ -15,7 +15,7 @@ from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.clipping import clipper as clippers
 from tests.privacy.reference import clear
 
-PLANS = ["bk", "flat", "ghost", "lee_kifer", "per_layer"]
+PLANS = ["bk", "materialised", "ghost", "lee_kifer", "per_layer"]
 TWO = ["ghost", "lee_kifer"]
 
 
@@ -386,7 +386,9 @@ class Accumulating(torch.autograd.Function):
         return g @ weight.detach(), None
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_param", "per_layer_adaptive"])
+@pytest.mark.parametrize(
+    "style", ["bk", "ghost", "materialised", "per_param", "per_layer_adaptive"]
+)
 def test_a_gradient_that_a_function_writes_by_hand_is_refused(style):
     class Fused(nn.Module):
         def __init__(self):

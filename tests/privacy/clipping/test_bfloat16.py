@@ -109,7 +109,7 @@ def test_a_matrix_beside_gradients_that_are_held_keeps_its_allowance():
     torch.testing.assert_close(joint_squared_norm([use, held, use]).rounding, 4 * use.rounding())
 
 
-STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
+STYLES = ("bk", "materialised", "ghost", "lee_kifer", "per_layer")
 
 
 @pytest.mark.parametrize(

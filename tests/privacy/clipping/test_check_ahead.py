@@ -70,7 +70,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("style", ["bk", "per_layer", "ghost", "flat"])
+@pytest.mark.parametrize("style", ["bk", "per_layer", "ghost", "materialised"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_every_kind_of_coupling_is_found(wrong, style):
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from tests.privacy.reference import clear, equals_loop, grads_of, reference_clip
 
-PRIVATE_STYLES = ["flat", "ghost", "bk"]
+PRIVATE_STYLES = ["materialised", "ghost", "bk"]
 TOLERANCE = 1e-10
 
 
@@ -329,7 +329,7 @@ def test_a_model_is_not_copied_with_its_clipper():
     copy.deepcopy(model)
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "materialised"])
 @pytest.mark.parametrize("shape", [(3,), ()], ids=["vector", "scalar"])
 def test_a_user_rule_serves_a_layer_of_their_own(style, shape):
     from dpft.privacy.clipping.rules import DirectUse, Rule

@@ -94,7 +94,12 @@ def functions():
 def check(model, record_loss, batch, losses_of, backend="aot_eager"):
     """Every plan, batches that are checked and others, of several records and of one."""
     records = record_gradients(model, record_loss, batch)
-    for style, plan in (("bk", None), ("flat", None), ("block_wise", None), ("per_layer", "bk")):
+    for style, plan in (
+        ("bk", None),
+        ("materialised", None),
+        ("block_wise", None),
+        ("per_layer", "bk"),
+    ):
         clipper = compiled(model, style, backend, plan=plan)
         parts = [group.parameters for group in clipper.groups]
         limits = clipper.thresholds
@@ -162,7 +167,10 @@ long = pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="a minute: DPFT_
 @pytest.mark.filterwarnings("ignore")  # of torch's own, which inductor sets off inside
 @pytest.mark.parametrize(
     ("block", "style"),
-    [(Products, "bk"), *(pytest.param(Block, s, marks=long) for s in ("flat", "per_layer"))],
+    [
+        (Products, "bk"),
+        *(pytest.param(Block, s, marks=long) for s in ("materialised", "per_layer")),
+    ],
 )
 def test_inductor_gives_the_same_sums_and_compiles_nothing_later(block, style):
     if block is Block:

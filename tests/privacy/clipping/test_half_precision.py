@@ -17,7 +17,7 @@ from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import build, causal_losses, tokens
 
 C = 0.01
-STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
+STYLES = ("bk", "materialised", "ghost", "lee_kifer", "per_layer")
 HALVES = (torch.bfloat16, torch.float16)
 
 

@@ -52,9 +52,9 @@ CASES = [
     ("fused", "per_layer", "input", 1, 3),
     ("fused", "per_layer", "gradient", 2, 1),
     ("fused", "per_layer_adaptive", "loss", 2, 1),
-    ("materialised", "flat", "input", 2, 3),
-    ("materialised", "flat", "gradient", 1, 1),
-    ("materialised", "flat", "loss", 1, 3),
+    ("materialised", "materialised", "input", 2, 3),
+    ("materialised", "materialised", "gradient", 1, 1),
+    ("materialised", "materialised", "loss", 1, 3),
     ("lee_kifer", "lee_kifer", "input", 1, 3),
     ("lee_kifer", "lee_kifer", "gradient", 2, 1),
     ("lee_kifer", "lee_kifer", "loss", 2, 3),
@@ -101,7 +101,7 @@ def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, style, po
     ],
 )
 def test_batches_of_which_no_record_is_finite_add_zero_for_ever(plan, poison):
-    style = {"fused": "per_layer", "materialised": "flat"}.get(plan, plan)
+    style = {"fused": "per_layer", "materialised": "materialised"}.get(plan, plan)
     model, x = Model().double(), torch.randn(1, 2, 5, dtype=torch.float64)
     clipper = make_clipper(model, style, threshold=THRESHOLD, plan=plan)
     for _ in range(MANY):

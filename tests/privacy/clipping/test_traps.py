@@ -17,7 +17,7 @@ from tests.privacy.reference import clear, equals_loop, grads_of
 from tests.privacy.small_models import build
 
 # One style of each plan, and each kind of partition.
-STYLES = ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "by_type"]
+STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "by_type"]
 
 
 class Backwards(nn.Module):
@@ -193,7 +193,7 @@ def test_norms_of_large_parameters_keep_their_digits_in_float32():
     def loss(x):
         return model(x).sum((1, 2))
 
-    for style in ("flat", "bk", "per_layer"):
+    for style in ("materialised", "bk", "per_layer"):
         clipper = make_clipper(model, style, threshold=1.0)
         clipper.backward(loss(x))
         true = x.double().square().sum((1, 2)).mul(2500).sqrt()
@@ -482,7 +482,7 @@ def test_inputs_that_are_computed_again_otherwise_let_no_record_through(style, k
     assert all("preserve_rng_state=False" in said for said in refused)
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer", "flat"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer", "materialised"])
 @pytest.mark.parametrize("positions", [1, 3])
 @pytest.mark.parametrize("small", ["a", "g"])
 def test_squares_that_underflow_do_not_hide_a_gradient(style, positions, small):

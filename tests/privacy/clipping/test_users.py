@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config.optim import Optim
+from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import CausalExample
