@@ -227,7 +227,6 @@ COMMANDS = {
     "validate ranks=2 audit=canary": "audit with 2 processes",
     "validate task=chat model=bert-base": "is no causal language model",
     "validate parallel.shards=2": "belongs to parallel=fsdp",
-    "validate compile=true clip=ghost": "type clip=bk",
     "validate decode=greedy decode.top_p=0.9": "type decode.sample=true decode.beams=1",
     "validate decode=greedy decode.length_penalty=2": "no effect on decode.beams=1",
     "validate decode.sample=true": "expected one beam: type decode.beams=1",

@@ -33,7 +33,6 @@ from dpft.config.optim import Optim
 from dpft.config.parallel import Parallel
 from dpft.config.privacy import Privacy
 from dpft.config.track import Track
-from dpft.privacy.spec import TWO_BACKWARDS
 
 # Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
 _POOLED = ("linear", "bias", "lora", "full")
@@ -118,8 +117,6 @@ class Run:
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # As checkpoint_every, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
-    # Other kernels give other bits, by which a replayed step would be another release.
-    compile: bool = False
     # What `dpft.config.defaults` chose, and why; the values stand in their groups too.
     origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
@@ -149,8 +146,6 @@ class Run:
                 "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or "
                 "clip=none for training without privacy"
             )
-        if self.compile:
-            self._check_compile()
         if self.adapt.name == "scratch" and self.model.init != "scratch":
             raise ConfigError(
                 f"model.init is {self.model.init} with adapt=scratch, which trains drawn weights; "
@@ -181,24 +176,6 @@ class Run:
                 "parallel=data or parallel=fsdp"
             )
 
-    def _check_compile(self) -> None:
-        """Refuse what compiled blocks do not go together with."""
-        for wrong, got, instead in (
-            (self.clip.private and self.clip.plan in TWO_BACKWARDS, "clip.plan", "clip=bk"),
-            (self.precision != "float32", "precision", "precision=float32"),
-            (self.parallel.name != "data", "parallel", "parallel=data"),
-            (self.adapt.name == "prefix", "adapt", "adapt=lora"),
-            (self.model.checkpointing, "model.checkpointing", "model.checkpointing=false"),
-        ):
-            if wrong:
-                owner, _, key = got.partition(".")
-                value = getattr(self, owner)
-                value = getattr(value, key or "name", value)
-                raise ConfigError(
-                    f"compile=true with {got}={value}, whose blocks cannot be compiled exactly; "
-                    f"type {instead}, or compile=false"
-                )
-
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of.
 
@@ -212,8 +189,6 @@ class Run:
             beside |= {"evaluate"}
         if self.precision == "float32":
             beside |= {"precision"}
-        if not self.compile:
-            beside |= {"compile"}
         kept = {key: value for key, value in self.raw.items() if key not in beside}
         if "evaluate" in kept:
             kept["evaluate"] = {k: v for k, v in kept["evaluate"].items() if k != "public"}

@@ -32,7 +32,7 @@ from dpft.parallel.metering import Meter, Operation, Operations
 from dpft.parallel.pipelined_sums import pipelined, stages
 from dpft.parallel.pretended import Alike, PretendedAnswers, fake_ranks, give_storages
 from dpft.parallel.sharded import Shards, shard
-from dpft.privacy.clipping.checks.schedule import Schedule
+from dpft.privacy.clipping.checks.checker import Schedule
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import as_on_gpu

@@ -17,7 +17,7 @@ from dpft.config.evaluate import Evaluate
 from dpft.config.schema import Run
 from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
-from dpft.privacy.clipping.trials import random_state_kept
+from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.baseline import majority
 from dpft.tasks.metrics.perplexity import token_perplexity

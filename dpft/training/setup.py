@@ -214,8 +214,6 @@ def prepare(
     if mechanism.private:
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, run.optim.token_budget, parts.pipeline)
-    if run.compile:
-        clipper.compile()
     auditor = (
         None
         if audit is None

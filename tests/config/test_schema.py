@@ -40,27 +40,12 @@ def test_what_leaves_the_result_alone():
 def test_the_hash_is_of_everything_else():
     raw = compose([])
     identity = parse(raw).identity()
-    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "evaluate", "precision", "compile"}
+    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "evaluate", "precision"}
     left_out -= {"origin"}  # there only where a default was taken
     assert set(raw) - set(identity) == left_out
     assert "audit" in parse(compose(["audit=bound"])).identity()
     assert "precision" in parse(compose(["precision=bfloat16"])).identity()
-    assert "compile" in parse(compose(["compile=true"])).identity()
     assert "evaluate" in parse(compose(["evaluate=best"])).identity()
-
-
-@pytest.mark.parametrize(
-    ("typed", "instead"),
-    [
-        ("clip=ghost", "clip=bk"),
-        ("precision=bfloat16", "precision=float32"),
-        ("parallel=fsdp", "parallel=data"),
-        ("adapt=prefix", "adapt=lora"),
-    ],
-)
-def test_what_compiled_blocks_do_not_go_with_is_refused(typed, instead):
-    with pytest.raises(ConfigError, match=f"type {instead}"):
-        parse(compose(["compile=true", typed]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from dpft.parallel.metering import Meter
 from dpft.privacy import make_clipper, token_losses
-from dpft.privacy.clipping.checks.moves import row_permuting_nodes
+from dpft.privacy.clipping.checks.layout import row_permuting_nodes
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.token_losses import token_losses as losses_of
 from tests.privacy.reference import clear, reference_clip_groups, same_grads
@@ -149,7 +149,7 @@ def test_records_are_seen_to_keep_their_places():
     case, losses = case_of("llama", False)
     clipper = make_clipper(case.model, "bk", threshold=C)
     found = losses()
-    outputs = [edge for call in clipper._capture.calls for edge in call.outputs]
+    outputs = [edge for call in clipper.capture.calls for edge in call.outputs]
     assert row_permuting_nodes(found, outputs) == []
 
 

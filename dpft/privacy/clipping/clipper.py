@@ -17,16 +17,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, Captured
+from dpft.privacy.clipping.calls import Call, Captured, find_sites
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.checker import Checker
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.functions import ClipFunction
-from dpft.privacy.clipping.groups import Group, find_blocks
+from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
-from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision, waits
 from dpft.privacy.quantiles import Quantiles
@@ -79,25 +78,26 @@ class Clipper:
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
     depend on that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of
-    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.halves` proves.
+    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.uses` proves.
     """
 
     def __init__(
         self,
         model: nn.Module,
         plan: str,
-        parameters: Mapping[str, nn.Parameter],
         groups: Sequence[Group],
         clip_function: ClipFunction,
         rules: Mapping[str, Rule],
         adaptive: Quantiles | None = None,
         cohort: Cohort | None = None,
     ) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.plan = plan
-        self.parameters = MappingProxyType(dict(parameters))
+        self.parameters: Mapping[str, nn.Parameter] = MappingProxyType(trained)
         self.groups = tuple(groups)
         self.adaptive = adaptive
         self.cohort = cohort
+        self.sharded = cohort is not None and cohort.sharded
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
@@ -105,14 +105,13 @@ class Clipper:
         self._unfinished = False
         self._careful = False
         self._forms: dict[str, str] = {}
-        if cohort is not None and cohort.sharded:
+        if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
-        clipped = {} if plan == "none" else self.parameters
-        sites = find_sites(model, clipped, rules, self._sharded) if clipped else {}
-        self._model = model
-        self._capture = Capture(model, sites, clipped, self._sharded)
-        self._guard = Guard(self.parameters if self.private else {})
-        self.checker = Checker(self._capture, self._guard, self.parameters, self.groups, cohort)
+        clipped = {} if plan == "none" else trained
+        sites = find_sites(model, clipped, rules, self.sharded) if clipped else {}
+        self.capture = Capture(model, sites, clipped, self.sharded)
+        self.guard = Guard(clipped)
+        self.checker = Checker(self.capture, self.guard, self.parameters, self.groups, cohort)
         self._set([group.threshold for group in self.groups])
 
     @property
@@ -132,7 +131,7 @@ class Clipper:
     @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
-        return self._unfinished or self._guard.received_gradient
+        return self._unfinished or self.guard.received_gradient
 
     @property
     def careful(self) -> bool:
@@ -143,7 +142,7 @@ class Clipper:
         must not part ways over what one of them has seen: they look.
         """
         device = next(iter(self.parameters.values())).device
-        return self._careful or self._sharded or not waits(device)
+        return self._careful or self.sharded or not waits(device)
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
@@ -151,41 +150,10 @@ class Clipper:
         Which batches were checked against autograd is forgotten too: the next one is again.
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
-        self._capture.take()
-        self._unfinished = self._guard.received_gradient = False
+        self.capture.take()
+        self._unfinished = self.guard.received_gradient = False
         self.checker.reset()
         self._set(self.estimates, self.thresholds)
-
-    def compile(self, backend: str = "inductor") -> None:
-        """Compile each block of the model into one function, by `torch.compile`.
-
-        Called once, before training. What cannot be compiled exactly is refused in the first batch.
-        Batches whose shapes were seen before compile nothing from their second one on.
-
-        Args:
-            backend: of `torch.compile`; ``aot_eager`` compiles nothing, and shows what would be.
-
-        Raises:
-            ValueError: for a plan whose second backward forms sums by autograd.
-            UnsupportedLayerError: naming a block that cannot be compiled; where parameters are
-                sharded.
-        """
-        from dpft.privacy.clipping.compiled import CompiledBlocks  # torch._dynamo takes seconds
-
-        if self.plan in TWO_BACKWARDS:
-            raise ValueError(
-                f"plan {self.plan!r} forms its sums in a second backward by autograd, and compiled "
-                "blocks have no gradients of their parameters; expected plan='bk', 'fused' or "
-                "'materialised'"
-            )
-        if self._sharded:
-            raise UnsupportedLayerError(
-                "the parameters are sharded, and compiled blocks need them whole; expected a copy "
-                "of the model on each rank (parallel=data), or no compile"
-            )
-        blocks = find_blocks(self._model)
-        parts = CompiledBlocks(self._capture, blocks, self.parameters, backend, self.private)
-        self._capture.compile(parts, self.checker.may_be_due)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
         """A clipper of the same kind for a part of the model, whose names are the model's.
@@ -194,11 +162,9 @@ class Clipper:
             part: without hooks of this clipper: close it first.
             groups: of the part's trained parameters.
         """
-        parameters = {name: p for name, p in part.named_parameters() if p.requires_grad}
         return Clipper(
             part,
             self.plan,
-            parameters,
             groups,
             self._clip_function,
             self._rules,
@@ -268,13 +234,13 @@ class Clipper:
                 f"real has shape {tuple(real.shape)} for losses of shape {tuple(losses.shape)}; "
                 "expected the same"
             )
-        captured = self._capture.take()
+        captured = self.capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
         some = len(losses) > 0
         if real is not None:
-            some = bool(real.any()) or (self._sharded and len(losses) > 0)
+            some = bool(real.any()) or (self.sharded and len(losses) > 0)
             losses = _silenced(losses, real)
         if some and not self.private:
             losses.sum().backward()
@@ -325,16 +291,16 @@ class Clipper:
         Raises:
             UnsupportedLayerError: as `backward`.
         """
-        captured = self._capture.take()
+        captured = self.capture.take()
         if real is not None:
             real = real.to(losses.device)
             losses = torch.where(real, losses, losses.new_zeros(()))
-        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
             self.checker.ahead(losses, captured, rows, real)
 
     def take(self) -> Captured:
         """The forwards since the last time, for `start`; forgotten here."""
-        return self._capture.take()
+        return self.capture.take()
 
     def start(
         self,
@@ -363,9 +329,9 @@ class Clipper:
         if real is not None:
             losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
-        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
             structure = self.checker.verified(losses, captured, rows, real)
-            gradients = self._capture.backward(
+            gradients = self.capture.backward(
                 losses,
                 structure.reached,
                 lambda call, g: arrived.append((call, g)),
@@ -375,8 +341,8 @@ class Clipper:
         return gradients, Started(losses.detach(), structure, arrived, rows, real)
 
     def batch_of(self, started: Started) -> ClippingBatch:
-        """The second half, for whoever wants its norms before its sums: see `plans`."""
-        return self._batch(started.losses, started.structure, started.rows, started.arrived)
+        """Return the second half's batch, whose norms may be wanted before its sums."""
+        return ClippingBatch(self, started.structure, started.losses, started.rows, started.arrived)
 
     def finish(self, started: Started) -> None:
         """The second half of `backward`: norms, factors, and the sums added to ``.grad``."""
@@ -403,7 +369,7 @@ class Clipper:
             # A rank without a record has counted nothing yet, not even on its device.
             self.below = self.below.to(next(iter(self.parameters.values())).device)
             self.cohort.add_up([self.below])
-        if self._sharded:  # the sums were added up as they were formed
+        if self.sharded:  # the sums were added up as they were formed
             return
         for parameter in self.parameters.values():
             if parameter.grad is None:
@@ -413,7 +379,7 @@ class Clipper:
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
         """A view of what this process holds of a gradient, ``(n,)``, and where it begins in it."""
-        if self.cohort is not None and self._sharded:
+        if self.cohort is not None and self.sharded:
             return self.cohort.own_slice(grad)
         return grad.view(-1), 0
 
@@ -424,7 +390,7 @@ class Clipper:
     @property
     def repeats(self) -> int:
         """How often a batch counts that every rank goes through alike."""
-        return self.cohort.size if self.cohort is not None and self._sharded else 1
+        return self.cohort.size if self.cohort is not None and self.sharded else 1
 
     def check_rows(self, rows: int) -> None:
         """Refuse now what `backward` would refuse of ``rows`` rows for each record.
@@ -432,8 +398,8 @@ class Clipper:
         Raises:
             UnsupportedLayerError: naming a trained layer that cannot join several rows.
         """
-        for site in self._capture.sites.values():
-            check_joins(site, rows)
+        for site in self.capture.sites.values():
+            site.check_joins(rows)
 
     def explain(self) -> list[dict[str, Any]]:
         """How the norms of each parameter were computed in the last `backward`."""
@@ -460,11 +426,11 @@ class Clipper:
     def _clip(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         reweights = self.plan in TWO_BACKWARDS
-        with self._guard.on(), full_precision() if reweights else nullcontext():
+        with self.guard.on(), full_precision() if reweights else nullcontext():
             structure = self.checker.verified(losses, captured, rows, real)
             # From here on sums are formed; before, nothing was.
             self._unfinished = True
-            batch = self._batch(losses, structure, rows)
+            batch = ClippingBatch(self, structure, losses, rows)
             try:
                 PRIVATE_PLANS[self.plan](batch)
                 self._take_over(batch)
@@ -487,44 +453,20 @@ class Clipper:
         if self.adaptive is not None:
             self._count()
 
-    def _batch(
-        self,
-        losses: Tensor,
-        structure: Structure,
-        rows: int,
-        arrived: Sequence[tuple[Call, Tensor]] | None = None,
-    ) -> ClippingBatch:
-        return ClippingBatch(
-            self._capture,
-            self._guard,
-            structure,
-            losses,
-            rows,
-            self.groups,
-            self.parameters,
-            self._factors_of,
-            self.cohort,
-            arrived,
-            self.careful or arrived is not None,  # stages of a pipeline wait for each other
-        )
-
-    @property
-    def _sharded(self) -> bool:
-        return self.cohort is not None and self.cohort.sharded
-
-    def _factors_of(self, k: int, norms: Tensor) -> Tensor:
+    def factors_of(self, k: int, norms: Tensor) -> Tensor:
+        """Return the clip factors of group ``k`` for norms ``(B,)``."""
         return self._clip_function(norms, self.thresholds[k])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within this context forward passes are not captured."""
-        with self._capture.paused():
+        with self.capture.paused():
             yield
 
     def close(self) -> None:
         """Remove all hooks from the model."""
-        self._capture.close()
-        self._guard.close()
+        self.capture.close()
+        self.guard.close()
 
 
 def _silenced(losses: Tensor, real: Tensor) -> Tensor:

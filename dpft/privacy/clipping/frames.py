@@ -1,16 +1,15 @@
 """Which module's call is to be computed again for parameters that no layer rule covers.
 
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
-between its inputs and outputs tells which parameters were used in it, and how often beyond the
+between its inputs and outputs shows which parameters were used in it, and how often beyond the
 captured calls: parameters of its own, weights that are read from a child, lookups that all records
-share. The innermost frame whose records can be told apart takes them over (`rules.automatic`); a
-frame that hands on something shared, such as a table of relative positions, leaves them to the one
-around it. What was found in the first forward is remembered, and later forwards look at nothing
-else, unless a layer meets rows that are not the records', or a module runs that none called before.
+share. The innermost frame whose records can be told apart takes them over (`functional`); a frame
+that hands on something shared, such as a table of relative positions, leaves them to the one around
+it. What was found in the first forward is remembered, and later forwards look at nothing else,
+unless a layer meets rows that are not the records', or a module runs that no forward called before.
 
-Whether rows are of records is not to be seen in a shape: a table of 512 rows may be met by 8
-records. Where it could be either, the model is run on fewer records for comparison, once for rows
-of a shape.
+A shape does not show whether rows are of records: a table of 512 rows may meet 8 records. Where it
+could be either, the model is run on fewer records for comparison, once for rows of a shape.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.graph import uses_between
-from dpft.privacy.clipping.rules.automatic import Arguments, AutomaticRule, Recomputation
-from dpft.privacy.clipping.sites import Site
-from dpft.privacy.clipping.trials import close, random_state_kept, random_states
+from dpft.privacy.clipping.calls import Call, Site, uses_between
+from dpft.privacy.clipping.functional import Arguments, AutomaticRule, Recomputation, close
+from dpft.privacy.untouched import random_state_kept, random_states
 
 Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""
@@ -126,10 +123,6 @@ class Frames:
             self._last.clear()
         self._probed = None
 
-    def done(self) -> None:
-        """The captured calls were handed over: what is to be learned from them is learned."""
-        self.learning = False
-
     def enter(
         self,
         name: str,
@@ -164,19 +157,6 @@ class Frames:
                 return frame
         return None
 
-    def rows_beside(self, ids: Tensor, records: int) -> int:
-        """How many rows a lookup ``(1, T)`` stands beside: ``records``, or several for each.
-
-        As many as the innermost module around it is given of as many positions: a model may flatten
-        texts of one record, such as choices, before it looks up their positions.
-        """
-        for frame in reversed(self._stack[:-1]):
-            for x in Arguments.of((frame.args, frame.kwargs))[1]:
-                several = x.dim() > 1 and len(x) > 0 and len(x) % records == 0
-                if several and x.shape[1] == ids.shape[1]:
-                    return len(x)
-        return records
-
     @property
     def recording(self) -> bool:
         """Whether the model runs for comparison only."""
@@ -201,11 +181,22 @@ class Frames:
         records: int | None,
         site: Site,
     ) -> int:
-        """Rows of a layer's input for each of ``records``; 0 if they may not be of records."""
+        """Return the rows of a layer's input for each of ``records``; 0 if they may be others'.
+
+        In that case the frames around the layer are looked at.
+        """
         x = args[0] if args else next(iter(kwargs.values()))
         if records is None or not isinstance(x, Tensor):
             return 1
-        several = site.rule.sums_over_positions
+        found = self._positions(frame, args, kwargs, records, site, x)
+        covered = {name for taken in self._taken.values() for name in taken}
+        if not found and not covered.issuperset(site.names.values()):
+            self.learning = True
+        return found
+
+    def _positions(
+        self, frame: Frame, args: Any, kwargs: Any, records: int, site: Site, x: Tensor
+    ) -> int:
         vector = isinstance(site.module, nn.Embedding | nn.Linear) and x.dim() < 2
         if vector or x.dim() == 0:  # a lookup (T,), or one input (d,), that all records share
             return 0
@@ -213,7 +204,7 @@ class Frames:
             self._others.add(frame.key)  # as many rows as records in another batch mean nothing
             return 0
         k = len(x) // records
-        if k > 1 and not several:
+        if k > 1 and not site.rule.sums_over_positions:
             return 0
         if records == 1:
             return k
@@ -229,12 +220,6 @@ class Frames:
             return k if self._roles(frame, tensors, records)[0] else 0
         except _ImpossibleError:
             return 0
-
-    def doubt(self, site: Site) -> None:
-        """A layer has met rows that may not be of records: the frames around it are looked at."""
-        covered = {name for taken in self._taken.values() for name in taken}
-        if not covered.issuperset(site.names.values()):
-            self.learning = True
 
     def take(
         self,

@@ -26,7 +26,7 @@ from dpft.reproduce.bench.steps import Step, style_step, weights_dtype
 Tell = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
-# second, fourth, eighth and so on (`dpft.privacy.clipping.checks.schedule`), or on the 64th, 256th
+# second, fourth, eighth and so on (`dpft.privacy.clipping.checks.checker`), or on the 64th, 256th
 # and so on. What that takes is not a step's, and small batches of short records do for it.
 _VERIFY_BATCH = 2
 _LEAST_CHECKED = 16

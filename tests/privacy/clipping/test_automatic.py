@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.rules import automatic
+from dpft.privacy.clipping import functional
 from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, shake, with_lora
 from tests.privacy.reference import (
     clear,
@@ -409,9 +409,9 @@ def test_under_autocast_sums_are_those_of_autograd():
 
 
 def test_a_wrong_gradient_is_found_by_the_check_against_autograd(monkeypatch):
-    right = automatic.Recomputation.gradients
+    right = functional.Recomputation.gradients
     monkeypatch.setattr(
-        automatic.Recomputation, "gradients", lambda *given: [1.1 * h for h in right(*given)]
+        functional.Recomputation, "gradients", lambda *given: [1.1 * h for h in right(*given)]
     )
     model = model_of("several outputs")
     clipper = make_clipper(model, "bk", threshold=1.0)

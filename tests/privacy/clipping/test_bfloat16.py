@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dpft.privacy import make_clipper, precision
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.rules import DirectUse, MatrixUse, halves, joint_squared_norm
-from dpft.privacy.clipping.rules.costs import Form
+from dpft.privacy.clipping.rules import DirectUse, MatrixUse, joint_squared_norm, uses
+from dpft.privacy.clipping.rules.uses import Form
 from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import build, causal_losses, class_losses
 
@@ -34,7 +34,7 @@ def check(a, g, threshold, transposed=False, function="abadi"):
     c = CLIP_FUNCTIONS[function](length, threshold)
     added = by_itself(use, c).flatten(1)
     assert (added.norm(dim=1) <= threshold * (1 + FLOAT32)).all()
-    kept = torch.where(c < halves.SMALLEST, 0.0, c.double())
+    kept = torch.where(c < uses._SMALLEST, 0.0, c.double())
     apart = (added - kept[:, None] * true.flatten(1)).norm(dim=1)
     allowed = kept * norm.rounding.double().sqrt()  # of a norm beyond float32: 0 times infinity
     assert (apart <= allowed.nan_to_num(0.0) + 1e-12 * threshold).all()
@@ -79,7 +79,7 @@ def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
     for threshold in thresholds:
         check(a, g, threshold)
     # Without the allowance a record would exceed its own.
-    monkeypatch.setattr(halves, "_UNIT", 0.0)
+    monkeypatch.setattr(uses, "_UNIT", 0.0)
     broken = 0
     for threshold in thresholds:
         use = MatrixUse(a, g)
@@ -92,7 +92,7 @@ def test_the_bound_without_gram_matrices_is_the_weaker_one():
     generator = torch.Generator().manual_seed(0)
     a, g = (numbers(generator, (8, 20, d), (-3, 3)) for d in (6, 5))
     use = MatrixUse(a, g)
-    strong, _ = halves.by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
+    strong, _ = uses._rounding_by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
     assert (strong <= use.rounding()).all()
     assert (strong < 0.5 * use.rounding()).any()
     # Also where gradients would be formed but for a second use, as of a tied head.

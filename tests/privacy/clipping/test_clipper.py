@@ -312,10 +312,10 @@ def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
         lm_losses(model, data)
     with clipper.paused():
         lm_losses(model, data)
-    assert not clipper._capture.calls
+    assert not clipper.capture.calls
     clipper.close()
     lm_losses(model, data)
-    assert not clipper._capture.calls
+    assert not clipper.capture.calls
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.checks.moves import row_permuting_nodes
+from dpft.privacy.clipping.checks.layout import row_permuting_nodes
 from dpft.privacy.spec import STYLES
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
@@ -272,7 +272,7 @@ def moving(model, losses_of):
     clipper = make_clipper(model, "bk", threshold=C)
     losses = losses_of()
     found = row_permuting_nodes(
-        losses, [edge for call in clipper._capture.calls for edge in call.outputs]
+        losses, [edge for call in clipper.capture.calls for edge in call.outputs]
     )
     clipper.close()
     return [node.name() for node in found]

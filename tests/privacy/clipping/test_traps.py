@@ -51,7 +51,7 @@ def test_biases_alone(style):
         p.requires_grad_(name.endswith("bias"))
     clipper = equals_loop(case.model, case.losses_of, case.batch, style)
     case.all_losses()
-    assert all(call.input() is None for call in clipper._capture.take()[0])  # no activation is kept
+    assert all(call.input() is None for call in clipper.capture.take()[0])  # no activation is kept
 
 
 class Checkpointed(nn.Module):
@@ -137,12 +137,12 @@ def test_nothing_is_kept_from_one_batch_to_the_next(style):
     try:
         for backward in (True, False):
             losses = case.all_losses()
-            calls = [weakref.ref(call) for call in clipper._capture.calls]
+            calls = [weakref.ref(call) for call in clipper.capture.calls]
             graph = weakref.ref(losses.grad_fn.metadata.setdefault("mark", Mark()))
             if backward:
                 clipper.backward(losses)
             del losses
-            clipper._capture.take()
+            clipper.capture.take()
             assert [call() for call in calls if call() is not None] == []
             assert graph() is None
     finally:

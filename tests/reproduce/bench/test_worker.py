@@ -10,7 +10,7 @@ import torch
 
 from dpft.cli import bench as verb
 from dpft.config.errors import DpftError, ModelError
-from dpft.privacy.clipping.checks.schedule import Schedule
+from dpft.privacy.clipping.checks.checker import Schedule
 from dpft.reproduce.bench import STYLES, worker
 from dpft.reproduce.bench.memory import CpuMeter
 from dpft.reproduce.bench.models import build

@@ -224,7 +224,7 @@ def test_the_model_is_looked_at_as_the_clipper_makes_it():
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
         check_independence(Records(Rows(), EXAMPLES), model, clipper)
-    assert not clipper._capture.calls
+    assert not clipper.capture.calls
 
 
 class Centred(nn.Module):

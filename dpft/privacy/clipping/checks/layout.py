@@ -5,20 +5,22 @@ record ``i // inner % batch``, with ``inner = numel / (outer * batch)``. One int
 then says where the records lie: 1 for ``(B, T, d)`` and for ``(B*T, d)``, ``T`` for ``(T, B, d)``.
 
 A rule says where each dimension of an input goes. A dimension that a function sums, sorts, gathers
-or multiplies over goes nowhere. Records that lie on such a dimension may change places.
+or multiplies over goes nowhere. Records that lie on such a dimension may change places, in this
+batch or another one: `row_permuting_nodes` returns such functions, and those that no rule knows.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.autograd.graph import Node
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
 
 from dpft.privacy.token_losses import TokenLosses
 
@@ -28,14 +30,81 @@ Axes = Sequence[int | None]
 # From a function, the position of an input, its shape and the result's; None: not known.
 Rule = Callable[[Node, int, Shape, Shape], Axes | None]
 
-_DECLARED = object()
 _NAME = re.compile(r"(\w+?)Backward\d+")
+
+
+def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
+    """Return functions that may bring rows of a layer to the losses of other records.
+
+    From the leaves to the losses each function is asked where the records lie in what it gives
+    (`layout`). A layer's output has record ``i`` in row ``i``, as its rule takes it to have, and so
+    have the losses. Where that does not follow from the inputs, or a function is not known, it is
+    returned: it may move rows, in this batch or another one.
+
+    Args:
+        losses: per-example losses, ``(B,)``.
+        outputs: where the layers' outputs lie in the graph.
+    """
+    root, batch = losses.grad_fn, len(losses)
+    if root is None or batch < 2:
+        return []
+    layers = {(edge.node, edge.output_nr) for edge in outputs}
+    # By function and output: where its records lie; None where nothing in it is of a layer.
+    places: dict[tuple[Node, int], int | None] = {}
+    shapes: dict[tuple[Node, int], Shape] = {}
+    permuting: dict[Node, None] = {}
+
+    def place(node: Node, number: int) -> None:
+        shape = shapes[node, number] = tuple(output_metadata(node)[number].shape)
+        carries = {
+            carried(node, position, outer, batch, shapes[source, nr], shape)
+            for position, (source, nr) in enumerate(node.next_functions)
+            if source is not None and (outer := places.get((source, nr))) is not None
+        }
+        here = next(iter(carries)) if len(carries) == 1 else None
+        ordered = (node, number) in layers or node is root
+        if (carries and here is None) or (ordered and here not in (None, 1)):
+            permuting[node] = None
+        places[node, number] = 1 if ordered else here
+
+    for node in _from_the_leaves(root):
+        for source, nr in node.next_functions:
+            if source is None or hasattr(source, "variable") or (source, nr) in places:
+                continue
+            place(source, nr)
+    place(root, losses.output_nr)
+    return list(permuting)
+
+
+def _from_the_leaves(root: Node) -> list[Node]:
+    """The functions of a graph, each after those that it depends on; leaves are left out."""
+    order: list[Node] = []
+    seen = {root}
+    pending = [(root, iter(root.next_functions))]
+    while pending:
+        node, sources = pending[-1]
+        for source, _ in sources:
+            if source is not None and source not in seen and not hasattr(source, "variable"):
+                seen.add(source)
+                pending.append((source, iter(source.next_functions)))
+                break
+        else:
+            pending.pop()
+            order.append(node)
+    return order
+
+
+def output_metadata(node: Node) -> Sequence[Any]:
+    """Return ``shape`` and ``dtype`` of what a function gave, which its backward differentiates."""
+    dynamic: Any = node
+    metadata: Sequence[Any] = dynamic._input_metadata
+    return metadata
 
 
 def carried(
     node: Node, position: int, outer: int, batch: int, given: Shape, result: Shape
 ) -> int | None:
-    """``outer`` of what a function gives, from that of one of its inputs.
+    """Return ``outer`` of what a function gives, from that of one of its inputs.
 
     Args:
         node: the function.
@@ -50,8 +119,6 @@ def carried(
         the same record alone.
     """
     name = _function(node.name())
-    if _DECLARED in _metadata(node):
-        return 1 if outer == 1 else None
     rule = _token_losses if is_token_losses(node) else RULES.get(name)
     if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
         return outer
@@ -61,25 +128,6 @@ def carried(
         return outer
     axes = rule(node, position, given, result) if rule is not None else None
     return None if axes is None else _moved(outer, batch, given, axes, result)
-
-
-def declare_rows_kept(node: Node) -> None:
-    """Say of a compiled function that what it gives has the records where its inputs have them.
-
-    Of no other function: it is known by its name.
-    """
-    if node.name() == "CompiledFunctionBackward":
-        _metadata(node)[_DECLARED] = True
-
-
-def _metadata(node: Node) -> dict[Any, Any]:
-    found: Any = node.metadata  # a property, whatever torch's types say
-    return cast(dict[Any, Any], found)
-
-
-def follows_from_shapes(node: Node) -> bool:
-    """Whether what `carried` says of a function never depends on the numbers in its inputs."""
-    return _function(node.name()) not in _INDEXED
 
 
 @lru_cache
@@ -195,14 +243,6 @@ def _t(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
     return range(len(given) - 1, -1, -1)
 
 
-def _pad(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Padding by 1 and -1 leaves a dimension its size and moves all that is in it."""
-    found: Any = node
-    pads = found._saved_pad
-    padded = {len(given) - 1 - i // 2 for i, pad in enumerate(pads) if pad}
-    return [None if axis in padded else axis for axis in range(len(given))]
-
-
 def _product(*by_position: Axes) -> Rule:
     """Products of matrices: where each factor's dimensions go; other inputs are added."""
 
@@ -260,15 +300,6 @@ def _index(node: Node, position: int, given: Shape, result: Shape) -> Axes | Non
         axis if axis < used[0] else None if axis <= used[-1] else axis + grown
         for axis in range(len(given))
     ]
-
-
-def _put(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Numbers put in place of others; what is put there must belong to no record."""
-    axes = None if position else _indices(node)
-    if axes is None or any(index.dim() != 1 for index in _some(axes)):
-        return None
-    touched = {axis for axis, index in enumerate(axes) if index is not None}
-    return [None if axis in touched else axis for axis in range(len(given))]
 
 
 def _some(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
@@ -333,9 +364,7 @@ def _table() -> dict[str, Rule]:
         _permute: "Permute",
         _transpose: "Transpose",
         _stack: "Stack",
-        _pad: "ConstantPadNd",
         _index: "Index",
-        _put: "IndexPut",
         _product([0, None], [None, 1]): "Mm Addmm",
         _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
         _t: "T",

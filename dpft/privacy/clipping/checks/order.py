@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call, check_rows
 from dpft.privacy.clipping.capture import Capture, Listener
-from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
@@ -26,9 +25,13 @@ from dpft.privacy.clipping.rules import UnsupportedLayerError
 # most 1, so that none overflows.
 _FACTORS = 8
 
+# Sums over a row that are compared as well as its norm: a prime number of them, so that none is
+# over a whole dimension of a layer, where softmax and norm layers make gradients cancel.
+_SUMS = 61
+
 
 def factors_of(batch: int, turn: int) -> Tensor:
-    """Factors of the records' losses, ``(B,)``: all different, for up to eight records.
+    """Return factors of the records' losses, ``(B,)``: all different, for up to eight records.
 
     Args:
         batch: ``B``.
@@ -44,7 +47,7 @@ def factors_of(batch: int, turn: int) -> Tensor:
 def each_gradient(
     parameters: Mapping[str, Tensor], complete: Callable[[str, Tensor], None]
 ) -> Iterator[None]:
-    """Around a backward to the parameters: each gradient as it is complete, and kept by nobody."""
+    """Around a backward to the parameters: report each gradient once complete, and keep none."""
 
     def at(name: str, gradient: Tensor) -> Tensor:
         complete(name, gradient)
@@ -57,6 +60,115 @@ def each_gradient(
     finally:
         for handle in handles:
             handle.remove()
+
+
+class Reweighted:
+    """Whether a second backward brings the output gradients of the first, reweighted by record.
+
+    It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
+    rows are in another order inside: the norms would be of other gradients than the sum. Inputs of
+    layers that are computed again must be as before: activation checkpointing may draw other
+    dropout masks.
+
+    Args:
+        share: of a row's norm, what rounding may change of it.
+        sums: whether sums over parts of a row are compared as well as its norm. They are linear: of
+            another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
+            ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
+    """
+
+    # What rounding may change as a share of a row's norm at the call where it is largest: what is
+    # zero but for rounding, as behind a softmax, is other rounding then.
+    _ANYWHERE = 1e-5
+    _OF_INPUTS = 1e-3  # kernels may round otherwise
+
+    def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
+        self._share = share
+        self._sums = sums
+        self._seen: dict[int, Tensor] = {}
+        self._inputs: dict[int, list[Tensor]] = {}
+        self._scales = self._allowed = torch.empty(0)
+        self._excess: list[Tensor] = []
+        self._of_inputs: list[Tensor] = []
+        self._names: list[str] = []
+
+    def first(self, call: Call, g: Tensor) -> None:
+        """Note norms, and sums, of ``g``'s rows: ``(B, 1 + n)``."""
+        self._seen[id(call)] = _numbers(g.detach(), self._sums)
+
+    def first_inputs(self, call: Call) -> None:
+        """Note norms and sums of the inputs' rows, which are at hand."""
+        self._inputs[id(call)] = _of_inputs(call)
+
+    def by(self, scales: Tensor) -> None:
+        """Say what the second backward multiplies each row with, ``(B,)``."""
+        self._scales = scales
+        largest = torch.zeros_like(scales)
+        for numbers in self._seen.values():
+            norms = numbers[:, 0].to(largest)
+            largest = torch.maximum(largest, norms.masked_fill(~norms.isfinite(), 0.0))
+        self._allowed = self._ANYWHERE * scales * largest
+
+    def second(self, call: Call, g: Tensor) -> None:
+        """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
+        numbers = self._seen.pop(id(call), None)
+        if numbers is None:
+            return
+        expected = numbers * self._scales.to(numbers)[:, None]
+        allowed = self._share * expected[:, 0] + self._allowed.to(numbers)
+        self._excess.append(_excess(_numbers(g.detach(), self._sums), expected, allowed))
+        self._names.append(next(iter(call.site.names.values())))
+
+    def second_inputs(self, call: Call) -> None:
+        """Compare inputs; what came of it is read in `same_inputs`."""
+        for before, now in zip(self._inputs.pop(id(call), []), _of_inputs(call), strict=False):
+            self._of_inputs.append(_excess(now, before, self._OF_INPUTS * before[:, 0]))
+
+    def holds(self) -> Tensor:
+        """Return whether all output gradients agreed, a bool without dimensions."""
+        return _fine(self._excess).all()
+
+    def same_inputs(self) -> Tensor:
+        """Return whether all inputs agreed, a bool without dimensions."""
+        return _fine(self._of_inputs).all()
+
+    def disagreeing(self) -> str | None:
+        """Return a parameter of the first call of the backward that did not agree, if any."""
+        pairs = zip(self._names, _fine(self._excess).tolist(), strict=True)
+        return next((name for name, good in pairs if not good), None)
+
+
+def _excess(found: Tensor, expected: Tensor, allowed: Tensor) -> Tensor:
+    """Return by how much a row differs more than it may, at most; ``(B, n)`` to a number."""
+    excess = (found - expected).abs().amax(1) - allowed
+    # A record whose loss is not finite is dropped, wherever its rows are.
+    return excess.masked_fill(~expected[:, 0].isfinite(), -1.0).max()
+
+
+def _fine(excess: list[Tensor]) -> Tensor:
+    """Return of every comparison whether it held, bool ``(n,)``."""
+    if not excess:
+        return torch.ones(0, dtype=torch.bool)
+    return torch.stack([one.to(excess[0].device) for one in excess]) <= 0
+
+
+def _of_inputs(call: Call) -> list[Tensor]:
+    return [_numbers(x, sums=True) for x in call.inputs() if x.is_floating_point() and x.numel()]
+
+
+def _numbers(rows: Tensor, sums: bool) -> Tensor:
+    """Return the rows' norms, and sums of every 61st number of each: ``(B, 1 + min(n, 61))``."""
+    flat = rows.flatten(1) if rows.dim() > 1 else rows.reshape(-1, 1)
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    if not sums:
+        return norms[:, None]
+    kind = torch.promote_types(flat.dtype, torch.float32)
+    whole = flat.shape[1] // _SUMS * _SUMS
+    if not whole:
+        return torch.cat([norms[:, None], flat.to(kind)], 1)
+    summed = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
+    summed[:, : flat.shape[1] - whole] += flat[:, whole:]
+    return torch.cat([norms[:, None], summed], 1)
 
 
 def check_order(

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.checks.layout import is_token_losses
-from dpft.privacy.clipping.checks.moves import row_permuting_nodes
-from dpft.privacy.clipping.graph import output_metadata, variable_of
+from dpft.privacy.clipping.calls import Call, variable_of
+from dpft.privacy.clipping.checks.layout import (
+    is_token_losses,
+    output_metadata,
+    row_permuting_nodes,
+)
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Gate
-from dpft.privacy.clipping.checks.reweighted import Again, Reweighted
+from dpft.privacy.clipping.checks.order import Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import ClippingBatch, Factors
 from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
@@ -26,7 +26,7 @@ _NOT_LINEAR = (
 _NOT_AGAIN = (
     "the second backward computed other inputs of layers again than the first: activation "
     "checkpointing that does not keep the state of random numbers (preserve_rng_state=False) "
-    "beside dropout; expected the same. Keep the state, or type clip=bk, which needs one backward "
+    "with dropout; expected the same. Keep the state, or type clip=bk, which needs one backward "
     "only"
 )
 
@@ -44,7 +44,6 @@ class TwoBackwards:
     def __init__(self, batch: ClippingBatch) -> None:
         self._batch = batch
         self._linear = Reweighted()
-        self._again = Again()
         self._gate: Gate | None = None
         self._held = True
         *others, last = batch.structure.reached
@@ -52,7 +51,7 @@ class TwoBackwards:
             self._gate = batch.capture.open_gate(batch.losses, last)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
-        """The backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
+        """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
 
     def saw(self, uses: Sequence[Use]) -> None:
@@ -60,7 +59,7 @@ class TwoBackwards:
         self._held &= all(isinstance(use, DirectUse) for use in uses)
 
     def second(self, factors: Factors) -> None:
-        """The backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
+        """Run the backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
 
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
@@ -102,15 +101,14 @@ class TwoBackwards:
 
     def _expect(self) -> None:
         """Have the batch refuse what did not agree."""
-        batch = self._batch
-        if (same := self._again.holds()) is not None:
-            batch.expect(same, UnsupportedLayerError(_NOT_AGAIN))
-        batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
+        if self._batch.capture.packed:
+            self._batch.expect(self._linear.same_inputs(), UnsupportedLayerError(_NOT_AGAIN))
+        self._batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
     def _compare(self, call: Call, g: Tensor) -> None:
         """Compare a call of the second backward with what `_note` kept of it."""
         if self._batch.capture.packed:
-            self._again.second(call)
+            self._linear.second_inputs(call)
         self._linear.second(call, g)
 
     def _note(self, call: Call, g: Tensor) -> None:
@@ -119,7 +117,7 @@ class TwoBackwards:
         What is computed again for each backward is noted too.
         """
         if self._batch.capture.packed:
-            self._again.first(call)
+            self._linear.first_inputs(call)
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +37,7 @@ class SquaredNorm(NamedTuple):
 
     ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
     a tiny fraction of it, the digits that are left are rounding errors. ``rounding`` ``(B,)`` is
-    the squared norm of what a sum in half precision may add (`halves`); None: none is formed so.
+    the squared norm of what a sum in half precision may add (`uses`); None: none is formed so.
     """
 
     value: Tensor
@@ -184,10 +183,6 @@ class Use(ABC):
                 layer); otherwise it is held until the whole backward is done.
         """
         return self
-
-    def portions(self) -> Sequence[Tensor] | None:
-        """Indices of the records whose gradients may be formed at a time; None: of all."""
-        return None
 
     def form(self) -> str:
         """How the norm is computed, for ``dpft bench --explain``."""
