@@ -24,7 +24,6 @@ from transformers import (
     AutoModelForSpeechSeq2Seq,
 )
 
-from dpft.privacy.clipping.rules import uses
 from tests.privacy.reference import equals_loop
 from tests.privacy.small_models import Case
 
@@ -67,7 +66,6 @@ def in_double() -> Iterator[None]:
         patch.setattr(torch, "float32", torch.float64)
         patch.setattr(torch, "float", torch.float64)
         patch.setattr(Tensor, "float", Tensor.double)
-        patch.setattr(uses, "_untouched_zeros", lambda like, shape: like.new_zeros(shape))
         try:
             yield
         finally:

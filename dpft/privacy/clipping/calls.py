@@ -197,11 +197,7 @@ class Call:
         return self.automatic.joined(arrived)
 
     def uses(self, names: Mapping[int, str]) -> Counter[str]:
-        """Count how often the call uses each of its parameters in what the losses depend on.
-
-        Args:
-            names: canonical names of the parameters, or of what stood for them, by `id`.
-        """
+        """Count how often the call uses each of its parameters in what the losses depend on."""
         if self.automatic is None:
             return Counter(self.site.names.values())
         edges = [self.outputs[i] for i in sorted(self.awaited)]
@@ -323,13 +319,7 @@ class Between(NamedTuple):
 def uses_between(
     outputs: Iterable[GradientEdge], stops: Collection[tuple[Node, int]], names: Mapping[int, str]
 ) -> Between:
-    """Walk the graph from a call's outputs to its inputs.
-
-    Args:
-        outputs: where they lie in the graph.
-        stops: where the inputs do.
-        names: of the parameters, by `id`.
-    """
+    """Walk the graph from a call's outputs to its inputs."""
     counts: Counter[str] = Counter()
     seen: set[Node] = set()
     pending = [(edge.node, edge.output_nr) for edge in outputs]

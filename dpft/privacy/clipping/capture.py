@@ -45,13 +45,6 @@ class Gate(NamedTuple):
 class Capture:
     """Hooks on every layer of ``sites``; `take` hands over the calls since the last time.
 
-    Args:
-        model: whose forwards are captured.
-        sites: its layers with a rule and trained parameters.
-        parameters: its trained parameters, by name.
-        sharded: whether a layer's parameters are put together for the time that it runs: then
-            there are no calls but those of layers with a rule.
-
     Attributes:
         packed: whether hooks stood between autograd and what it saved, as of activation
             checkpointing. What one backward recomputes and does not need is then held as long as

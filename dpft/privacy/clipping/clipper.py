@@ -156,21 +156,14 @@ class Clipper:
         self._set(self.estimates, self.thresholds)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
-        """A clipper of the same kind for a part of the model, whose names are the model's.
+        """Attach a clipper of the same kind to a part of the model, whose names are the model's.
 
         Args:
             part: without hooks of this clipper: close it first.
             groups: of the part's trained parameters.
         """
-        return Clipper(
-            part,
-            self.plan,
-            groups,
-            self._clip_function,
-            self._rules,
-            self.adaptive,
-            self.cohort,
-        )
+        like = (self._clip_function, self._rules, self.adaptive, self.cohort)
+        return Clipper(part, self.plan, groups, *like)
 
     def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
@@ -238,10 +231,8 @@ class Clipper:
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
-        some = len(losses) > 0
-        if real is not None:
-            some = bool(real.any()) or (self.sharded and len(losses) > 0)
-            losses = _silenced(losses, real)
+        some = len(losses) > 0 and (real is None or self.sharded or bool(real.any()))
+        losses = _silenced(losses, real)
         if some and not self.private:
             losses.sum().backward()
         elif some:
@@ -251,15 +242,17 @@ class Clipper:
                     "called once per backward, with gradients enabled, after make_clipper, and its "
                     "layers to read what is trained (torch's spectral_norm does not)"
                 )
-            with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(losses, captured, rows, real)
+            # Where autograd forms the sums, it must do so in the precision of the norms.
+            exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
+            # Without the caller's autocast, if any.
+            with torch.autocast(losses.device.type, enabled=False), self.guard.on(), exact:
+                structure = self.checker.verified(losses, captured, rows, real)
+                self._form_sums(ClippingBatch(self, structure, losses, rows))
         self._keep_real(real)
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
-        """Which records of the next batch are to go through `check` first, if any.
+        """Return which records of the next batch are to go through `check` first, if any.
 
         Without that `backward` checks the rules on the batch itself, whose activations it has to
         hold meanwhile.
@@ -283,8 +276,7 @@ class Clipper:
         the rules on it too.
 
         Args:
-            losses: of the records that `to_check` named, ``(n,)``, of the batch's own rows: padded
-                as they are there.
+            losses: of the records that `to_check` named, ``(n,)``, padded as in the batch.
             rows: see `backward`.
             real: of these records, see `backward`.
 
@@ -292,14 +284,11 @@ class Clipper:
             UnsupportedLayerError: as `backward`.
         """
         captured = self.capture.take()
-        if real is not None:
-            real = real.to(losses.device)
-            losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self.guard.on():
-            self.checker.ahead(losses, captured, rows, real)
+            self.checker.ahead(_silenced(losses, real), captured, rows, real)
 
     def take(self) -> Captured:
-        """The forwards since the last time, for `start`; forgotten here."""
+        """Return the forwards since the last time, for `start`, and forget them."""
         return self.capture.take()
 
     def start(
@@ -310,7 +299,7 @@ class Clipper:
         rows: int = 1,
         real: Tensor | None = None,
     ) -> tuple[Sequence[Tensor | None], Started]:
-        """The first half of `backward`: output gradients of every layer, and no sum yet.
+        """Run the first half of `backward`: output gradients of every layer, and no sum yet.
 
         For a part of a model whose input gradients others wait for: the second half may come
         later, after other forwards and backwards.
@@ -326,8 +315,7 @@ class Clipper:
         Returns:
             Gradients of ``inputs``, and what `Clipper.finish` needs.
         """
-        if real is not None:
-            losses = _silenced(losses, real)
+        losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
         with torch.autocast(losses.device.type, enabled=False), self.guard.on():
             structure = self.checker.verified(losses, captured, rows, real)
@@ -345,12 +333,10 @@ class Clipper:
         return ClippingBatch(self, started.structure, started.losses, started.rows, started.arrived)
 
     def finish(self, started: Started) -> None:
-        """The second half of `backward`: norms, factors, and the sums added to ``.grad``."""
+        """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
         with torch.no_grad():
-            batch = self.batch_of(started)
-            self._unfinished = True
-            PRIVATE_PLANS[self.plan](batch)
-            self.conclude(batch, started.real)
+            self._form_sums(self.batch_of(started))
+            self._keep_real(started.real)
 
     def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
@@ -369,22 +355,19 @@ class Clipper:
             # A rank without a record has counted nothing yet, not even on its device.
             self.below = self.below.to(next(iter(self.parameters.values())).device)
             self.cohort.add_up([self.below])
-        if self.sharded:  # the sums were added up as they were formed
-            return
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-        self.cohort.add_up(sums)
+        if not self.sharded:  # else the sums were added up as they were formed
+            self._fill_grads()
+            sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+            self.cohort.add_up(sums)
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
-        """A view of what this process holds of a gradient, ``(n,)``, and where it begins in it."""
+        """Return a view of what this process holds of a gradient, ``(n,)``, and its offset."""
         if self.cohort is not None and self.sharded:
             return self.cohort.own_slice(grad)
         return grad.view(-1), 0
 
     def whole(self, grad: Tensor) -> Tensor:
-        """A gradient whose parts are put together, where each rank holds one; all must ask."""
+        """Put a gradient's parts together, where each rank holds one; all must ask."""
         return grad if self.cohort is None else self.cohort.whole(grad)
 
     @property
@@ -393,16 +376,12 @@ class Clipper:
         return self.cohort.size if self.cohort is not None and self.sharded else 1
 
     def check_rows(self, rows: int) -> None:
-        """Refuse now what `backward` would refuse of ``rows`` rows for each record.
-
-        Raises:
-            UnsupportedLayerError: naming a trained layer that cannot join several rows.
-        """
+        """Raise UnsupportedLayerError for a trained layer that cannot join ``rows`` of a record."""
         for site in self.capture.sites.values():
             site.check_joins(rows)
 
     def explain(self) -> list[dict[str, Any]]:
-        """How the norms of each parameter were computed in the last `backward`."""
+        """Return how the norms of each parameter were computed in the last `backward`."""
         return [
             {
                 "parameter": name,
@@ -413,45 +392,6 @@ class Clipper:
             for group in self.groups
             for name in group.parameters
         ]
-
-    def _count(self) -> None:
-        """Add the last norms to `below`."""
-        usable = self.factors > 0
-        estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
-        small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
-        self.below = self.below.to(self.norms.device) + (
-            (small & usable).sum(0, dtype=torch.float64) - 0.5 * usable.sum(0, dtype=torch.float64)
-        )
-
-    def _clip(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
-        # Where autograd forms the sums, it must do so in the precision of the norms.
-        reweights = self.plan in TWO_BACKWARDS
-        with self.guard.on(), full_precision() if reweights else nullcontext():
-            structure = self.checker.verified(losses, captured, rows, real)
-            # From here on sums are formed; before, nothing was.
-            self._unfinished = True
-            batch = ClippingBatch(self, structure, losses, rows)
-            try:
-                PRIVATE_PLANS[self.plan](batch)
-                self._take_over(batch)
-            except LostRecordError:
-                self._careful = True
-                raise
-
-    def _take_over(self, batch: ClippingBatch) -> None:
-        """Norms and factors of a batch whose sums are formed."""
-        self.norms, self.factors = batch.result()
-        self._forms = batch.forms
-        self._careful |= batch.dropped
-        self._unfinished = False
-
-    def _keep_real(self, real: Tensor | None) -> None:
-        """Forget the norms of blanks, and count the others' where thresholds adapt."""
-        if real is not None:
-            kept = real.nonzero().flatten().to(self.norms.device, non_blocking=True)
-            self.norms, self.factors = self.norms[kept], self.factors[kept]
-        if self.adaptive is not None:
-            self._count()
 
     def factors_of(self, k: int, norms: Tensor) -> Tensor:
         """Return the clip factors of group ``k`` for norms ``(B,)``."""
@@ -468,8 +408,46 @@ class Clipper:
         self.capture.close()
         self.guard.close()
 
+    def _form_sums(self, batch: ClippingBatch) -> None:
+        """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""
+        self._unfinished = True
+        try:
+            PRIVATE_PLANS[self.plan](batch)
+            self._take_over(batch)
+        except LostRecordError:
+            self._careful = True
+            raise
 
-def _silenced(losses: Tensor, real: Tensor) -> Tensor:
-    """The losses with those of blanks zero: so is their gradient, exactly, in all of their rows."""
+    def _take_over(self, batch: ClippingBatch) -> None:
+        """Take over norms and factors of a batch whose sums are formed."""
+        self.norms, self.factors = batch.result()
+        self._forms = batch.forms
+        self._careful |= batch.dropped
+        self._unfinished = False
+
+    def _keep_real(self, real: Tensor | None) -> None:
+        """Forget the norms of padding, and count the others' where thresholds adapt."""
+        if real is not None:
+            kept = real.nonzero().flatten().to(self.norms.device, non_blocking=True)
+            self.norms, self.factors = self.norms[kept], self.factors[kept]
+        if self.adaptive is not None:
+            usable = self.factors > 0
+            estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
+            small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
+            counts = (small & usable).sum(0, dtype=torch.float64)
+            self.below = self.below.to(self.norms.device) + (
+                counts - 0.5 * usable.sum(0, dtype=torch.float64)
+            )
+
+    def _fill_grads(self) -> None:
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+def _silenced(losses: Tensor, real: Tensor | None) -> Tensor:
+    """Set the losses of padding to zero: so is their gradient, exactly, in all of their rows."""
+    if real is None:
+        return losses
     real = real.to(losses.device, non_blocking=True)
     return torch.where(real, losses, losses.new_zeros(()))

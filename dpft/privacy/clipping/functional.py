@@ -165,14 +165,7 @@ class Recomputation:
         gradients: Sequence[Tensor],
         split: Sequence[bool],
     ) -> list[Tensor]:
-        """Form per-example gradients of some parameters, ``(B, *shape)`` each.
-
-        Args:
-            locals_: the parameters' names within the module.
-            inputs: tensor arguments, ``(B, k, ...)`` where they are split.
-            gradients: of the outputs, ``(B, k, ...)``.
-            split: which inputs have a row for each record.
-        """
+        """Form per-example gradients of some parameters, ``(B, *shape)`` each."""
         batch = len(gradients[0])
         parts = min(batch, _PARTS) if any(self.module.children()) and not self.rule.loops else 1
         size = -(-batch // parts)
@@ -287,13 +280,6 @@ def takes_rows(
     One that repeats the one row does not, nor one that counts the parameter's numbers, or adds its
     rows to positions. Tried without gradients: the first record is given another row, and of the
     others nothing may change.
-
-    Args:
-        module: about to be called.
-        local: name of its parameter of shape ``(1, ...)``.
-        rows: of the records, ``(B, ...)``.
-        args: of the call.
-        kwargs: of the call.
     """
     own = module._parameters[local]
     assert own is not None

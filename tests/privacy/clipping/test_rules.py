@@ -18,8 +18,7 @@ from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.clipping.rules import RULES, GramCache, find_rule
 from dpft.privacy.clipping.rules import conv as convolutions
 from dpft.privacy.clipping.rules.conv import ConvUse
-from dpft.privacy.clipping.rules.uses import Form
-from dpft.privacy.clipping.rules.uses import DirectUse
+from dpft.privacy.clipping.rules.uses import DirectUse, Form
 
 TOLERANCE = 1e-10
 BATCH = 3

@@ -104,13 +104,6 @@ def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
 class Checker:
     """Refuses batches of which the layers' rules do not hold.
 
-    Args:
-        capture: of the model's layer calls.
-        guard: of its parameters.
-        parameters: the trainable ones by name.
-        groups: of these.
-        cohort: the processes whose sums are added up; None: this one alone.
-
     Attributes:
         schedule: when rules are compared.
     """
@@ -153,12 +146,6 @@ class Checker:
         self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
         """Return the structure of the losses' graph, once it and the rules were checked.
-
-        Args:
-            losses: ``(B,)``.
-            captured: of their forward.
-            rows: see `Clipper.backward`.
-            real: the same.
 
         Raises:
             UnsupportedLayerError: as `Clipper.backward`.

@@ -33,10 +33,7 @@ _SUMS = 61
 def factors_of(batch: int, turn: int) -> Tensor:
     """Return factors of the records' losses, ``(B,)``: all different, for up to eight records.
 
-    Args:
-        batch: ``B``.
-        turn: changes them from one batch to the next: two of many records have the same one in one
-            of eight.
+    ``turn`` changes them from batch to batch: two of many records share one in one batch of eight.
     """
     generator = torch.Generator().manual_seed(turn)
     # Said, or a default device of the caller's would be asked for numbers of this generator.
@@ -184,14 +181,6 @@ def check_order(
     Of losses multiplied by powers of two each row's output gradient is multiplied likewise, to the
     last bit. Two backwards towards the layers' outputs, without one weight gradient: of the batch
     they hold nothing but its graph.
-
-    Args:
-        capture: of the calls.
-        losses: per-example losses, ``(B,)``.
-        structure: of their graph.
-        parameters: the trainable parameters.
-        rows: of the model's batch for each loss.
-        turn: see `factors_of`.
 
     Raises:
         UnsupportedLayerError: if a row is not its record's.

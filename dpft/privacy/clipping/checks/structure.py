@@ -52,13 +52,6 @@ def verify_uses(
     invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
     batch is checked: a walk through the graph costs little beside a backward.
 
-    Args:
-        losses: per-example losses, ``(B,)``.
-        calls: all captured calls.
-        parameters: the trainable parameters, or what stood for them in the forward.
-        hidden: names of layers that ran with gradients disabled.
-        reasons: why parameters could not be captured otherwise, by name.
-
     Raises:
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
             layers that a function of the graph may run again.
@@ -87,28 +80,23 @@ def verify_uses(
                 f"clipped{around}. Freeze the parameter (requires_grad_(False)), call the layer "
                 "instead of its weight, and do not change its output in place"
             )
-    halved = any(map(_halved, nodes))
+    halved = any(
+        one.dtype.is_floating_point and one.dtype.itemsize < 4
+        for node in nodes
+        for one in output_metadata(node)
+    )
+    ends = {(c.outputs[i].node, c.outputs[i].output_nr) for c in reached for i in c.awaited}
     if any(call.automatic is not None for call in reached):
-        _find_roots(reached)
+        # What a call is given may depend on a parameter that an automatic call around it covers.
+        for call in reached:
+            call.root = not all(_comes_after(call.outputs[i].node, ends) for i in call.awaited)
     outputs = [call.outputs[i] for call in reached for i in call.awaited]
     permuting = row_permuting_nodes(losses, outputs)
     return Structure(reached, other_leaves, halved, permuting)
 
 
-def _find_roots(calls: Sequence[Call]) -> None:
-    """Mark the calls before which there is no other, as layers inside an automatic one may be.
-
-    What they are given may depend on a parameter that the call around them covers.
-    """
-    ends = {
-        (call.outputs[i].node, call.outputs[i].output_nr) for call in calls for i in call.awaited
-    }
-    for call in calls:
-        call.root = not all(_comes_after(call.outputs[i].node, ends) for i in call.awaited)
-
-
 def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
-    """Whether what a function gives depends on another of these outputs."""
+    """Return whether what a function gives depends on another of these outputs."""
     pending, seen = [node], {node}
     while pending:
         for source, number in pending.pop().next_functions:
@@ -118,13 +106,6 @@ def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
                 seen.add(source)
                 pending.append(source)
     return False
-
-
-def _halved(node: Node) -> bool:
-    """Whether a function of the graph gives a result in half precision."""
-    return any(
-        one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in output_metadata(node)
-    )
 
 
 def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
@@ -145,7 +126,7 @@ def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
 
 
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
-    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone.
+    """Return whether the losses depend on ``others`` and parameters through ``call`` alone.
 
     Only asked of a call with one row for each of the model's batch, and one output.
     """
@@ -171,10 +152,9 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
 def _walk(
     losses: Tensor, parameters: Mapping[str, Tensor]
 ) -> tuple[dict[str, int], set[Node], list[Tensor]]:
-    """How often each parameter enters the computation of ``losses``: edges into its leaf node.
+    """Count edges of the losses' graph into each parameter's leaf, itself or through aliases.
 
-    An alias of a parameter counts as the parameter. Also the nodes of the graph, and its leaves
-    that are no parameters.
+    Also return the nodes of the graph, and its leaves that are no parameters.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)

@@ -41,11 +41,6 @@ def records_to_check(size: int, real: Tensor | None) -> Tensor:
 
     A microbatch is sorted by length: they differ in padding as much as its records do. Each batch
     is drawn anew, so that others are looked at each time.
-
-    Args:
-        size: of the batch, at least 1.
-        real: which rows are of records, bool ``(size,)``; None: all. Where none is, it is the
-            first, which is padding.
     """
     usable = torch.arange(size) if real is None else real.cpu().nonzero().flatten()
     last = len(usable) - 1
@@ -76,17 +71,6 @@ def check_rules(
     That a row's output gradient follows its own record's factor is `check_order`'s to say. That a
     rule makes of it the gradient of that record is known of dpft's rules; of others it is looked
     at, since a sum over all records does not show it.
-
-    Args:
-        capture: of the layers' calls.
-        losses: per-example losses, ``(B,)``.
-        structure: of their graph.
-        parameters: the trainable parameters.
-        groups: the clipping groups.
-        rows: of the model's batch for each loss.
-        real: which losses are of records, bool ``(B,)``; None: all.
-        turn: see `dpft.privacy.clipping.checks.order.factors_of`.
-        retain_graph: whether another backward is to come.
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
@@ -169,12 +153,6 @@ class RuleSums:
     They differ where a layer computes something else than its rule says, where an input was changed
     in place after the call, where a layer has its rows in another order inside, or where a use was
     missed.
-
-    Args:
-        parameters: the trainable parameters.
-        calls: of their layers, all of which the backward reaches.
-        records: in the batch, ``B``.
-        halved: whether gradients were rounded to half precision on their way to a layer.
     """
 
     def __init__(
@@ -194,12 +172,9 @@ class RuleSums:
         self._apart: dict[str, Tensor] = {}
 
     def add(self, name: str, use: Use, size: int) -> None:
-        """Take in a use of a parameter.
+        """Take in a use of a parameter by all records, whose losses had their factors already.
 
-        Args:
-            name: of the parameter.
-            use: of all records, whose losses had their factors already.
-            size: how many numbers ``use`` keeps alive; if more than its sum has, it is summed now.
+        Of ``size`` numbers that the use keeps alive; if the sum has fewer, it is formed now.
         """
         if self._halved:
             # Each record's gradient is rounded: where records cancel, as of a head's bias, the

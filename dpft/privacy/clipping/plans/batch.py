@@ -349,13 +349,7 @@ def formed(uses: Sequence[Use]) -> Use:
 
 
 def cheapest_forms(uses: list[Use], batch: int, *, transient: bool) -> list[Use]:
-    """Return ``(a, g)`` as they are, or the gradients where holding those is cheaper.
-
-    Args:
-        uses: of one parameter.
-        batch: ``B``.
-        transient: whether the sum follows at once, so that what is formed is freed again.
-    """
+    """Return ``(a, g)`` as they are, or the gradients where holding those is cheaper."""
     if len(uses) == 1:
         return [uses[0].cheapest_form(transient)]
     return [formed(uses)] if batch == 1 else uses

@@ -140,7 +140,7 @@ class Use(ABC):
         return self.squared_norm().scale
 
     def rounding(self) -> Tensor | None:
-        """As of `SquaredNorm`, from what is known without a norm."""
+        """Return that of `SquaredNorm`, from what is known without a norm."""
         return None
 
     @abstractmethod

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -243,7 +242,7 @@ class EmbeddingUse(Use):
         out.scatter_add_(1, _across(self.ids, self.g), summed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        out = _untouched_zeros(self.g, (self.num_embeddings, self.g.shape[2]))
+        out = self.g.new_zeros(self.num_embeddings, self.g.shape[2])
         self.add_weighted_sum(weights, out)
         return out
 
@@ -392,21 +391,6 @@ def squared_rows(x: Tensor) -> Tensor:
     norms = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, size)), dim=2)
     total = norms.square().sum(1)
     return total + flat[:, whole:].square().sum(1) if whole < length else total
-
-
-def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Zeros that the operating system hands out when they are first touched.
-
-    A batch touches few rows of a large table. torch's zeros write all of them, to memory that the
-    system has just zeroed.
-    """
-    # A subclass (one without data, say) has zeros of its own kind.
-    plain = type(like) is Tensor and like.device.type == "cpu"
-    if not plain or like.dtype not in (torch.float32, torch.float64):
-        return like.new_zeros(shape)
-    return torch.from_numpy(
-        np.zeros(shape, "float32" if like.dtype == torch.float32 else "float64")
-    )
 
 
 def uncancelled(*grams: Tensor) -> Tensor:
