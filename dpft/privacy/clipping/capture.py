@@ -141,16 +141,6 @@ class Capture:
 
         No weight gradient is formed. A call that the losses do not depend on is not reported.
 
-        Args:
-            losses: per-example losses, ``(B,)``.
-            calls: calls of this forward.
-            listener: called with a call and its ``g``, in the order of the backward.
-            other_leaves: of the graph (see `Structure`): what lies above them is reached by a
-                backward to them. To name every call instead would keep every ``g`` alive.
-            retain_graph: whether another backward is to come.
-            gate: where the backward starts; at the losses by default.
-            inputs: of the model, whose gradients are wanted too.
-
         Returns:
             The gradients of ``inputs``; None where the losses do not depend on one.
         """

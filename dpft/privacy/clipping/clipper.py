@@ -275,11 +275,6 @@ class Clipper:
         other layer calls than these records did, nothing was shown of it, and `backward` checks
         the rules on it too.
 
-        Args:
-            losses: of the records that `to_check` named, ``(n,)``, padded as in the batch.
-            rows: see `backward`.
-            real: of these records, see `backward`.
-
         Raises:
             UnsupportedLayerError: as `backward`.
         """
@@ -303,14 +298,6 @@ class Clipper:
 
         For a part of a model whose input gradients others wait for: the second half may come
         later, after other forwards and backwards.
-
-        Args:
-            losses: see `backward`. Of a part that is not the last: one number per record whose
-                gradient is what came back from the next part.
-            captured: of the forward that these losses come from.
-            inputs: of the part, whose gradients are wanted.
-            rows: see `backward`.
-            real: see `backward`.
 
         Returns:
             Gradients of ``inputs``, and what `Clipper.finish` needs.

@@ -129,12 +129,6 @@ class Recomputation:
     ) -> list[tuple[str, Use]]:
         """Return what the call adds to the gradients of its parameters, by canonical names.
 
-        Args:
-            names: canonical names by names within the module.
-            tensors: of the arguments.
-            g: as of `joined`.
-            batch: ``B``; records of the losses have ``R / B`` rows of the model's batch each.
-
         Raises:
             UnsupportedLayerError: if the module cannot be computed again.
         """

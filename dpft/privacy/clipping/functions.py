@@ -42,10 +42,6 @@ def own_function(function: ClipFunction, name: str) -> ClipFunction:
     that of the bound. A factor follows from one norm alone, since the function is mapped over the
     records (`torch.func.vmap`) and never sees two.
 
-    Args:
-        function: from norms ``(B,)`` and the threshold ``C`` to factors ``(B,)``.
-        name: for errors.
-
     Raises:
         ValueError: if a factor is negative, not finite, or more than ``C/n`` anywhere on the grid;
             if the function cannot be mapped.

@@ -81,28 +81,6 @@ def test_every_kind_of_coupling_is_found(wrong, style):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_batch_that_goes_through_other_layers_is_checked_itself():
-    """Four records by themselves do not take the branch, whose layer is no linear one."""
-
-    class Branch(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.also, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-            doubled(self.also)
-
-        def forward(self, x):
-            h = torch.tanh(self.first(x))
-            if len(x) > 4:
-                h = torch.tanh(self.also(h))
-            return self.last(h).square().mean((1, 2))
-
-    torch.manual_seed(0)
-    model = Branch()
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match="also"):
-        ahead(model, clipper, torch.randn(8, 2, 3))
-
-
 def test_it_is_asked_for_when_a_check_is_due_and_looks_from_end_to_end():
     torch.manual_seed(0)
     model, x = Wrong(), torch.randn(9, 2, 3)

@@ -7,11 +7,9 @@ from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.clipping.checks.layout import row_permuting_nodes
-from dpft.privacy.spec import STYLES
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
 
-PLANS = ("materialised", "lee_kifer", "ghost", "bk", "fused")
 C = 0.1
 
 
@@ -36,19 +34,9 @@ class Sorting(nn.Module):
         return self.b((h if self.inner else self.a(h)).mean(1))
 
 
-class Selecting(Sorting):
-    def sorted(self, h, order):
-        return h.index_select(-3, order)
-
-
 class Gathering(Sorting):
     def sorted(self, h, order):
         return h.gather(0, order[:, None, None].expand_as(h))
-
-
-class Looking(Sorting):
-    def sorted(self, h, order):
-        return F.embedding(order, h.flatten(1)).view_as(h)
 
 
 class Stacking(Sorting):
@@ -56,31 +44,9 @@ class Stacking(Sorting):
         return torch.stack([h[i] for i in order])
 
 
-class Joining(Sorting):
-    def sorted(self, h, order):
-        return torch.cat([h[int(i) : int(i) + 1] for i in order])
-
-
-class Putting(Sorting):
-    def sorted(self, h, order):
-        return torch.zeros_like(h).index_put((order.argsort(),), h)
-
-
 class Adding(Sorting):
     def sorted(self, h, order):
         return torch.zeros_like(h).index_add(0, order.argsort(), h)
-
-
-class Scattering(Sorting):
-    def sorted(self, h, order):
-        return torch.zeros_like(h).scatter(0, order.argsort()[:, None, None].expand_as(h), h)
-
-
-class Batched(Sorting):
-    """Under another first dimension."""
-
-    def sorted(self, h, order):
-        return h.view(1, *h.shape)[:, order].squeeze(0)
 
 
 class Flattening(Sorting):
@@ -88,12 +54,6 @@ class Flattening(Sorting):
         T = h.shape[1]
         rows = order[:, None] * T + torch.arange(T)
         return h.reshape(-1, h.shape[2])[rows.flatten()].view_as(h)
-
-
-class FlattenedGathering(Sorting):
-    def sorted(self, h, order):
-        flat = h.flatten(1).view(1, len(h), -1)
-        return flat.gather(1, order[None, :, None].expand_as(flat)).view_as(h)
 
 
 class Halving(Sorting):
@@ -109,29 +69,11 @@ class Transposing(Sorting):
         return h.transpose(0, 1)[:, order].transpose(0, 1)
 
 
-class SortingBehind(Sorting):
-    def sorted(self, h, order):
-        moved = h.movedim(0, 2)
-        return moved.index_select(2, order).movedim(2, 0)
-
-
-class PuttingBehind(Sorting):
-    def sorted(self, h, order):
-        back = h.transpose(0, 1)
-        where = (torch.arange(h.shape[1])[:, None], order.argsort())
-        return torch.zeros_like(back).index_put(where, back).transpose(0, 1)
-
-
 class Multiplying(Sorting):
     """By a matrix of zeros and ones."""
 
     def sorted(self, h, order):
         return (F.one_hot(order).to(h) @ h.flatten(1)).view_as(h)
-
-
-class Contracting(Sorting):
-    def sorted(self, h, order):
-        return torch.einsum("bc,ctd->btd", F.one_hot(order).to(h), h)
 
 
 class Halved(Sorting):
@@ -144,9 +86,15 @@ class Halved(Sorting):
 
 
 KINDS = (
-    *(Sorting, Selecting, Gathering, Looking, Stacking, Joining, Putting, Adding, Scattering),
-    *(Batched, Flattening, FlattenedGathering, Halving, Transposing, SortingBehind, PuttingBehind),
-    *(Multiplying, Contracting, Halved),
+    Sorting,
+    Gathering,
+    Stacking,
+    Adding,
+    Flattening,
+    Halving,
+    Transposing,
+    Multiplying,
+    Halved,
 )
 
 
@@ -196,39 +144,6 @@ def test_two_of_many_that_change_places_are_found_within_some_batches():
         several()
 
 
-@pytest.mark.parametrize("style", ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param"])
-def test_records_that_are_mixed_later_behind_the_last_layer_are_found(style):
-    """Ghost clipping begins its second backward below the last layer's output."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
-    clipper = make_clipper(model, style, threshold=C)
-
-    def mixed(share):
-        logits = model(x)
-        return F.cross_entropy(logits + share * logits.mean(0), y, reduction="none")
-
-    clipper.backward(mixed(0.0))
-    with pytest.raises(UnsupportedLayerError, match="rows change places"):
-        clipper.backward(mixed(1.0))
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("style", ["ghost", "bk", "per_layer"])
-def test_in_half_precision_too(style, half):
-    torch.manual_seed(0)
-    model = Sorting()
-    clipper = make_clipper(model, style, threshold=C)
-    for lengths in ([6, 6, 6, 6], [6, 6, 6, 6]):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            batch = losses(model, lengths)
-        clipper.backward(batch.float())
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        batch = losses(model, [2, 6, 4, 3])
-    with pytest.raises(UnsupportedLayerError, match="rows change places"):
-        clipper.backward(batch.float())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_come_back_before_a_layer_sees_them_are_no_harm(kind):
     model, clipper = made(kind, inner=False)
@@ -246,14 +161,6 @@ def test_rows_that_come_back_before_a_layer_sees_them_are_no_harm(kind):
         clipper.backward(batch)
         torch.testing.assert_close(clipper.norms[:, 0], norms)
         same_grads(model, total, 1e-10)
-
-
-def test_a_record_whose_loss_is_not_finite_is_no_reason():
-    model, clipper = made(inner=False)
-    clipper.backward(losses(model, [6, 6, 6, 6]))
-    batch = losses(model, [2, 6, 4, 3])
-    clipper.backward(batch * torch.tensor([1.0, float("nan"), 1.0, float("inf")]))
-    assert (clipper.factors[:, 0] > 0).tolist() == [True, False, True, False]
 
 
 class Last(nn.Module):
@@ -285,13 +192,8 @@ def test_an_index_of_each_record_by_itself_moves_nothing():
 
 # Of a (B, T, d) tensor with B=6, T=4, d=8.
 STILL = {
-    "a part of the positions": lambda h: h[:, torch.tensor([2, 0])],
     "positions in reverse": lambda h: h.flip(1),
-    "positions rolled": lambda h: h.roll(1, -2),
-    "sorted positions": lambda h: h.sort(1)[0],
     "gathered positions": lambda h: h.gather(1, h.argsort(1)),
-    "under a dimension of one": lambda h: h[None, :, torch.tensor([1, 0])].squeeze(0),
-    "positions of the transposed": lambda h: h.transpose(0, 1)[torch.tensor([1, 0])].mT.sum(0).mT,
     "windows": lambda h: (
         h.view(6, 2, 2, 8).transpose(1, 2).reshape(12, 2, 8).softmax(1).view(6, -1)
     ),
@@ -304,26 +206,12 @@ STILL = {
 MOVED = {
     "reversed": lambda h: h.flip(-3),
     "rolled": lambda h: h.roll(1, 0),
-    "rolled under a dimension of one": lambda h: h[None].roll(2, 1)[0],
-    "rolled as one row of numbers": lambda h: h.roll(8),
     "reversed as rows": lambda h: h.flatten(0, 1).flip(0).view_as(h),
-    "reversed in halves": lambda h: h.unflatten(0, (2, 3)).flip(0).flatten(0, 1),
     "sorted behind": lambda h: h.permute(1, 2, 0).sort(-1)[0].permute(2, 0, 1),
-    "gathered behind": lambda h: (
-        h.movedim(0, 2).gather(2, torch.zeros(4, 8, 6).long()).movedim(2, 0)
-    ),
     "interleaved": lambda h: h.view(2, 3, 4, 8).transpose(0, 1).reshape(6, 4, 8),
-    "taken apart and joined": lambda h: torch.cat(h.flatten(0, 1).split(12)[::-1]).view_as(h),
     "padded": lambda h: F.pad(h, (0, 0, 0, 0, 1, -1)),
-    "the first half twice": lambda h: h[:3].repeat(2, 1, 1),
     "added up over records": lambda h: h.cumsum(0),
-    "compared with the others": lambda h: h.softmax(0),
     "multiplied over records": lambda h: torch.ones(6, 6).mm(h.flatten(1)).view_as(h),
-    "of the matrix of records": lambda h: h.flatten(1) @ h.flatten(1).T,
-    "put elsewhere": lambda h: h.new_zeros(1, 6, 4, 8).index_put(
-        (torch.tensor([0]), torch.arange(6)), h
-    )[0],
-    "one index behind another": lambda h: h[torch.arange(6), torch.zeros(6, 1).long()],
     "by a mask": lambda h: h[torch.ones(6, 4).bool()].view_as(h),
     "in strides": lambda h: h.as_strided((6, 4, 8), (8, 48, 1)),
 }
@@ -369,10 +257,6 @@ def test_offloaded_indices_are_looked_at_with_care():
     clipper.backward(batch())
     clipper.close()
     assert moving(model, batch) == ["IndexBackward0"]
-
-
-def test_every_plan_is_tested_here():
-    assert {STYLES[s].plan for s in ("flat", "lee_kifer", "ghost", "bk", "per_layer")} == set(PLANS)
 
 
 class RegisterPostBackwardFunction(torch.autograd.Function):

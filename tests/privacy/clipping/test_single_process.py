@@ -48,10 +48,6 @@ def test_one_of_several_processes_is_refused(group_of_two, style):
         make(nn.Linear(2, 1), style)
 
 
-def test_a_group_of_one_process_is_alone(group_of_one):
-    make(nn.Linear(2, 1), "bk")
-
-
 def test_a_group_that_came_after_the_clipper_is_refused_by_the_noise(group_of_one, monkeypatch):
     clipper = make(nn.Linear(2, 1), "bk")
     mechanism = Mechanism(1000, 10, 5, 1.0, (1.0,), 1e-5)

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-from torch import nn
 
 from dpft.config.optim import Optim
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
@@ -149,14 +148,6 @@ def test_a_user_whose_loss_is_not_finite_is_left_out_of_a_step(style, value):
         torch.testing.assert_close(found, total[name], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("style", ONE_EACH)
-def test_rows_that_nobody_told_of_are_refused(style):
-    model, data = gpt2_users()
-    clipper = clipper_of(model, style, 1.0)
-    with pytest.raises(UnsupportedLayerError, match="for 5 losses; expected one row per record"):
-        clipper.backward(data.losses(model, data.batch(range(5), 0)))
-
-
 def mixed_up(model, data, step):
     """The rows of each user, but not next to each other: user ``i`` gets others' records."""
     batch = data.batch([1, 4], step)
@@ -206,34 +197,3 @@ def test_such_layers_are_found_before_any_batch():
     with pytest.raises(UnsupportedLayerError, match="cannot be clipped with 8 rows"):
         clipper.check_rows(8)
     make_clipper(gpt2(), "bk", threshold=1.0).check_rows(8)
-
-
-def test_a_layer_of_ones_own_joins_no_rows_unless_it_says_so():
-    from dpft.privacy.clipping.rules.linear import LinearRule
-
-    class Careful(LinearRule):
-        sums_over_positions = False
-
-    model = nn.Sequential(nn.Linear(3, 1)).double()
-    clipper = make_clipper(
-        model, "bk", threshold=1.0, rules={"torch.nn.modules.linear.Linear": Careful()}
-    )
-    losses = model(torch.randn(4, 3, dtype=torch.float64)).view(2, 2).mean(1)
-    with pytest.raises(UnsupportedLayerError, match="cannot be clipped with 2 rows"):
-        clipper.backward(losses, rows=2)
-
-
-def test_the_mechanism_is_over_users_and_refuses_their_records():
-    model, data = gpt2_users()
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    mechanism = Mechanism(len(OWNERS), 4, 1, 1.0, (1.0,), 1e-3)
-    with pytest.raises(Exception, match=f"5 units for a mechanism over {len(OWNERS)}"):
-        train(
-            model=model,
-            data=data,
-            clipper=clipper,
-            mechanism=mechanism,
-            optimizer=None,
-            settings=None,
-            key=KEY,
-        )

@@ -143,12 +143,6 @@ class ClippingBatch:
     ) -> None:
         """Run one backward towards the layers' outputs, which forms no weight gradient.
 
-        Args:
-            complete: called with a parameter's name and all its uses, as soon as the last arrived.
-            gate: where the backward starts; at the losses by default.
-            keep_graph: whether another backward is to come: graph and layers' inputs are kept.
-            observe: called before that with each call, whose inputs are at hand, and its ``g``.
-
         Raises:
             UnsupportedLayerError: if a call that the losses depend on was not reached.
         """

@@ -54,16 +54,7 @@ class Form(Enum):
 def choose_form(
     batch: int, length: int, p: int, d: int, *, transient: bool, halved: bool = False
 ) -> Form:
-    """The cheapest form for ``batch`` records, by multiplications, with memory as the limit.
-
-    Args:
-        batch: records ``B``.
-        length: positions ``T``.
-        p: outputs.
-        d: inputs.
-        transient: whether formed gradients would be freed at once.
-        halved: whether ``a`` and ``g`` are in half precision, and gradients would be in float32.
-    """
+    """The cheapest form for ``batch`` records, by multiplications, with memory as the limit."""
     if length == 1 or batch == 0:
         return Form.GRAM
     gradient, held = p * d, length * (p + d)
@@ -166,11 +157,6 @@ class MatrixUse(Use):
         times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
         numbers; all there is where one side is below 1e-19, and the other so large that the
         gradient is not.
-
-        Args:
-            value: ``(B,)``; added to in place.
-            a: ``sum_t |a_t|^2``, ``(B,)``.
-            g: the same of ``g``.
         """
         tiny = torch.finfo(a.dtype).tiny * self.a.shape[1]
         return value.add_(g, alpha=tiny * self.a.shape[2]).add_(a, alpha=tiny * self.g.shape[2])
