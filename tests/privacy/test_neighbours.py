@@ -366,20 +366,3 @@ def test_what_a_record_does_to_others_through_the_padding_is_noticed(tmp_path, m
     pair = played(own_loop, LONGEST, tmp_path)
     assert pair.most > 1.01
     assert len(pair.differences()) == STEPS
-
-
-def main() -> None:
-    """Print the table of all conditions and entry points."""
-    ranks = together(on_ranks, 2)[0]
-    print("| the record |", *(f"{entry} |" for entry in ENTRIES), "two ranks |")
-    print("|---|" + "---|" * (len(ENTRIES) + 1))
-    for condition, last in zip(CONDITIONS, ranks, strict=True):
-        cells = []
-        for entry in ENTRIES.values():
-            with tempfile.TemporaryDirectory() as folder:
-                cells.append(played(entry, condition, Path(folder)))
-        print(f"| {condition} |", *(f"{cell} |" for cell in [*cells, last]))
-
-
-if __name__ == "__main__":
-    main()

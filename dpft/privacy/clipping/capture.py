@@ -31,12 +31,7 @@ Listener = Callable[[Call, Tensor], None]
 
 
 class Gate(NamedTuple):
-    """A call's output through which alone the losses depend on all that comes before it.
-
-    Attributes:
-        edge: where it lies in the autograd graph.
-        g: the gradient of the summed losses there.
-    """
+    """A call's output through which alone the losses depend on what is before, and ``g`` there."""
 
     edge: GradientEdge
     g: Tensor
@@ -44,6 +39,9 @@ class Gate(NamedTuple):
 
 class Capture:
     """Hooks on every layer of ``sites``; `take` hands over the calls since the last time.
+
+    Where parameters are ``sharded``, a layer's are put together for the time that it runs: then
+    there are no calls but those of layers with a rule.
 
     Attributes:
         packed: whether hooks stood between autograd and what it saved, as of activation

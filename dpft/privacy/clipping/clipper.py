@@ -34,15 +34,7 @@ from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
 class Started(NamedTuple):
-    """A backward whose sums are still to be formed.
-
-    Attributes:
-        losses: detached, ``(B,)``.
-        structure: of their graph, which is freed.
-        arrived: calls with their output gradients, in the order of the backward.
-        rows: rows of the model's batch that belong to one record.
-        real: which losses are of records; None: all.
-    """
+    """A backward whose sums are still to be formed: its graph is freed, calls have their ``g``."""
 
     losses: Tensor
     structure: Structure
@@ -156,22 +148,14 @@ class Clipper:
         self._set(self.estimates, self.thresholds)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
-        """Attach a clipper of the same kind to a part of the model, whose names are the model's.
-
-        Args:
-            part: without hooks of this clipper: close it first.
-            groups: of the part's trained parameters.
-        """
+        """Attach a clipper of the same kind to a part of the model; close this one first."""
         like = (self._clip_function, self._rules, self.adaptive, self.cohort)
         return Clipper(part, self.plan, groups, *like)
 
     def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
 
-        Args:
-            estimates: of each group.
-            thresholds: what follows from them; None: what follows by `adaptive`. Of a part of a
-                model they may follow from the estimates of other parts too.
+        Of a part of a model the thresholds may follow from the estimates of other parts too.
 
         Raises:
             ValueError: if thresholds are fixed: noise is scaled to them. If one is out of range.

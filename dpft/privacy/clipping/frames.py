@@ -58,16 +58,7 @@ class Frame:
 
 
 class Taken(NamedTuple):
-    """A call that covers what no layer's call does.
-
-    Attributes:
-        site: of the frame, with the parameters that it takes.
-        automatic: how to compute the call again.
-        inputs: its tensors.
-        outputs: those that depend on the parameters, as the model goes on with them.
-        result: all that the model goes on with.
-        stops: where inputs come from in the graph.
-    """
+    """A call that covers what no layer's call does, as of `Call`; the model goes on with result."""
 
     site: Site
     automatic: Recomputation

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from dpft.privacy.clipping import groups as partitions
+from dpft.privacy.clipping.checks.guard import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS, ClipFunction, own_function
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
-from dpft.privacy.cohort import Cohort, check_single_process
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dpft.privacy import make_clipper, precision
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.rules import DirectUse, MatrixUse, joint_squared_norm, uses
+from dpft.privacy.clipping.rules import MatrixUse, uses
 from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import build, causal_losses, class_losses
 
@@ -85,15 +85,6 @@ def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
         added = by_itself(use, threshold / use.squared_norm().allowing().sqrt())
         broken += bool((added.flatten(1).norm(dim=1) > threshold * (1 + 2**-9)).any())
     assert broken > 5
-
-
-def test_a_matrix_beside_gradients_that_are_held_keeps_its_allowance():
-    """As of a head that is tied to an embedding of few rows; of several uses lengths add up."""
-    generator = torch.Generator().manual_seed(0)
-    use = MatrixUse(*(numbers(generator, (8, 20, d), (-3, 3)) for d in (6, 5)))
-    held = DirectUse(torch.ones(8, 5, 6))
-    torch.testing.assert_close(joint_squared_norm([use, held]).rounding, use.rounding())
-    torch.testing.assert_close(joint_squared_norm([use, held, use]).rounding, 4 * use.rounding())
 
 
 STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer")

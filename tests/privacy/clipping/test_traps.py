@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping import clipper as clippers
 from tests.privacy.reference import clear, equals_loop, grads_of
 from tests.privacy.small_models import build
 

@@ -39,11 +39,7 @@ class _Seen:
 
 
 class Schedule:
-    """Counts batches by kind.
-
-    Attributes:
-        batches: of all kinds together.
-    """
+    """Counts batches by kind, and in ``batches`` all of them."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -102,11 +98,7 @@ def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
 
 
 class Checker:
-    """Refuses batches of which the layers' rules do not hold.
-
-    Attributes:
-        schedule: when rules are compared.
-    """
+    """Refuses batches of which the layers' rules do not hold; `Schedule` says when to compare."""
 
     def __init__(
         self,
@@ -134,10 +126,7 @@ class Checker:
         return records_to_check(size, real) if self._soon and size else None
 
     def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
-        """Compare the rules with autograd on some records, ahead of their batch.
-
-        See `Clipper.check`.
-        """
+        """Compare the rules with autograd on some records, ahead of their batch."""
         structure, leaves = self._structure(losses, captured)
         verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
         self.schedule.check_ahead(losses, structure.reached, rows, verified)
@@ -145,11 +134,7 @@ class Checker:
     def verified(
         self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
-        """Return the structure of the losses' graph, once it and the rules were checked.
-
-        Raises:
-            UnsupportedLayerError: as `Clipper.backward`.
-        """
+        """Return the structure of the losses' graph, once it and the rules were checked."""
         structure, leaves = self._structure(losses, captured)
         reached = structure.reached
         due = self.schedule.due(losses, reached, rows, self._capture.hooks())
@@ -206,7 +191,6 @@ class Checker:
         *,
         retain_graph: bool,
     ) -> Verified:
-        """Return what comparing the rules with autograd on these records has shown."""
         return check_rules(
             self._capture,
             losses,

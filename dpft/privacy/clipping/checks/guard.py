@@ -1,4 +1,4 @@
-"""Nothing but the clipper may add to ``.grad`` while a backward of the clipper runs."""
+"""Nothing but the clipper adds to ``.grad`` in its backward, and no other process shares a batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.cohort import Cohort
 
 
 class Guard:
@@ -79,3 +81,46 @@ class Guard:
 def _is_a_guards(hook: object) -> bool:
     """Return whether a hook is that of a guard, of this clipper or another one."""
     return isinstance(hook, partial) and getattr(hook.func, "__func__", None) is Guard._refuse
+
+
+def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort.
+
+    Without a cohort every process would clip its share by itself, and release it under the same
+    noise as the others: the difference of two releases would have no noise.
+
+    Args:
+        model: None: only processes are looked at.
+        cohort: the processes that add up their sums; None: there is one.
+
+    Raises:
+        UnsupportedLayerError: naming what was found.
+    """
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    for name, module in () if model is None else model.named_modules():
+        if isinstance(module, wrappers):
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} is a {type(module).__name__}, which divides batches or "
+                "averages gradients by itself; expected the bare module: dpft divides batches and "
+                "adds up sums"
+            )
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if model is not None and (cohort is None or not cohort.sharded):
+        from torch.distributed.tensor import DTensor  # takes long to import, and few need it
+
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and isinstance(parameter, DTensor):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} is sharded over several processes; expected "
+                    "make_clipper(..., cohort=dpft.parallel.sharded.Shards()), which adds up sums "
+                    "of parts, or a model that is not sharded"
+                )
+    size = distributed.get_world_size()
+    if size > 1 and cohort is None:
+        raise UnsupportedLayerError(
+            f"this process is one of {size} (torch.distributed); expected a single one, or a "
+            "cohort given to make_clipper: each would clip its own share and release it under the "
+            "same noise as the others"
+        )

@@ -63,9 +63,7 @@ class Reweighted:
     """Whether a second backward brings the output gradients of the first, reweighted by record.
 
     It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
-    rows are in another order inside: the norms would be of other gradients than the sum. Inputs of
-    layers that are computed again must be as before: activation checkpointing may draw other
-    dropout masks.
+    rows are in another order inside: the norms would be of other gradients than the sum.
 
     Args:
         share: of a row's norm, what rounding may change of it.
@@ -77,25 +75,18 @@ class Reweighted:
     # What rounding may change as a share of a row's norm at the call where it is largest: what is
     # zero but for rounding, as behind a softmax, is other rounding then.
     _ANYWHERE = 1e-5
-    _OF_INPUTS = 1e-3  # kernels may round otherwise
 
     def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
         self._share = share
         self._sums = sums
         self._seen: dict[int, Tensor] = {}
-        self._inputs: dict[int, list[Tensor]] = {}
         self._scales = self._allowed = torch.empty(0)
         self._excess: list[Tensor] = []
-        self._of_inputs: list[Tensor] = []
         self._names: list[str] = []
 
     def first(self, call: Call, g: Tensor) -> None:
         """Note norms, and sums, of ``g``'s rows: ``(B, 1 + n)``."""
         self._seen[id(call)] = _numbers(g.detach(), self._sums)
-
-    def first_inputs(self, call: Call) -> None:
-        """Note norms and sums of the inputs' rows, which are at hand."""
-        self._inputs[id(call)] = _of_inputs(call)
 
     def by(self, scales: Tensor) -> None:
         """Say what the second backward multiplies each row with, ``(B,)``."""
@@ -113,49 +104,30 @@ class Reweighted:
             return
         expected = numbers * self._scales.to(numbers)[:, None]
         allowed = self._share * expected[:, 0] + self._allowed.to(numbers)
-        self._excess.append(_excess(_numbers(g.detach(), self._sums), expected, allowed))
+        excess = (_numbers(g.detach(), self._sums) - expected).abs().amax(1) - allowed
+        # A record whose loss is not finite is dropped, wherever its rows are.
+        self._excess.append(excess.masked_fill(~expected[:, 0].isfinite(), -1.0).max())
         self._names.append(next(iter(call.site.names.values())))
 
-    def second_inputs(self, call: Call) -> None:
-        """Compare inputs; what came of it is read in `same_inputs`."""
-        for before, now in zip(self._inputs.pop(id(call), []), _of_inputs(call), strict=False):
-            self._of_inputs.append(_excess(now, before, self._OF_INPUTS * before[:, 0]))
-
     def holds(self) -> Tensor:
-        """Return whether all output gradients agreed, a bool without dimensions."""
-        return _fine(self._excess).all()
-
-    def same_inputs(self) -> Tensor:
-        """Return whether all inputs agreed, a bool without dimensions."""
-        return _fine(self._of_inputs).all()
+        """Return whether all agreed, a bool without dimensions."""
+        return self._fine().all()
 
     def disagreeing(self) -> str | None:
         """Return a parameter of the first call of the backward that did not agree, if any."""
-        pairs = zip(self._names, _fine(self._excess).tolist(), strict=True)
+        pairs = zip(self._names, self._fine().tolist(), strict=True)
         return next((name for name, good in pairs if not good), None)
 
-
-def _excess(found: Tensor, expected: Tensor, allowed: Tensor) -> Tensor:
-    """Return by how much a row differs more than it may, at most; ``(B, n)`` to a number."""
-    excess = (found - expected).abs().amax(1) - allowed
-    # A record whose loss is not finite is dropped, wherever its rows are.
-    return excess.masked_fill(~expected[:, 0].isfinite(), -1.0).max()
-
-
-def _fine(excess: list[Tensor]) -> Tensor:
-    """Return of every comparison whether it held, bool ``(n,)``."""
-    if not excess:
-        return torch.ones(0, dtype=torch.bool)
-    return torch.stack([one.to(excess[0].device) for one in excess]) <= 0
-
-
-def _of_inputs(call: Call) -> list[Tensor]:
-    return [_numbers(x, sums=True) for x in call.inputs() if x.is_floating_point() and x.numel()]
+    def _fine(self) -> Tensor:
+        """Return of every call that was compared, whether it agreed, bool ``(n,)``."""
+        if not self._excess:
+            return torch.ones(0, dtype=torch.bool)
+        return torch.stack([one.to(self._excess[0].device) for one in self._excess]) <= 0
 
 
 def _numbers(rows: Tensor, sums: bool) -> Tensor:
     """Return the rows' norms, and sums of every 61st number of each: ``(B, 1 + min(n, 61))``."""
-    flat = rows.flatten(1) if rows.dim() > 1 else rows.reshape(-1, 1)
+    flat = rows.flatten(1)
     norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
     if not sums:
         return norms[:, None]

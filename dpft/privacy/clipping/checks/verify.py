@@ -23,13 +23,9 @@ RECORDS = 4
 
 
 class Verified(NamedTuple):
-    """What a comparison with autograd has shown.
+    """Whether all gradients could be compared, and were large enough to show a wrong rule.
 
-    Attributes:
-        conclusive: whether every gradient was large enough that a wrong rule would have shown. One
-            that is zero or nearly so (a layer after one that was initialised with zeros) is what
-            any rule gives.
-        finite: whether all could be compared.
+    One that is zero or nearly so (before a layer that starts at zero) is what any rule gives.
     """
 
     conclusive: bool
@@ -39,8 +35,7 @@ class Verified(NamedTuple):
 def records_to_check(size: int, real: Tensor | None) -> Tensor:
     """Return indices of up to four records of a batch, from first to last, ``(n,)`` in int64.
 
-    A microbatch is sorted by length: they differ in padding as much as its records do. Each batch
-    is drawn anew, so that others are looked at each time.
+    A microbatch is sorted by length: they differ in padding as much as its records do.
     """
     usable = torch.arange(size) if real is None else real.cpu().nonzero().flatten()
     last = len(usable) - 1
@@ -66,11 +61,8 @@ def check_rules(
 
     One backward of losses that have a factor each brings every layer's output gradient, which its
     rule makes a sum of, and every parameter's gradient, which must be that sum. Each is forgotten
-    when it was compared: an ordinary backward, which keeps all gradients, takes more memory.
-
-    That a row's output gradient follows its own record's factor is `check_order`'s to say. That a
-    rule makes of it the gradient of that record is known of dpft's rules; of others it is looked
-    at, since a sum over all records does not show it.
+    when it was compared: an ordinary backward takes more memory. That rows are those of their
+    records is left to `check_order`, and for rules from elsewhere to `_check_apart`.
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
@@ -148,12 +140,7 @@ def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | N
 
 
 class RuleSums:
-    """The rules' sums of a backward, against the gradients that autograd forms in it.
-
-    They differ where a layer computes something else than its rule says, where an input was changed
-    in place after the call, where a layer has its rows in another order inside, or where a use was
-    missed.
-    """
+    """The rules' sums of a backward, against the gradients that autograd forms in it."""
 
     def __init__(
         self, parameters: Mapping[str, Tensor], calls: Sequence[Call], records: int, halved: bool

@@ -87,13 +87,11 @@ class ClippingBatch:
         structure: of the graph of ``losses``.
         losses: per-example losses, ``(B,)``.
         rows: rows of the model's batch for each loss, next to each other.
-        arrived: calls with their output gradients, where a backward was already; None: `backward`
-            is one.
+        arrived: calls with their output gradients, if a backward was already.
 
     Attributes:
         size: ``B``.
         group_of: the index of a parameter's group.
-        forms: how each parameter's norms were computed, in words.
         dropped: whether a record was found that has to be dropped.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.

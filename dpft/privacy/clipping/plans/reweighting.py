@@ -17,6 +17,7 @@ from dpft.privacy.clipping.checks.order import Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import ClippingBatch, Factors
 from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
+from dpft.privacy.untouched import random_states
 
 _NOT_LINEAR = (
     "the second backward brought other gradients than the first, reweighted: a hook changes "
@@ -24,10 +25,10 @@ _NOT_LINEAR = (
     "linear. Type clip=bk, which needs one backward only"
 )
 _NOT_AGAIN = (
-    "the second backward computed other inputs of layers again than the first: activation "
-    "checkpointing that does not keep the state of random numbers (preserve_rng_state=False) "
-    "with dropout; expected the same. Keep the state, or type clip=bk, which needs one backward "
-    "only"
+    "the backward drew random numbers, and the second one would draw others: activation "
+    "checkpointing that does not keep their state (preserve_rng_state=False) with dropout; "
+    "expected the same inputs of layers in both. Keep the state, or type clip=bk, which needs one "
+    "backward only"
 )
 
 
@@ -52,7 +53,10 @@ class TwoBackwards:
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
         """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
+        before = random_states([self._batch.losses])
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
+        if not all(map(torch.equal, before, random_states([self._batch.losses]))):
+            raise UnsupportedLayerError(_NOT_AGAIN)
 
     def saw(self, uses: Sequence[Use]) -> None:
         """Note of which kind the uses of a complete parameter are, in the first backward."""
@@ -72,52 +76,27 @@ class TwoBackwards:
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
-        again = batch.capture.packed
         safely = batch.sharded or batch.structure.halved or batch.capture.hooked or self._held
         if safely or dropped:
-            self._linear.by(torch.ones_like(c).repeat_interleave(batch.rows))
-            batch.backward(
-                lambda name, uses: batch.add_sum(name, uses, factors),
-                gate=self._gate,
-                observe=self._compare if again else None,
-            )
-            if again:
-                self._expect()
+            batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
             return
-        if not again:  # so that the backward frees activations as it goes
+        if not batch.capture.packed:  # so that the backward frees activations as it goes
             for call in batch.structure.reached:
                 call.release()
         parameters = list(batch.parameters.values())
         self._linear.by(c.repeat_interleave(batch.rows))
         batch.guard.lift()  # from here on autograd writes the sums
-        with batch.capture.listening(self._compare):
+        with batch.capture.listening(self._linear.second):
             if self._gate is None:
                 (batch.losses * c).sum().backward(inputs=parameters)
             else:
                 torch.autograd.backward(
                     [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
                 )
-        self._expect()
-
-    def _expect(self) -> None:
-        """Have the batch refuse what did not agree."""
-        if self._batch.capture.packed:
-            self._batch.expect(self._linear.same_inputs(), UnsupportedLayerError(_NOT_AGAIN))
-        self._batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
-
-    def _compare(self, call: Call, g: Tensor) -> None:
-        """Compare a call of the second backward with what `_note` kept of it."""
-        if self._batch.capture.packed:
-            self._linear.second_inputs(call)
-        self._linear.second(call, g)
+        batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
     def _note(self, call: Call, g: Tensor) -> None:
-        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from.
-
-        What is computed again for each backward is noted too.
-        """
-        if self._batch.capture.packed:
-            self._linear.first_inputs(call)
+        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
 

@@ -50,7 +50,7 @@ class SquaredNorm(NamedTuple):
         return self.value is self.scale
 
     def trusted(self) -> Tensor:
-        """Return where the value is right to about a percent, bool ``(B,)``; not where it is NaN."""
+        """Return where the value is right to about a percent, bool ``(B,)``; NaN never is."""
         smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps
         return self.value > smallest * self.scale
 
