@@ -4,15 +4,12 @@ Two runs, with the record and without it, are equal if both end without an error
 steps, show the same public values (ledger, output, record, log, weights), and if their releases
 differ by no more than the mechanism's sensitivity (`tests.privacy.neighbours`). The number of
 records is public. So an ordinary record, which is never drawn, takes the place of the extra one.
-
-``python -m tests.privacy.test_neighbours`` prints the table in docs/explanation/testing.md.
 """
 
 import io
 import json
 import math
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -41,7 +38,6 @@ from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
 from dpft.training.run import run_experiment
 from tests.integrations.test_trainer import PRIVACY, trainer_of
-from tests.parallel.ranks import together
 from tests.privacy.neighbours import TOLERANCE, Entry, Pair, compared
 from tests.small_runs import settings
 
@@ -189,15 +185,13 @@ def own_loop(condition: str, present: bool, folder: Path) -> dict[str, Any]:
     return {"weights": weights(model)}
 
 
-def loop(
-    condition: str, present: bool, folder: Path, kind: str, ranks: Any = None
-) -> dict[str, Any]:
+def loop(condition: str, present: bool, folder: Path, kind: str) -> dict[str, Any]:
     """The training loop of `dpft train`."""
     rows, model = records(condition, present), Tagger()
     half, truncated = condition == OVERFLOW, kind == "truncated"
     quantiles = Quantiles(0.5) if kind == "adaptive" else None
     style = "per_layer_adaptive" if quantiles else "bk"
-    clipper = make_clipper(model, style, threshold=0.1, adaptive=quantiles, cohort=ranks)
+    clipper = make_clipper(model, style, threshold=0.1, adaptive=quantiles)
     shapes = FixedShapes(BATCH, PLACES if truncated else None) if half or truncated else None
     units: Any = Records(Mixed(Tagging()) if half else Tagging(), rows, shapes)
     if kind == "users":
@@ -208,7 +202,7 @@ def loop(
     spent: list[Any] = []
     with closing(clipper):
         train(
-            **{"model": model, "data": units, "clipper": clipper, "cohort": ranks, "key": b"key"},
+            **{"model": model, "data": units, "clipper": clipper, "key": b"key"},
             **{"optimizer": make_optimizer(optim, iter(model.parameters())), "settings": optim},
             mechanism=mechanism_of(clipper, len(units), STEPS, **more),
             spend=lambda step, released: spent.append((step, released.thresholds)),
@@ -220,13 +214,6 @@ def of_users(rows: list[Any], condition: str) -> tuple[list[Any], list[str]]:
     """Two records each; the extra record is one of two of the last user, or the only one."""
     owners = [f"{i // 2:02}" for i in range(ORDINARY)] + ["99"]
     return (rows, owners) if condition == ONLY else ([rows[0], *rows], ["99", *owners])
-
-
-def on_ranks(cohort: Any) -> list[Pair]:
-    """All conditions, on this rank."""
-    entry = partial(loop, kind="ranks", ranks=cohort)
-    with tempfile.TemporaryDirectory() as folder:
-        return [played(entry, condition, Path(folder)) for condition in CONDITIONS]
 
 
 def trainer(condition: str, present: bool, folder: Path) -> dict[str, Any]:
@@ -346,18 +333,6 @@ def test_one_record_decides_nothing(entry, condition, tmp_path):
         assert (pair.ends, pair.releases) == ([stop, "no error"], [])
     else:
         check(pair, condition)
-
-
-def test_one_record_decides_nothing_on_two_ranks():
-    """A rank that runs out of memory stops, and the other with it."""
-    for condition, *pairs in zip(CONDITIONS, *together(on_ranks, 2), strict=True):
-        if condition == NO_ROOM:
-            stops = {"OutOfMemoryError", "RankError"}
-            assert {pair.ends[0] for pair in pairs} == stops
-            assert [(pair.ends[1], pair.releases) for pair in pairs] == 2 * [("no error", [])]
-        else:
-            for pair in pairs:
-                check(pair, condition)
 
 
 def test_what_a_record_does_to_others_through_the_padding_is_noticed(tmp_path, monkeypatch):

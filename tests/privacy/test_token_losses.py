@@ -82,22 +82,6 @@ def test_what_is_not_the_logits_alone_is_not_written_to(how):
     assert torch.equal(w, before)
 
 
-def test_a_second_derivative_is_refused_and_a_torch_that_hides_its_graph_is_served(monkeypatch):
-    w = torch.randn(2, 3, VOCAB, requires_grad=True)
-    targets = torch.zeros(2, 3, dtype=torch.long)
-    loss = losses_of(w * 1, targets).sum()
-    with pytest.raises(RuntimeError, match="second derivative"):
-        torch.autograd.grad(loss, w, create_graph=True)
-    (first,) = torch.autograd.grad(loss, w, retain_graph=True)
-
-    monkeypatch.setattr(token_losses, "_graph_is_kept", lambda: True)  # where torch has no such
-    logits = w * 1
-    kept = logits.detach().clone()
-    (again,) = torch.autograd.grad(losses_of(logits, targets).sum(), w)
-    assert torch.equal(again, first)
-    assert torch.equal(logits, kept)
-
-
 def case_of(name, tied):
     """A model's losses of tokens, and a brute-force loop's of PyTorch's cross entropy."""
     case = build(name, tied)

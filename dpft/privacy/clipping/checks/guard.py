@@ -1,4 +1,4 @@
-"""Nothing but the clipper adds to ``.grad`` in its backward, and no other process shares a batch."""
+"""Nothing but the clipper adds to ``.grad`` in its backward; no other process shares a batch."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class RuleSums:
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
-        self._terms: Counter[str] = Counter()
+        self._terms: dict[str, float] = {}
         # Norms of autograd's gradients and of the differences: looked at in the end, since a look
         # makes a GPU halt.
         self._norms: dict[str, Tensor] = {}
@@ -167,7 +167,8 @@ class RuleSums:
             # Each record's gradient is rounded: where records cancel, as of a head's bias, the
             # error is a share of what they had before.
             terms = float(use.squared_norm().value.clamp(min=0).sqrt().double().sum())
-            self._terms[name] += terms if math.isfinite(terms) else 0.0
+            terms = terms if math.isfinite(terms) else 0.0
+            self._terms[name] = self._terms.get(name, 0.0) + terms
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
@@ -210,7 +211,7 @@ class RuleSums:
             of_group = max((norms[n] for n in group.parameters if n in finite), default=0.0)
             for name in (n for n in group.parameters if n in finite):
                 # A gradient that is zero but for rounding is measured against larger ones.
-                allowed = tolerance * max(norms[name], self._terms[name])
+                allowed = tolerance * max(norms[name], self._terms.get(name, 0.0))
                 allowed += 1e-2 * tolerance * of_group + rounding * largest
                 difference = float(self._apart[name])
                 if not difference <= allowed:
