@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PrinterCallback
 
 from dpft.config.optim import Optim
 from dpft.privacy import Mechanism, make_clipper
@@ -37,7 +35,6 @@ from dpft.tasks.units import Records, Users
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
 from dpft.training.run import run_experiment
-from tests.integrations.test_trainer import PRIVACY, trainer_of
 from tests.privacy.neighbours import TOLERANCE, Entry, Pair, compared
 from tests.small_runs import settings
 
@@ -216,26 +213,6 @@ def of_users(rows: list[Any], condition: str) -> tuple[list[Any], list[str]]:
     return (rows, owners) if condition == ONLY else ([rows[0], *rows], ["99", *owners])
 
 
-def trainer(condition: str, present: bool, folder: Path) -> dict[str, Any]:
-    """`PrivateTrainer`, which takes float32 alone: what overflows does so in the norm."""
-    made = trainer_of(
-        *(folder, Tagger(), records(condition, present)),
-        **{"collator": collate, "per_example_loss": losses, "remove_unused_columns": False},
-        **{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1},
-        **{"max_steps": MANY if condition == STEEP else STEPS, "optim": "sgd"},
-        **{"logging_strategy": "steps", "logging_steps": 1},
-        privacy=replace(PRIVACY, batch_size=BATCH),
-    )
-    made.remove_callback(PrinterCallback)
-    made.train()
-    ledger = read_ledger(folder / "ledger.jsonl").entries
-    return {
-        "ledger": [(entry["step"], entry["epsilon_rdp"]) for entry in ledger],
-        "log": made.state.log_history[:-1],  # the last one holds times
-        "weights": weights(made.model),
-    }
-
-
 MARK = "§"
 # Time and memory; and the fingerprint of the data, which has no meaning without the key.
 UNEQUAL = r'"(seconds|peak_memory_bytes|fingerprint)": [^,}]*'
@@ -304,13 +281,12 @@ ENTRIES: dict[str, Entry] = {
     "users": partial(loop, kind="users"),
     "truncated Poisson": partial(loop, kind="truncated"),
     "adaptive thresholds": partial(loop, kind="adaptive"),
-    "`PrivateTrainer`": trainer,
     "`dpft train`": command,
 }
 
 STOPS = {
-    NO_ROOM: (*5 * ("OutOfMemoryError",), "TrainingError"),
-    EMPTY: ("", "", "", "", "", "DataError"),
+    NO_ROOM: (*4 * ("OutOfMemoryError",), "TrainingError"),
+    EMPTY: ("", "", "", "", "DataError"),
 }
 """What cannot be equal, by condition and entry point: docs/explanation/pitfalls.md says why."""
 

@@ -236,28 +236,19 @@ class Clipper:
         self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
-        """Return which records of the next batch are to go through `check` first, if any.
+        """Return indices of up to four of the next ``B`` records that `check` is to see first.
 
         Without that `backward` checks the rules on the batch itself, whose activations it has to
-        hold meanwhile.
-
-        Args:
-            size: records of the batch, ``B``.
-            real: see `backward`.
-
-        Returns:
-            Indices of up to four records, from the first to the last, int64; or None.
+        hold meanwhile. None where no check is due; ``real`` is as of `backward`.
         """
         return self.checker.records(size, real) if self.private else None
 
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
 
-        The records have a forward of their own, before the batch's, when no activations are held;
-        their losses are used up here. What a layer computes is checked on these records; that the
-        batch's records are kept apart, on the whole batch, in `backward`. If the batch goes through
-        other layer calls than these records did, nothing was shown of it, and `backward` checks
-        the rules on it too.
+        The records that `to_check` named have a forward of their own, padded as in the batch, when
+        no activations are held. That the batch's records are kept apart is checked in `backward`,
+        and so are the rules if the batch goes through other layer calls than these records did.
 
         Raises:
             UnsupportedLayerError: as `backward`.

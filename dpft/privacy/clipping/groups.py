@@ -101,12 +101,8 @@ def own_partition(
 def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:
     """Put every trainable parameter into exactly one group.
 
-    Layers and blocks are taken in the order in which the model registers them, which is the order
-    of execution for the usual models. A tied parameter appears once, under its first name.
-
-    Returns:
-        ``(group name, parameter names)`` for each group, both in the order of ``parameters``; with
-        patterns the groups keep the order of the patterns.
+    Groups are in the order of ``parameters``, as registered, with patterns in that of the patterns.
+    A tied parameter appears once, under its first name.
 
     Raises:
         ValueError: if there is nothing to group, no block is found where blocks are needed, there

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpft.privacy import make_clipper, precision
+from dpft.privacy import make_clipper
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.rules import MatrixUse, uses
@@ -118,48 +118,3 @@ def test_a_model_under_autocast_is_clipped_within_the_bound(name, style, waits, 
     assert (lengths > 0.95 * threshold).all()
     # Products in bfloat16 are rounded otherwise in another batch: half a percent of each record.
     assert (clipped(slice(None)) - alone.sum(0)).norm() < 2e-2 * threshold * size
-
-
-@pytest.fixture
-def tensor_cores(monkeypatch):
-    """A device that multiplies bfloat16 and adds up in float32, as if the CPU were one."""
-    used = []
-
-    def product(name):
-        real = getattr(torch, name)
-
-        def multiplied(*args, out_dtype=None, out=None):
-            if out_dtype is None:
-                return real(*args)
-            used.append(name)
-            factors = args[-2:]
-            assert all(x.dtype == torch.bfloat16 for x in factors)
-            found = real(*args[:-2], *(x.float() for x in factors))
-            return found if out is None else out.copy_(found)
-
-        monkeypatch.setattr(torch, name, multiplied)
-
-    for name in ("mm", "bmm", "addmm"):
-        product(name)
-    monkeypatch.setattr(precision, "multiplies_halves", lambda device: True)
-    return used
-
-
-def test_a_device_for_bfloat16_gives_the_same_products(tensor_cores, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    a, g = (numbers(generator, (3, 6, d), (-3, 3)) for d in (5, 4))
-    use, weights = MatrixUse(a, g), torch.tensor([0.3, 1.0, 0.01])
-
-    def products():
-        total = use.weighted_sum(weights)
-        use.add_weighted_sum(weights, total)
-        return use.squared_norm().value, use.per_example(), total
-
-    found = products()
-    assert set(tensor_cores) == {"mm", "bmm", "addmm"}
-    monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
-    tensor_cores.clear()
-    for one, other in zip(found, products(), strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    assert not tensor_cores

@@ -130,27 +130,6 @@ def test_one_user_moves_a_step_by_at_most_the_threshold(style, count):
     assert statistics.records == 6
 
 
-def mixed_up(model, data, step):
-    """The rows of each user, but not next to each other: user ``i`` gets others' records."""
-    batch = data.batch([1, 4], step)
-    rows = data._objective.losses(model, batch.batch)
-    return rows.view(batch.rows_per_unit, 2).mean(0), batch.rows_per_unit
-
-
-@pytest.mark.parametrize("style", ONE_EACH)
-@pytest.mark.parametrize("before", [False, True], ids=["at first", "after single records"])
-def test_rows_in_another_order_than_the_losses_are_noticed(style, before):
-    model, data = gpt2_users()
-    clipper = clipper_of(model, style, 1.0)
-    if before:  # rules that were right for one row each are looked at again for several
-        single = Users(Texts(), texts(4), ["a", "b", "c", "d"], MOST, KEY)
-        batch = single.batch(range(4), 0)
-        clipper.backward(single.losses(model, batch), rows=1)
-    losses, rows = mixed_up(model, data, 0)
-    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
-        clipper.backward(losses, rows=rows)
-
-
 @pytest.mark.parametrize(
     ("name", "frozen", "named"),
     [

@@ -88,13 +88,6 @@ def check_single_process(model: nn.Module | None = None, cohort: Cohort | None =
 
     Without a cohort every process would clip its share by itself, and release it under the same
     noise as the others: the difference of two releases would have no noise.
-
-    Args:
-        model: None: only processes are looked at.
-        cohort: the processes that add up their sums; None: there is one.
-
-    Raises:
-        UnsupportedLayerError: naming what was found.
     """
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     for name, module in () if model is None else model.named_modules():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -57,8 +57,17 @@ def verify_uses(
             layers that a function of the graph may run again.
     """
     uses, nodes, other_leaves = _walk(losses, parameters)
-    if hidden:
-        _check_hidden(hidden, nodes)
+    # Reversible blocks and reentrant checkpoints may run layers in a backward of their own: their
+    # gradients would go to ``.grad`` unclipped, or nowhere.
+    function: type = torch.autograd.function.BackwardCFunction
+    for node in nodes if hidden else ():
+        if isinstance(node, function) and not is_token_losses(node):
+            raise UnsupportedLayerError(
+                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
+                f"losses depend on a function with a backward of its own ({node.name()}), which "
+                "may run them again where nothing is clipped; expected layers that run once. "
+                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
+            )
     names = {id(parameter): name for name, parameter in parameters.items()}
     reached = []
     expected: Counter[str] = Counter()
@@ -106,23 +115,6 @@ def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
                 seen.add(source)
                 pending.append(source)
     return False
-
-
-def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
-    """Refuse functions that may run layers in a backward of their own.
-
-    Reversible blocks and reentrant checkpoints do: their layers' gradients would go to ``.grad``
-    unclipped, or nowhere.
-    """
-    function: type = torch.autograd.function.BackwardCFunction
-    for node in nodes:
-        if isinstance(node, function) and not is_token_losses(node):
-            raise UnsupportedLayerError(
-                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
-                f"losses depend on a function with a backward of its own ({node.name()}), which "
-                "may run them again where nothing is clipped; expected layers that run once. "
-                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
-            )
 
 
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:

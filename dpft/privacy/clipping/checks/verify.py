@@ -186,13 +186,10 @@ class RuleSums:
     def verify(self, groups: Sequence[Group], tolerance: float, rounding: float) -> Verified:
         """Return what the comparison has shown.
 
-        Args:
-            groups: parameters that are clipped together. Compared with a large gradient of its own
-                group a small one hardly counts; one that is alone in its group is scaled up to
-                its own threshold, however small it is.
-            tolerance: relative difference that rounding explains, of a gradient's norm; in half
-                precision, of what the records had together before they cancelled.
-            rounding: of the largest gradient, what arithmetic may leave of one that is zero.
+        Compared with a large gradient of its own group a small one hardly counts; one that is alone
+        in its group is scaled up to its own threshold, however small it is. Rounding explains a
+        share ``tolerance`` of a gradient's norm (in half precision, of what the records had before
+        they cancelled), and a share ``rounding`` of the largest gradient.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.

@@ -90,18 +90,14 @@ class TwoBackwards:
             if self._gate is None:
                 (batch.losses * c).sum().backward(inputs=parameters)
             else:
-                torch.autograd.backward(
-                    [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
-                )
+                g = self._gate.g
+                scales = c.to(g.dtype).repeat_interleave(batch.rows).view(-1, *[1] * (g.dim() - 1))
+                # In place: it is the largest tensor of a language model's step, and done with.
+                g = g.mul_(scales) if g.is_contiguous() else g * scales
+                torch.autograd.backward([self._gate.edge], [g], inputs=parameters)
         batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
     def _note(self, call: Call, g: Tensor) -> None:
         """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
-
-
-def _reweighted(g: Tensor, c: Tensor, rows: int) -> Tensor:
-    scales = c.to(g.dtype).repeat_interleave(rows).view(-1, *[1] * (g.dim() - 1))
-    # In place: it is the largest tensor of a language model's step, and done with.
-    return g.mul_(scales) if g.is_contiguous() else g * scales
