@@ -6,12 +6,8 @@ differ by no more than the mechanism's sensitivity (`tests.privacy.neighbours`).
 records is public. So an ordinary record, which is never drawn, takes the place of the extra one.
 """
 
-import io
-import json
 import math
-import re
-from collections.abc import Callable
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,17 +22,12 @@ from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes, padded
 from dpft.privacy.token_losses import token_losses
-from dpft.report.comparison import show
-from dpft.runs import read_ledger
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
-from dpft.training.run import run_experiment
 from tests.privacy.neighbours import TOLERANCE, Entry, Pair, compared
-from tests.small_runs import settings
 
 ORDINARY, BATCH, PLACES, WIDEST = 12, 6, 5, 24
 
@@ -213,82 +204,12 @@ def of_users(rows: list[Any], condition: str) -> tuple[list[Any], list[str]]:
     return (rows, owners) if condition == ONLY else ([rows[0], *rows], ["99", *owners])
 
 
-MARK = "§"
-# Time and memory; and the fingerprint of the data, which has no meaning without the key.
-UNEQUAL = r'"(seconds|peak_memory_bytes|fingerprint)": [^,}]*'
-USERS = ("task.unit=user", "task.user_column=user", "task.records_per_user=2")
-WORDS = {
-    NAN: USERS,
-    INFINITE: ("clip=per_layer_adaptive",),
-    STEEP: ("clip=ghost",),
-    OVERFLOW: ("precision=bfloat16",),
-    LONGEST: ("clip=per_layer",),
-    ONLY: USERS,
-    SOLE: ("sampling=truncated_poisson",),
-}
-
-
-def command(condition: str, present: bool, folder: Path) -> dict[str, Any]:
-    """`dpft train` on texts, in this process; each condition with other settings."""
-    texts: list[Any] = [f"{'tea ' * (i % 5)}at table {i}" for i in range(ORDINARY + 1)]
-    if present:
-        more = " and more tea" * 9 if condition == LONGEST else ""
-        texts[-1] = "" if condition == EMPTY else f"tea at table {MARK}{more}"
-    texts, owners = of_users(texts, condition)
-    lines = [{"user": user, "text": text} for user, text in zip(owners, texts, strict=True)]
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (folder / "test.jsonl").write_text(json.dumps({"user": "eve", "text": "coffee"}))
-    run = settings(
-        folder,
-        *("task=language_modeling", "task.source=files", "task.limit_train=null"),
-        *(f"task.{split}_file={folder / split}.jsonl" for split in ("train", "test")),
-        *("task.max_length=48", "model=random-gpt2", "decode.max_new_tokens=2"),
-        *("optim.batch_size=4", f"optim.steps={STEPS}", "optim.microbatch_tokens=64"),
-        *("privacy.noise_seed=7", *WORDS.get(condition, ())),
-    )
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
-        patch.setattr(Causal, "losses", marked(Causal.losses, condition))
-        done = run_experiment(run)
-        show([(done.path, done.record)])
-    ledger = read_ledger(done.path / "ledger.jsonl").entries
-    return {
-        "ledger": [(one["step"], one["epsilon_rdp"], one.get("thresholds")) for one in ledger],
-        "output": re.sub(r"(seconds +|TIME) *[0-9]+", "TIME", said.getvalue()),
-        "record": re.sub(UNEQUAL, "", json.dumps(done.record)),
-    }
-
-
-def marked(own: Callable[..., Tensor], condition: str) -> Callable[..., Tensor]:
-    """The losses of texts, of which the one with the mark is odd."""
-
-    def odd_losses(objective: Any, model: nn.Module, batch: Batch) -> Tensor:
-        ids = batch.tensors["input_ids"]
-        odd = (ids == objective.tokenizer(MARK)["input_ids"][-1]).any(1)
-        if condition == NO_ROOM and odd.any():
-            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        found = own(objective, model, batch)
-        factors = {NAN: math.nan, INFINITE: math.inf, OVERFLOW: 1e37, STEEP: 0.0}
-        zero = (found - found.detach())[odd] if condition == STEEP else found[:0]
-        found = found * torch.where(odd, factors.get(condition, 1.0), 1.0)
-        return found.index_add(0, odd.nonzero().flatten()[: len(zero)], zero.sqrt())
-
-    return odd_losses
-
-
 ENTRIES: dict[str, Entry] = {
     "`make_clipper`": own_loop,
     "users": partial(loop, kind="users"),
     "truncated Poisson": partial(loop, kind="truncated"),
     "adaptive thresholds": partial(loop, kind="adaptive"),
-    "`dpft train`": command,
 }
-
-STOPS = {
-    NO_ROOM: (*4 * ("OutOfMemoryError",), "TrainingError"),
-    EMPTY: ("", "", "", "", "DataError"),
-}
-"""What cannot be equal, by condition and entry point: docs/explanation/pitfalls.md says why."""
 
 
 def check(pair: Pair, condition: str) -> None:
@@ -304,9 +225,8 @@ def check(pair: Pair, condition: str) -> None:
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_one_record_decides_nothing(entry, condition, tmp_path):
     pair = played(ENTRIES[entry], condition, tmp_path)
-    stops = dict(zip(ENTRIES, STOPS.get(condition, ()), strict=False))
-    if stop := stops.get(entry):
-        assert (pair.ends, pair.releases) == ([stop, "no error"], [])
+    if condition == NO_ROOM:  # docs/explanation/pitfalls.md says why this cannot be equal
+        assert (pair.ends, pair.releases) == (["OutOfMemoryError", "no error"], [])
     else:
         check(pair, condition)
 

@@ -204,20 +204,6 @@ def test_usual_models_are_spared_the_second_look(name, attention):
     assert moving(case.model, case.all_losses) == []
 
 
-def test_offloaded_indices_are_looked_at_with_care():
-    """What a hook has packed is not unpacked to see whether rows move."""
-    model, x = Last(), torch.randn(5, 3, 4)
-    clipper = make_clipper(model, "bk", threshold=C)
-
-    def batch():
-        with torch.autograd.graph.save_on_cpu():
-            return model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)
-
-    clipper.backward(batch())
-    clipper.close()
-    assert moving(model, batch) == ["IndexBackward0"]
-
-
 class RegisterPostBackwardFunction(torch.autograd.Function):
     """By its name alone FSDP's, whose inputs pass as they are."""
 

@@ -53,9 +53,11 @@ class TwoBackwards:
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
         """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
-        before = random_states([self._batch.losses])
+        losses = [self._batch.losses]
+        packed = self._batch.capture.packed  # otherwise nothing runs again
+        before = random_states(losses) if packed else []
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
-        if not all(map(torch.equal, before, random_states([self._batch.losses]))):
+        if packed and not all(map(torch.equal, before, random_states(losses))):
             raise UnsupportedLayerError(_NOT_AGAIN)
 
     def saw(self, uses: Sequence[Use]) -> None:
