@@ -11,7 +11,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from dpft.parallel.metering import Operation, Operations
 from dpft.parallel.pretended import PretendedAnswers, give_storages
 from dpft.privacy import make_clipper, precision
-from dpft.privacy.clipping.rules import uses
 from tests.privacy.reference import clear
 from tests.privacy.small_models import adapted, causal_losses
 
