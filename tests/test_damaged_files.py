@@ -40,7 +40,6 @@ def whole(tmp_path_factory):
             norms.append(0, [torch.ones(3, 1)])
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
-    begin_with(base / "private/microbatches.json", 256)
     lines = [{"source": "a", "prediction": "b", "references": ["c"]}] * 3
     (base / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [{"source": "one", "target": "eins"}] * 3

@@ -28,7 +28,6 @@ from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
     PARTITIONS,
     PLANS,
-    TWO_BACKWARDS,
     Accountant,
     Allocation,
     Partition,
@@ -566,8 +565,6 @@ class Run:
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # Whichever comes first, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
-    # Other kernels give other bits, by which a replayed step would be another release.
-    compile: Annotated[bool, Effect.REPETITION] = False
     # What `dpft.config.defaults` chose, and why; the values are in their groups too.
     origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
@@ -611,19 +608,6 @@ class Run:
         if self.evaluate.every is not None and pipeline:
             advice = "no rank of a pipeline has the whole model: type parallel=data"
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
-        if not self.compile:
-            return
-        two_backwards = self.clip.private and self.clip.plan in TWO_BACKWARDS
-        for wrong, key, got, typed in (
-            (two_backwards, "clip.plan", self.clip.plan, "clip=bk"),
-            (self.precision != "float32", "precision", self.precision, "precision=float32"),
-            (self.parallel.name != "data", "parallel.name", self.parallel.name, "parallel=data"),
-            (prefix, "adapt.name", "prefix", "adapt=lora"),
-            (self.model.checkpointing, "model.checkpointing", True, "model.checkpointing=false"),
-        ):
-            if wrong:
-                advice = f"its blocks cannot be compiled exactly: type {typed}, or compile=false"
-                raise SettingError(key, got, advice=advice)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide what is computed: the run's hash is taken of them.

@@ -259,15 +259,15 @@ def _load(
 def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
     """Return the shapes of microbatches where these may not depend on which records are drawn.
 
-    That is where batches have one size, where rounding would otherwise make records depend on
-    each other, and where each shape is compiled.
+    Where batches have one size, and where rounding would otherwise make records depend on each
+    other.
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
         return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    if not mechanism.private or (free and not run.compile):
+    if not mechanism.private or free:
         return None
     return FixedShapes(mechanism.batch_size)
 

@@ -205,8 +205,6 @@ def prepare(
     if mechanism.private:
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, run.optim.microbatch_tokens, parts.pipeline)
-    if run.compile:
-        clipper.compile()
     auditor = None
     if audit is not None:
         given = (loaded, objective, records[0], clipper, mechanism, key)

@@ -102,11 +102,6 @@ PAIRS = {
     "parallel=pipeline model.checkpointing=true": "model.checkpointing",
     "model=minilm task=sst2 adapt=top2 model.pooling=mean": "model.pooling",
     "parallel=pipeline evaluate.every=1": "evaluate.every",
-    "compile=true clip=ghost": "clip.plan",
-    "compile=true precision=bfloat16": "precision",
-    "compile=true parallel=fsdp": "parallel.name",
-    "compile=true adapt=prefix": "adapt.name",
-    "compile=true model.checkpointing=true": "model.checkpointing",
     "~model": "model",
     "~optim.lr": "optim.lr",
     "model=custom": "model.path",
@@ -191,7 +186,7 @@ EFFECTS = {
         "evaluate.public",
     },
     Effect.REPETITION: {
-        *("seed", "compile", "model.path", "model.checkpointing", "optim.microbatch_tokens"),
+        *("seed", "model.path", "model.checkpointing", "optim.microbatch_tokens"),
         *("privacy.noise_seed", "decode.split", "decode.batch_size", "clip.plan"),
     },
 }
@@ -219,7 +214,7 @@ def test_the_hash_is_of_what_is_not_a_default(shipped):
     }.items():
         assert config_hash(parse(changed(shipped, key, value)).identity()) == digest, key
     for key, value in {
-        **{"seed": 4, "privacy.epsilon": 4, "precision": "bfloat16", "compile": True},
+        **{"seed": 4, "privacy.epsilon": 4, "precision": "bfloat16"},
         **{"audit": {"secrets": 1}, "evaluate": {"every": 3, "best": "loss"}},
         **{"clip.plan": "ghost", "optim.microbatch_tokens": 1024, "task.max_length": 99},
     }.items():

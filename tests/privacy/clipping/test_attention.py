@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpft.privacy.clipping.graph import uses_between
+from dpft.privacy.clipping.calls import uses_between
 from dpft.privacy.spec import TWO_BACKWARDS
 from tests.covering import covering
 from tests.privacy.architectures import in_double
