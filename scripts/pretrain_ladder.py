@@ -49,7 +49,9 @@ from pretraining import (
     train,
 )
 
+from dpft.config.flags import Flag, flag
 from dpft.models.packaged import find
+from dpft.runs.lineage import written
 
 GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only
 
@@ -281,7 +283,7 @@ def pretrain(
     tokenizer.save_pretrained(folder)
     seen = recipe.steps * recipe.batch * recipe.length
     label = f"weights pretrained on {seen / 1e6:.0f} million tokens of scripts/public_text.py"
-    (folder / "dpft.json").write_text(json.dumps({"labels": [label]}) + "\n", encoding="utf-8")
+    (folder / "dpft.json").write_text(written([flag(Flag.NOTE, text=label)]), encoding="utf-8")
     card = {
         "rung": name,
         "parameters": model.num_parameters(),
@@ -318,7 +320,7 @@ def cut(name: str, out: Path) -> Path:
     folder = out / name
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(location).save_pretrained(folder)
-    (folder / "dpft.json").write_text(json.dumps({"labels": [label]}) + "\n", encoding="utf-8")
+    (folder / "dpft.json").write_text(written([flag(Flag.NOTE, text=label)]), encoding="utf-8")
     return folder
 
 

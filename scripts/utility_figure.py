@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpft.privacy.guarantee import Guarantee
-from dpft.runs.collected import read_table
+from dpft.runs.record import read_table
 from dpft.tasks.metrics.shown import HUNDRED, shown
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def csv(panels: list[list[Point]]) -> str:
 
 def _point(folder: str, run: str, metric: str) -> Point:
     path = f"{folder}/{run}"
-    (record,) = (one.record for one in read_table(ROOT / "results") if one.path == path)
+    record = read_table(ROOT / "results")[path]
     guarantee = Guarantee.of_record(record)
     found = record["scores"][record["config"]["decode"]["split"]]
     score = shown(metric, found["metrics"][metric], found.get("signature"))

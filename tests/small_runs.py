@@ -8,7 +8,7 @@ from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.schema import Run, parse
 from dpft.privacy.noise import GaussianNoise
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.progress import Progress
 from dpft.training.session import Session

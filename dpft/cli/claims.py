@@ -6,22 +6,17 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import Benches, OutFile, Records
-from dpft.cli.output import chosen_format, warn_left_out, write_or_print
+from dpft.cli.options import AsJson, Benches, Records
+from dpft.cli.output import make_console, warn_left_out
 from dpft.report.terminal import echo
-from dpft.reproduce.claims import load
-
-_SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
+from dpft.reproduce.claims.claim import load
 
 
 def main(
     name: Annotated[
         str | None, typer.Argument(help="A paper, such as li2022, or a claim, such as li2022/c05.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="terminal, markdown or json.")
-    ] = None,
-    out: OutFile = None,
+    as_json: AsJson = False,
     runs: Records = None,
     benches: Benches = None,
 ) -> None:
@@ -30,24 +25,21 @@ def main(
     Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
     tested here. With a claim's name: every number. docs/how-to/claims.md says what counts.
     """
-    form = chosen_format(form, out, _SUFFIXES)
     claims = load(name)
     from dpft.reproduce.bench.documents import read_benches
-    from dpft.reproduce.claims.cells import Evidence
-    from dpft.reproduce.claims.evaluate import evaluate
-    from dpft.reproduce.claims.report import as_json, as_markdown, as_text, page_of, show
+    from dpft.reproduce.claims import show
+    from dpft.reproduce.claims.evaluate import Evidence, evaluate
     from dpft.reproduce.tables.record_index import make_index
 
     index = make_index(runs or None)
     files, damaged = read_benches(benches or None)
     evidence = Evidence(index, files)
     results = [evaluate(claim, evidence) for claim in claims]
-    page = page_of(results, one=name is not None and "/" in name)
-    render = {
-        "terminal": lambda: as_text(page),
-        "markdown": lambda: as_markdown(page),
-        "json": lambda: as_json(results),
-    }
-    write_or_print(out, form, render[form], lambda console: show(page, console))
+    if as_json:
+        echo(show.as_json(results), nl=False)
+    elif name is not None and "/" in name:
+        show.show_one(results[0], make_console())
+    else:
+        show.show_list(results, make_console())
     echo(index.looked, err=True)
     warn_left_out((*index.damaged, *damaged))

@@ -22,13 +22,7 @@ from dpft.cli.options import (
     Seeds,
 )
 from dpft.cli.output import progress_bar, warn, warn_left_out
-from dpft.cli.paper_runs import (
-    Request,
-    check_one_action,
-    print_lacking,
-    print_list,
-    print_missing,
-)
+from dpft.cli.paper_runs import Request, print_lacking, print_list, print_missing
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench.documents import read_benches
@@ -36,6 +30,7 @@ from dpft.reproduce.figures.catalog import Figure, FigureKind, figures, load
 from dpft.reproduce.figures.content import Content
 from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.figures.private import WARNING
+from dpft.reproduce.tables.cells import numbers_at
 from dpft.reproduce.tables.plan import SCALES
 from dpft.reproduce.tables.record_index import Index
 
@@ -60,8 +55,8 @@ def main(
     from files of dpft bench, or from what a run keeps under private/ (--runs may name the run).
     Files made of noiseless data go to private/ below the folder. docs/how-to/figures.md.
     """
-    request = Request.parse(overrides or (), scale, seeds, folders)
-    check_one_action(only_missing, run)
+    words = overrides or ()
+    request = Request.parse(words, scale, seeds, folders, only_missing=only_missing, run=run)
     if name is None:
         if overrides or only_missing or run:
             raise ConfigError("got settings without a figure; type one: dpft figure li2022/6")
@@ -119,18 +114,16 @@ def _write(figure: Figure, content: Content, scale: str, out: Path, lacking: int
 
 def _list(request: Request, benches: list[Path] | None) -> None:
     """Every figure with its kind and how many of its numbers are there."""
-    from dpft.reproduce.tables.overview import overview
-
     index = request.index()
     files, _ = read_benches(benches or None)
     rows = []
     for figure in figures().values():
-        entries = overview([one.load() for one in figure.tables], index)
+        tables = [one.load() for one in figure.tables]
         made = f"bench ({len(files)} files)" if figure.kind is FigureKind.BENCH else figure.kind
         cells = []
         for scale in SCALES:
-            counts = [e.numbers[scale] for e in entries if scale in e.numbers]
-            sums = map(sum, zip(*counts, strict=True))
+            counts = [numbers_at(table, scale, index) for table in tables]
+            sums = map(sum, zip(*filter(None, counts), strict=True))
             cells.append("/".join(map(str, sums)) or "-")
         rows.append((figure.name, made, *cells, figure.title))
     print_list("figure", rows, between=("made from",))

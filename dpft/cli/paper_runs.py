@@ -11,21 +11,16 @@ import typer
 from dpft.cli.output import print_table
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
-from dpft.reproduce.tables.missing import Missing, sweep_list
+from dpft.reproduce.tables.cells import Missing
 from dpft.reproduce.tables.plan import SCALES
 from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index, usual_folders
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed beside the name of a table or figure.
+    """The words after the name of a table or figure, as `make_plan` and `make_index` take them.
 
-    Attributes:
-        scale: ``paper`` or ``laptop``.
-        seeds: of the runs; None: as many as the paper, one at the laptop's scale.
-        settings: overrides of every run.
-        launcher: words for Hydra, of the sweep that makes the missing runs.
-        folders: with records; none: ``runs``, ``results`` and where new runs go.
+    ``launcher`` has words for Hydra, of the sweep that makes the missing runs.
     """
 
     scale: str
@@ -41,12 +36,18 @@ class Request:
         scale: str | None,
         seeds: str | None,
         folders: Sequence[Path] | None,
+        *,
+        only_missing: bool = False,
+        run: bool = False,
     ) -> Request:
-        """Read the options, of which the scale may also stand among the ``words``.
+        """Read the options, of which the scale may also be among the ``words``.
 
         Raises:
-            ConfigError: for two scales, an unknown one, or seeds that are no different numbers.
+            ConfigError: two scales, an unknown one, seeds that are no different numbers, or
+                ``--missing`` with ``--run``.
         """
+        if only_missing and run:
+            raise ConfigError("got --missing and --run; expected one of them")
         typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
         if scale is not None and any(value != scale for value in typed):
             raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
@@ -55,14 +56,20 @@ class Request:
             raise ConfigError(
                 f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
             )
+        parts = [] if seeds is None else [part.strip() for part in seeds.split(",")]
+        if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+            raise ConfigError(
+                f"--seeds is {seeds!r}; expected different numbers: type --seeds 0,1,2"
+            )
+        numbers = None if seeds is None else [int(part) for part in parts]
         others = [word for word in words if not word.startswith("scale=")]
         launcher = [word for word in others if word.lstrip("+~").startswith(("hydra/", "hydra."))]
         settings = [word for word in others if word not in launcher]
-        return cls(scale, _numbers(seeds), settings, launcher, folders or ())
+        return cls(scale, numbers, settings, launcher, folders or ())
 
     @property
     def runs_dir(self) -> Path:
-        """Where new runs go."""
+        """The folder of new runs."""
         given = [word.partition("=")[2] for word in self._runs_dir]
         return Path(given[-1].strip("'\"") if given else "runs")
 
@@ -71,11 +78,7 @@ class Request:
         return [word for word in self.settings if word.startswith("runs_dir=")]
 
     def index(self, *, made: bool = False) -> Index:
-        """The records in the folders.
-
-        Args:
-            made: whether runs were just made: they count too, and their folder may be new.
-        """
+        """Return the records in the folders, with those that were just ``made`` in a new one."""
         own = self.runs_dir
         folders = [*self.folders, own] if made and own.is_dir() else list(self.folders)
         if not self.folders:
@@ -86,10 +89,7 @@ class Request:
     def make(self, stem: str, missing: Sequence[Missing], *, keep_going: bool) -> typer.Exit | None:
         """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
 
-        Args:
-            stem: of the file of settings, below the runs' folder.
-            missing: the runs.
-            keep_going: whether the other runs start after one failed.
+        Their settings are written to a file of that ``stem`` below the runs' folder.
         """
         if not missing:
             echo("nothing is missing", err=True)
@@ -98,7 +98,7 @@ class Request:
 
         file = self.runs_dir / f"{stem}-{self.scale}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(sweep_list(missing), encoding="utf-8")
+        file.write_text("".join(f"{one.line}\n" for one in missing), encoding="utf-8")
         echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
         words = [*self.launcher, *self._runs_dir]
         try:
@@ -108,40 +108,24 @@ class Request:
         return None
 
 
-def check_one_action(only_missing: bool, run: bool) -> None:
-    """Refuse ``--missing`` beside ``--run``."""
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
-
-
 def print_missing(missing: Sequence[Missing]) -> None:
-    """The commands of the missing runs."""
+    """Print the commands of the missing runs."""
     for one in missing:
-        echo(one.command)
+        echo(f"dpft train {one.line}")
     said = f"{len(missing)} runs are missing; --run makes them"
     echo(said if missing else "nothing is missing", err=True)
 
 
 def print_list(kind: str, rows: Iterable[Sequence[str]], between: Sequence[str] = ()) -> None:
-    """All tables or figures: name, what stands ``between``, cells by scale, title."""
+    """Print all tables or figures: name, the columns ``between``, cells by scale, title."""
     scales = [f"scale={scale}" for scale in SCALES]
     print_table([kind, *between, *scales, "title"], rows, right=scales)
 
 
 def print_lacking(count: int, typed: str) -> None:
-    """How many runs are missing, if any, and how the command ``typed`` goes on from there."""
+    """Print how many runs are missing, if any, and how to name or make them."""
     if count:
         echo(
             f"{count} runs are missing: {typed} --missing shows their commands, --run makes them",
             err=True,
         )
-
-
-def _numbers(text: str | None) -> list[int] | None:
-    """The numbers of ``--seeds 0,1,2``."""
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-        raise ConfigError(f"--seeds is {text!r}; expected different numbers: type --seeds 0,1,2")
-    return [int(part) for part in parts]

@@ -19,8 +19,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.card import write_card
 from dpft.report.terminal import echo
-from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions, figure
 
 
 def main(
@@ -110,9 +109,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
     from dpft import runs
-    from dpft.runs.generations import generations_files
-    from dpft.runs.hidden import check_no_trial
-    from dpft.runs.stored import stored_config
+    from dpft.runs.folders import check_no_trial, generations_files, stored_config
     from dpft.tasks import load_task
     from dpft.training.trained import parse_stored
 

@@ -49,14 +49,13 @@ def main(
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
     from dpft.tasks import load_task
-    from dpft.tasks.scores import check_metric
+    from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
     from dpft.training.mechanisms import make_mechanism
 
     try:
         trials = Trials(mean, shape)
     except ValueError as error:
         raise ConfigError(f"{error}: --trials and --shape") from error
-    _check_direction(metric, lowest)
     parsed = parse_arguments(arguments or ())
     plan = make_plan(parsed)
     if plan.points is None:
@@ -66,7 +65,9 @@ def main(
     ]
     check(candidates)
     first = plan.runs[0]
-    check_metric(metric, load_task(first.task), first.decode.split)
+    task = load_task(first.task)
+    _check_direction(metric, lowest, lower_is_better(metric, {"lower": lower_ones(task)}))
+    check_metric(metric, task, first.decode.split)
     warning = remark(plan.runs)
     if warning is not None:
         warn(warning, err=True)
@@ -120,10 +121,8 @@ def _released(selection: Selection) -> dict[str, Any]:
     return read_record(selection.chosen)
 
 
-def _check_direction(metric: str, lowest: bool) -> None:
-    from dpft.tasks.scores import lower_is_better
-
-    if lower_is_better(metric) is not lowest:
+def _check_direction(metric: str, lowest: bool, lower: bool) -> None:
+    if lower is not lowest:
         better, released, advice = "lower", "highest", "type --lowest"
         if lowest:
             better, released, advice = "higher", "lowest", "leave --lowest out"

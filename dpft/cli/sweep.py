@@ -20,7 +20,7 @@ from dpft.config.overrides import override, setting_of
 from dpft.parallel.launch import check_launcher, launched
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
-from dpft.runs.hidden import check_no_trial
+from dpft.runs.folders import check_no_trial
 from dpft.sweep import splits
 from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list
 from dpft.sweep.folder import SweepFolder, default_name, folder_of

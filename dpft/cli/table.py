@@ -1,10 +1,9 @@
-"""``dpft table``: a paper's table beside recorded runs, and the runs that it lacks."""
+"""``dpft table``: a paper's table next to recorded runs, and the runs that it lacks."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,19 +19,12 @@ from dpft.cli.options import (
     Seeds,
 )
 from dpft.cli.output import chosen_format, warn, warn_left_out, write_or_print
-from dpft.cli.paper_runs import (
-    Request,
-    check_one_action,
-    print_lacking,
-    print_list,
-    print_missing,
-)
+from dpft.cli.paper_runs import Request, print_lacking, print_list, print_missing
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
-from dpft.reproduce.tables.cells import Filled, fill
+from dpft.reproduce.tables.cells import fill, missing, numbers_at
 from dpft.reproduce.tables.epsilons import epsilons
-from dpft.reproduce.tables.missing import missing
 from dpft.reproduce.tables.plan import SCALES, make_plan
 
 
@@ -44,15 +36,13 @@ def main(
     scale: Scale = None,
     only_missing: OnlyMissing = False,
     run: MakeRuns = False,
-    form: Annotated[
-        str | None, typer.Option("--format", help="terminal, markdown, latex, csv or html.")
-    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown or csv.")] = None,
     out: OutFile = None,
     seeds: Seeds = None,
     folders: Records = None,
     keep_going: KeepGoing = True,
 ) -> None:
-    """A paper's table beside your runs, and the missing ones: dpft table li2022/2 scale=laptop
+    """A paper's table next to your runs, and the missing ones: dpft table li2022/2 scale=laptop
 
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
     seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
@@ -60,14 +50,13 @@ def main(
     \b
     dpft table li2022/2 --missing  # the commands that would fill it
     dpft table li2022/7 scale=laptop --run  # run them, then show the table
-    dpft table he2022/4 --seeds 0,1 --out table.tex  # or .md, .csv, .html
+    dpft table he2022/4 --seeds 0,1 --out table.csv  # or .md, .txt
     """  # noqa: D301
-    from dpft.reproduce.tables.render import SUFFIXES
+    from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
 
     words = overrides or []
-    request = Request.parse(words, scale, seeds, folders)
+    request = Request.parse(words, scale, seeds, folders, only_missing=only_missing, run=run)
     form = chosen_format(form, out, SUFFIXES)
-    check_one_action(only_missing, run)
     if name is None or "/" not in name:
         _list(name, request, [*words] + ["--run"] * run + ["--missing"] * only_missing)
         return
@@ -86,14 +75,21 @@ def main(
         stem = f"tables/{table.paper}-{table.number}"
         failed = request.make(stem, lacking, keep_going=keep_going)
         index = request.index(made=True)
-    _show(fill(plan, index, printed), form, out, len(missing(plan, index)), index.looked)
+    filled = fill(plan, index, printed)
+    write_or_print(out, form, lambda: FORMATS[form](filled), lambda console: show(filled, console))
+    if form != "terminal" or out is not None:
+        for remark in filled.remarks:
+            warn(f"record: {remark}", err=True)
+    have, possible = filled.numbers
+    echo(f"{have} of {possible} cells have a number ({index.looked})", err=True)
+    typed = shlex.join(["dpft", "table", table.name, f"scale={request.scale}"])
+    print_lacking(len(missing(plan, index)), typed)
     if failed is not None:
         raise failed
 
 
-def _list(paper: str | None, request: Request, beside: Sequence[str]) -> None:
-    from dpft.reproduce.tables.overview import overview
-
+def _list(paper: str | None, request: Request, settings: Sequence[str]) -> None:
+    """Print every table, or those of a paper, with how many of its cells have a number."""
     known = papers.names()
     names = [name for name in known if paper is None or name.startswith(f"{paper}/")]
     if not names:
@@ -101,31 +97,17 @@ def _list(paper: str | None, request: Request, beside: Sequence[str]) -> None:
         raise ConfigError(
             f"there is no table {paper!r}{suggestion(str(paper), some)}; type dpft table for all"
         )
-    if beside:
+    if settings:
         raise ConfigError(
-            f"got {' '.join(beside)} without a table; type one, as in dpft table {names[0]}"
+            f"got {' '.join(settings)} without a table; type one, as in dpft table {names[0]}"
         )
     index = request.index()
-    entries = overview([papers.load(*name.split("/", 1)) for name in names], index)
     rows = []
-    for entry in entries:
-        counts = [entry.numbers.get(scale) for scale in SCALES]
+    for table in (papers.load(*name.split("/", 1)) for name in names):
+        counts = [numbers_at(table, scale, index) for scale in SCALES]
         cells = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
-        rows.append((entry.table.name, *cells, entry.table.title))
+        rows.append((table.name, *cells, table.title))
     print_list("table", rows)
     echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
     echo(index.looked, err=True)
     warn_left_out(index.damaged)
-
-
-def _show(filled: Filled, form: str, out: Path | None, lacking: int, looked: str) -> None:
-    from dpft.reproduce.tables.render import FORMATS, show
-
-    write_or_print(out, form, lambda: FORMATS[form](filled), lambda console: show(filled, console))
-    if form != "terminal" or out is not None:
-        for remark in filled.remarks:
-            warn(f"record: {remark}", err=True)
-    have, possible = filled.numbers
-    echo(f"{have} of {possible} cells have a number ({looked})", err=True)
-    typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
-    print_lacking(lacking, typed)

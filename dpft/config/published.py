@@ -6,9 +6,10 @@ triple sets of DART. MNLI's two parts are one split; a copy may hold the matched
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from dpft.config.flags import Flag, Stored, flag
 
 _PUBLISHED: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("e2e", "dev"): (547,),
@@ -40,9 +41,6 @@ def is_other_size(count: int, published: int) -> bool:
     return abs(count - published) > 0.02 * published
 
 
-_LABEL = re.compile(r"[\d,]+ scored instances of \w+, where the published split has ")
-
-
 def is_part(record: Mapping[str, Any], split: str) -> bool:
     """Whether a record's scores of a split are of other instances than the published ones.
 
@@ -55,20 +53,22 @@ def is_part(record: Mapping[str, Any], split: str) -> bool:
     return all(is_other_size(examples, size) for size in sizes)
 
 
-def with_part_labels(record: Mapping[str, Any]) -> list[str]:
-    """A record's labels, with one for each split that `is_part`, where no other label says so."""
-    labels = [label for label in record.get("labels", []) if not _LABEL.match(label)]
+def with_part_flags(record: Mapping[str, Any]) -> list[Stored]:
+    """Return a record's flags, with one for each split that `is_part`, unless another says so."""
+    flags = [stored for stored in record.get("flags", []) if stored["flag"] != Flag.EVAL_SIZE]
     task, source = record["config"]["task"], record["dataset"]["source"]
     if task.get("limit_eval") is not None or source == "sample":
-        return labels
-    for split, scores in record.get("scores", {}).items():
-        if is_part(record, split):
-            sizes = " or ".join(f"{size:,}" for size in _sizes(record, split))
-            labels.append(
-                f"{scores['examples']:,} scored instances of {split}, where the published split "
-                f"has {sizes}"
-            )
-    return labels
+        return flags
+    return flags + [
+        flag(
+            Flag.EVAL_SIZE,
+            instances=scores["examples"],
+            split=split,
+            published=list(_sizes(record, split)),
+        )
+        for split, scores in record.get("scores", {}).items()
+        if is_part(record, split)
+    ]
 
 
 def _sizes(record: Mapping[str, Any], split: str) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.flags import Flag, has
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 
@@ -26,7 +27,7 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
         case "full":
             return loaded
         case "scratch":
-            if "random initialisation" not in loaded.labels:
+            if not has(loaded.flags, Flag.RANDOM_WEIGHTS):
                 raise ModelError(
                     "adapt=scratch trains drawn weights, and the model has pretrained ones; "
                     "expected model.init=scratch"

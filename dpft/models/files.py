@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
+from dpft.config.flags import Stored
 from dpft.models.hub import is_place, not_found
 from dpft.models.partial import load_partly
 from dpft.runs.atomic import sha256_file
@@ -49,14 +50,14 @@ class Files:
         location: a folder or hub id.
         name: what the user typed, which is what is recorded for a folder that comes with a package.
         gguf: name of a GGUF file that holds config, weights and tokenizer.
-        labels: what every number of the model must say.
+        flags: what is special about the model.
         drawn: whether weights are drawn whatever ``model.init`` says.
     """
 
     location: str
     name: str
     gguf: str | None = None
-    labels: tuple[str, ...] = ()
+    flags: tuple[Stored, ...] = ()
     drawn = False
 
     @property

@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
+from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Model
 from dpft.models.architecture import KINDS, ModelKind, draw, finish, kind_of, suit
 from dpft.models.empty import without_weights
@@ -25,7 +26,7 @@ from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.needs import Needs
 from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
-from dpft.runs.hidden import check_no_trial
+from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
 from dpft.runs.lineage import ancestry
 
@@ -64,12 +65,12 @@ class Reparametrisation(Protocol):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in float32, its tokenizer, and the words that its numbers must carry.
+    """A model in float32, its tokenizer, and what is special about it.
 
     Attributes:
         model: the model.
         tokenizer: its tokenizer; None for a model of images.
-        labels: what every number of it must say, such as "random initialisation".
+        flags: what is special about it, such as drawn weights (`dpft.config.flags`).
         reparametrisation: where gradients are taken of other parameters than those that move.
         image: how a model of images wants them; None for a model of text.
         as_stored: whether the weights are those that ``model.path`` names: not if any were drawn
@@ -78,7 +79,7 @@ class LoadedModel:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
-    labels: tuple[str, ...]
+    flags: tuple[Stored, ...]
     reparametrisation: Reparametrisation | None = None
     image: ImageInput | None = None
     as_stored: bool = True
@@ -184,11 +185,11 @@ def load_model(
     auto = kind.auto
     stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))
     suit(config, needs, settings.dropout)
-    labels = [*origin.labels]
+    flags = [*origin.flags]
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
         _refuse_adapters(origin)
-        labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
+        flags += [x for x in ancestry(origin.file(ANCESTRY)) if x not in flags]
     torch.manual_seed(seed)
     empty = None if weights else without_weights(auto, config)
     if empty is not None:
@@ -201,7 +202,7 @@ def load_model(
         head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
         if needs.classes and head - missing:
             if stored == needs.classes and not head & missing:
-                labels.append("head pretrained on these classes")
+                flags.append(flag(Flag.PRETRAINED_HEAD))
             else:
                 draw_head(model, auto, config)
     _check_dropout(model, settings)
@@ -217,9 +218,9 @@ def load_model(
         _fit(model, tokenizer, added, settings, needs)
     finish(model, settings, needs, absent)
     if settings.init == "scratch":
-        labels.append("random initialisation")
+        flags.append(flag(Flag.RANDOM_WEIGHTS))
     stays = not drawn and not added and settings.pooling is None
-    return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
+    return LoadedModel(model, tokenizer, tuple(flags), image=image, as_stored=stays)
 
 
 def stored_weights(settings: Model) -> str | None:
@@ -282,8 +283,8 @@ def find(settings: Model) -> Files | StandIn:
         case ["package", name]:
             from dpft.models import packaged
 
-            folder, typed, gguf, labels = packaged.find(name)
-            return Files(str(folder), typed, gguf, labels)
+            folder, typed, gguf, flags = packaged.find(name)
+            return Files(str(folder), typed, gguf, flags)
         case ["random", name]:
             from dpft.models import standins
 
@@ -310,7 +311,7 @@ def _bundled(settings: Model, name: str) -> Files:
             f"no bundled model {path!r}: {folder} is not there; expected bundled:tiny, a folder, "
             "or a hub id"
         )
-    files = Files(str(folder), path, labels=(f"bundled {settings.name} model",))
+    files = Files(str(folder), path, flags=(flag(Flag.BUNDLED_MODEL, name=settings.name),))
     return files if files.has_weights else Files(str(folder), path)
 
 

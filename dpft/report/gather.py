@@ -17,11 +17,11 @@ from dpft.config.errors import DpftError
 from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.held_out import is_held_out
+from dpft.runs.atomic import parse_json
 from dpft.runs.finished import damages
-from dpft.runs.generations import generations_file
+from dpft.runs.folders import generations_file
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.runs.wellformed import parse_json
 from dpft.tasks.scores import impossible_share
 
 T = TypeVar("T")

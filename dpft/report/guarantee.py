@@ -19,11 +19,6 @@ SCALES = (
 DO_NOT_RELEASE = "Do not release it if the records are private."
 
 
-def labels(record: Mapping[str, Any]) -> list[str]:
-    """Return what is special about a run, as clauses that precede its figures everywhere."""
-    return [str(label) for label in record.get("labels") or ()]
-
-
 def as_markdown(guarantee: Guarantee, rows: Rows) -> str:
     """Return warnings, statement, meaning and a table, for below the heading ``Privacy``.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.runs.lineage import is_trained_before
 
 HELD_OUT = (
     "a share of the data was held out, and no guarantee covers it: scores are computed from "
@@ -34,15 +34,14 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
 def may_be_seen(record: Mapping[str, Any]) -> bool:
     """Whether the base may have been trained on what is scored: published splits stay apart."""
     published = (record.get("dataset") or {}).get("task") in PUBLISHED_TASKS
-    before = any(is_trained_before(str(label)) for label in record.get("labels") or ())
+    before = has(record.get("flags", []), *TRAINED_BASE)
     return bool(before and not published and record.get("scores"))
 
 
 def is_held_out(record: Mapping[str, Any]) -> bool:
     """Whether records of a split were held out of the training data.
 
-    By the settings of a task on one's own data; or by a label, as tasks of other packages and the
-    weights that a run began with may have one.
+    By the settings of a task on one's own data; or by a flag, as tasks of other packages may have.
 
     Args:
         record: see `dpft.runs.RunRecord`; of a run without one, its ``config``.
@@ -50,9 +49,8 @@ def is_held_out(record: Mapping[str, Any]) -> bool:
     config = record.get("config")
     task = config.get("task") if isinstance(config, Mapping) else None
     shares = task if isinstance(task, Mapping) else {}
-    labels = record.get("labels") or ()
     return bool(
         shares.get("dev_share")
         or shares.get("test_share")
-        or any("held out" in str(label) for label in labels)
+        or has(record.get("flags", []), Flag.HELD_OUT)
     )

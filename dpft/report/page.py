@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpft.config.flags import sentences
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, Guarantee, marked, warnings
@@ -27,11 +28,11 @@ from dpft.report.grouping import (
     value_text,
     without_folders,
 )
-from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, labels, mechanism_rows
+from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, mechanism_rows
 from dpft.report.html import render
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions_of
+from dpft.tasks.metrics.shown import cautions_of
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
@@ -83,7 +84,7 @@ def _known(run: Gathered) -> dict[str, Any]:
         ),
         "run": run,
         "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
-        "labels": labels(run.record or {}),
+        "labels": sentences((run.record or {}).get("flags")),
         "warnings": list(started) if run.guarantee is None else run.guarantee.warnings,
         "verdict": "" if run.guarantee is None else verdict(run.guarantee),
         "point": without_folders(run.target.label or ""),

@@ -1,12 +1,12 @@
 """The run directory: configuration, ledger, checkpoints, record and card of one run.
 
 A run may be killed at any moment and continued by the same command, to the same weights and the
-same ledger, bit for bit. ``docs/reference/runs.md`` tells the layout and what may be published.
+same ledger, bit for bit. ``docs/reference/runs.md`` describes the files and what may be published.
 """
 
 from dpft.runs import checkpoint
 from dpft.runs.atomic import fsync_tree
-from dpft.runs.checkpoint import Checkpoint
+from dpft.runs.checkpoint import Checkpoint, load_private_state, save_private_state
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import code_version, environment
 from dpft.runs.errors import (
@@ -21,7 +21,6 @@ from dpft.runs.errors import (
     RunMismatchError,
     disk_report,
 )
-from dpft.runs.evidence import check_ledger, made_at_the_end
 from dpft.runs.finished import (
     Damage,
     check_whole,
@@ -32,12 +31,11 @@ from dpft.runs.finished import (
     state_of_content,
 )
 from dpft.runs.identity import config_hash
-from dpft.runs.ledger import Ledger, read_ledger
+from dpft.runs.ledger import Ledger, check_ledger, made_at_the_end, read_ledger
 from dpft.runs.lineage import base_model
-from dpft.runs.metrics import MetricsLog
+from dpft.runs.log import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
 from dpft.runs.norms import NORMS, NormsLog, read_norms
-from dpft.runs.private_state import load_private_state, save_private_state
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
 __all__ = [

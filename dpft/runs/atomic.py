@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from dpft.config.files import regular
 
@@ -83,3 +87,44 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces, as hex."""
     with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parse_json(text: str | bytes, infinities: bool = False) -> Any:
+    """Return the content of a JSON text in UTF-8.
+
+    Args:
+        text: of a file.
+        infinities: whether numbers may be infinite or NaN, as Python writes them.
+
+    Raises:
+        ValueError: it is no JSON or no UTF-8, or is nested too deep.
+    """
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON number")
+
+    try:
+        # Of bytes, Python would guess the encoding.
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(decoded, parse_constant=float if infinities else refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+class Closing(ABC):
+    """A class with `close` that is a context manager."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,8 +1,12 @@
 """Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
 
 Each is a folder with the tensors, in a file for each rank that holds a part of them
-(`dpft.parallel.parts`), and a manifest of plain data: what lies where, checksums, and the small
-state. So it is of one form in every layout, and any number of ranks may read it.
+(`dpft.parallel.parts`), and a manifest of plain data: index of the tensors, checksums, and the
+small state. Its form is the same in every layout, and any number of ranks can read it.
+
+A checkpoint holds only what follows from releases. State that follows from the noise itself, or
+from sums before it, is under ``private/``, one small file for each checkpoint: an audit's scores
+less the releases, for instance, are noiseless sums.
 """
 
 from __future__ import annotations
@@ -17,18 +21,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
+from dpft.runs.atomic import (
+    fsync_directory,
+    fsync_file,
+    owners_folder,
+    parse_json,
+    sha256_file,
+    write_atomic,
+)
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 from dpft.runs.identity import canonical_json, opened, sealed
-from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpft.parallel.cohort import TrainingCohort
 
-FORMAT = 2  # 1: all in one file, state.pt
 MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
 BEST = "best"  # in the state: the step whose weights were the best so far, of a checkpoint too
@@ -38,32 +47,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint.
+    """A verified checkpoint."""
 
-    Attributes:
-        step: steps that these weights have behind them; the next step's number.
-        state: as saved; tuples are lists.
-        path: its folder.
-        written: what tensors there are, by name: see `dpft.parallel.parts.Written`.
-        cohort: the ranks that read it.
-        warnings: newer checkpoints that were passed over, and why.
-    """
-
-    step: int
-    state: dict[str, Any]
+    step: int  # steps that these weights have behind them; the next step's number
+    state: dict[str, Any]  # as saved; tuples are lists
     path: Path
-    written: Mapping[str, Any]
+    written: Mapping[str, Any]  # index of the tensors: `dpft.parallel.parts.Written`
     cohort: TrainingCohort
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # newer ones that were passed over, and why
 
     def described(self) -> dict[str, Tensor]:
-        """Tensors without numbers, of the types and whole shapes of all that were saved."""
+        """Return tensors without values, of the types and whole shapes of all that were saved."""
         from dpft.parallel import parts
 
         return parts.described(self.written)
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Read tensors into these, or into the parts of them that this rank holds; all must ask.
+        """Read tensors into these, or into this rank's parts of them; collective.
 
         Raises:
             CheckpointError: they cannot be read, or are of other shapes.
@@ -74,7 +74,7 @@ class Checkpoint:
             parts.read(self.path, self.written, targets, self.cohort)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(
-                f"{self.path} cannot be read: {error}; expected what its {MANIFEST} tells of. If "
+                f"{self.path} cannot be read: {error}; expected the tensors in its {MANIFEST}. If "
                 "the disk is sound, remove the folder and run the same command again, which goes "
                 "on from the checkpoint before"
             ) from error
@@ -87,17 +87,17 @@ def save(
     state: Mapping[str, Any],
     cohort: TrainingCohort | None = None,
 ) -> None:
-    """Write a checkpoint, then drop those that it makes superfluous; every rank must ask.
+    """Write a checkpoint, then remove superfluous ones; collective.
 
-    Guarantee: it is written beside the others under a temporary name, made durable by every rank
-    and then renamed by the first, so a kill of any of them at any moment leaves the previous ones
-    untouched and at worst a folder that is removed on resuming.
+    Guarantee: it is written under a temporary name, made durable by every rank and then renamed by
+    the first, so a kill of any of them at any moment leaves the previous ones untouched and at
+    worst a folder that is removed on resuming.
 
     Args:
         run: the run, locked by this process; None on the ranks that do not hold it.
         step: steps taken so far.
-        tensors: what moves, or this rank's parts of it: trainable parameters, optimizer.
-        state: plain data that JSON can hold, and whatever else resuming needs; of the first rank.
+        tensors: trainable parameters and optimizer state, or this rank's parts of them.
+        state: of the first rank: plain data that JSON can hold.
         cohort: the ranks; None: this process.
 
     Raises:
@@ -114,16 +114,20 @@ def save(
         if run is not None:
             folder = run.checkpoints / f"{_TEMPORARY}step-{step:08d}"
             canonical_json(state)
-            with _refused(folder, step, first=True):
+            with _explained(folder, step, first=True):
                 _remove_leftovers(run.checkpoints)
                 folder.mkdir()
     folder = cohort.from_first(folder)
     assert folder is not None
-    with together(cohort), _refused(folder, step, first=run is not None):
+    with together(cohort), _explained(folder, step, first=run is not None):
         written = parts.write(folder, tensors, cohort)
         if run is not None:
             _write_manifest(folder, step, state, written)
-            _put_in_place(folder, run.checkpoints / f"step-{step:08d}")
+            target = run.checkpoints / f"step-{step:08d}"
+            if target.exists():  # passed over as damaged when this run was resumed before it
+                target.rename(target.with_name(f"{_TEMPORARY}replaced-{target.name}"))
+            folder.rename(target)
+            fsync_directory(run.checkpoints)
     if run is not None:
         ahead = [path for number, path in _steps(run.checkpoints) if number > step]  # damaged
         _drop(run.checkpoints, _superfluous(run.checkpoints, step) + ahead)
@@ -132,20 +136,14 @@ def save(
 def load_latest(
     run: RunDirectory | None, cohort: TrainingCohort | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint whose files are what its manifest says; every rank must ask.
+    """Return the newest intact checkpoint; collective.
 
-    `Ledger.go_on` refuses one that is ahead of the ledger.
-
-    Args:
-        run: the run; None on the ranks that do not hold it.
-        cohort: the ranks; None: this process.
-
-    Returns:
-        None if there is no good one: start at step 0, where replayed steps repeat themselves
-        exactly. Damaged ones are passed over with a warning, in ``warnings`` and the log.
+    None: there is no good one; start at step 0, where replayed steps repeat themselves exactly.
+    Damaged ones are passed over with a warning, in ``warnings`` and the log. `Ledger.go_on` refuses
+    one that is ahead of the ledger. The arguments are those of `save`.
 
     Raises:
-        CheckpointError: it is of another version's form, or a rank does not see it.
+        CheckpointError: a rank does not see the folder.
     """
     from dpft.parallel.cohort import SingleProcess, together
 
@@ -157,11 +155,15 @@ def load_latest(
             found = _steps(run.checkpoints)
     checkpoints = cohort.from_first(None if run is None else run.checkpoints)
     with together(cohort):
-        if checkpoints is not None and cohort.divided:
-            _check_shared(checkpoints, cohort)
+        if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
+            raise CheckpointError(
+                f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
+                "writes its part of a checkpoint; expected a folder on a file system that all "
+                "machines share: type runs_dir=FOLDER with such a one"
+            )
     warnings: list[str] = []
     for step, path in reversed(cohort.from_first(found)):
-        told, problem = _told(run, path, step, cohort)
+        manifest, problem = _verified(run, path, step, cohort)
         if problem:
             warnings.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
             if run is not None:
@@ -169,21 +171,16 @@ def load_latest(
             continue
         with together(cohort):
             if run is not None:
-                # A process that was killed behind its last checkpoint may have left one too many.
+                # A process that was killed after its last checkpoint may have left one too many.
                 _drop(run.checkpoints, _superfluous(run.checkpoints, step))
-        return Checkpoint(step, told["state"], path, told["tensors"], cohort, warnings)
+        return Checkpoint(step, manifest["state"], path, manifest["tensors"], cohort, warnings)
     return None
 
 
 def load_best(
     run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
 ) -> Checkpoint:
-    """The checkpoint of a step, which later ones name as the best; every rank must ask.
-
-    Args:
-        run: the run; None on the ranks that do not hold it.
-        step: steps that it has behind it.
-        cohort: the ranks; None: this process.
+    """Return the checkpoint of a step, which later ones name as the best; collective.
 
     Raises:
         CheckpointError: it is gone, or damaged.
@@ -193,28 +190,76 @@ def load_best(
     cohort = cohort or SingleProcess()
     path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
     assert path is not None
-    told, problem = _told(run, path, step, cohort)
+    manifest, problem = _verified(run, path, step, cohort)
     if problem:
         raise CheckpointError(
             f"{path}, the best one by evaluation, is damaged or gone: {problem}. Put it back; or "
             f"remove {path.parent} and type the same command again, which repeats all steps "
             "exactly: they count once"
         )
-    return Checkpoint(step, told["state"], path, told["tensors"], cohort)
+    return Checkpoint(step, manifest["state"], path, manifest["tensors"], cohort)
 
 
 def drop_ahead(run: RunDirectory, step: int) -> None:
-    """Remove the checkpoints behind ``step``: damaged ones, of steps that are about to be repeated.
+    """Remove the damaged checkpoints after ``step``, whose steps are about to be repeated.
 
-    In a new stretch of the ledger they are other weights' history. If the damage was temporary, a
+    In a new stretch of the ledger they belong to other weights. If the damage was temporary, a
     later resume would read them as this one's.
     """
     _drop(run.checkpoints, [path for number, path in _steps(run.checkpoints) if number > step])
 
 
+def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[str, Any]) -> Path:
+    """Write what belongs to the checkpoint of ``step``, and return the file; call it before `save`.
+
+    ``name`` is the folder under ``private/``. A kill in between leaves a file without a checkpoint.
+    Such files, and those of checkpoints that were dropped since, are removed here.
+
+    Raises:
+        CheckpointError: it could not be written; earlier ones are as they were.
+    """
+    file = run.private / name / f"step-{step:08d}.json"
+    try:
+        owners_folder(file.parent)
+        fsync_directory(run.private)
+        for old in file.parent.glob("step-*.json"):
+            if not (run.checkpoints / old.stem).exists():
+                old.unlink()
+        body = {"step": step, "state": dict(state)}
+        write_atomic(file, json.dumps(sealed(body)), mode=0o600)
+    except OSError as error:
+        raise CheckpointError(
+            f"could not write {file}: {disk_report(run.private, error)}. Nothing is lost: free "
+            "some space and run the same command again"
+        ) from error
+    return file
+
+
+def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any]:
+    """Return what `save_private_state` wrote for the checkpoint of ``step``.
+
+    Raises:
+        CheckpointError: it is missing or damaged, so that the run cannot go on from there.
+    """
+    file = run.private / name / f"step-{step:08d}.json"
+    try:
+        held = opened(parse_json(file.read_bytes(), infinities=True))
+        if held["step"] != step:
+            raise ValueError(f"it is of step {held['step']}")
+        return dict(held["state"])
+    except FileNotFoundError:
+        problem = "is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"cannot be read ({error!r})"
+    raise CheckpointError(
+        f"{file} {problem}; expected what belongs to checkpoint {file.stem} and is in no "
+        f"checkpoint, since no guarantee covers it. Put the file back, or {START_OVER}"
+    )
+
+
 @contextmanager
-def _refused(folder: Path, step: int, first: bool) -> Iterator[None]:
-    """Around the writing of a checkpoint: what is left is removed, and a full disk is told of."""
+def _explained(folder: Path, step: int, first: bool) -> Iterator[None]:
+    """Remove what a failed write of a checkpoint left, and report a full disk."""
     try:
         yield
     except Exception as error:
@@ -232,18 +277,9 @@ def _refused(folder: Path, step: int, first: bool) -> Iterator[None]:
         ) from error
 
 
-def _check_shared(checkpoints: Path, cohort: TrainingCohort) -> None:
-    if not checkpoints.is_dir():
-        raise CheckpointError(
-            f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
-            "writes its part of a checkpoint; expected a folder on a file system that all machines "
-            "share: type runs_dir=FOLDER with such a one"
-        )
-
-
 def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: Any) -> None:
     files, tensors = written
-    body = {"format": FORMAT, "step": step, "state": state, "files": files, "tensors": tensors}
+    body = {"step": step, "state": state, "files": files, "tensors": tensors}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps(sealed(body), sort_keys=True))
     fsync_file(manifest)
@@ -251,50 +287,31 @@ def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: 
 
 
 def _manifest(path: Path, step: int) -> dict[str, Any]:
-    """What the manifest says; or what is wrong with it, as ``problem``.
-
-    Raises:
-        CheckpointError: it is sound, and of another version's form.
-    """
+    """Return the content of the manifest; or what is wrong with it, as ``problem``."""
     try:
-        told = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
-        if told["step"] != step:
-            raise ValueError(f"it says step {told['step']}; expected {step}")
-        if told["format"] == FORMAT:
-            return {name: told[name] for name in ("state", "files", "tensors")}
+        held = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
+        if held["step"] != step:
+            raise ValueError(f"it says step {held['step']}; expected {step}")
+        return {name: held[name] for name in ("state", "files", "tensors")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"problem": f"{MANIFEST}: {error}"}
-    raise CheckpointError(
-        f"{path} is of format {told['format']}, which another version of dpft wrote; expected "
-        f"format {FORMAT}: continue with the version that began the run, or {START_OVER}"
-    )
 
 
-def _told(
+def _verified(
     run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort
 ) -> tuple[dict[str, Any], str]:
-    """What the manifest says, and what is wrong with it or with a file; all ranks must ask."""
+    """Return the manifest, and what is wrong with it or with a file, if anything; collective."""
     from dpft.parallel.cohort import together
 
     with together(cohort):
-        told = _manifest(path, step) if run is not None else {}
-    told = cohort.from_first(told)
-    return told, told.get("problem") or _damage(path, told["files"], cohort)
-
-
-def _superfluous(checkpoints: Path, step: int) -> list[Path]:
-    """Of those up to a step all but the last `KEPT`, and the best that one of these names."""
-    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
-    states = (_manifest(path, number).get("state", {}) for number, path in found[-KEPT:])
-    best = {state.get(BEST) for state in states}
-    return [path for number, path in found[:-KEPT] if number not in best]
-
-
-def _damage(path: Path, files: Mapping[str, Any], cohort: TrainingCohort) -> str:
-    """What is wrong with a file; nothing if all are sound. Ranks with parts share the work."""
-    names, found = sorted(files), ""
-    own = names[cohort.rank :: cohort.size] if cohort.divided else names * (cohort.rank == 0)
-    for name in own:
+        manifest = _manifest(path, step) if run is not None else {}
+    manifest = cohort.from_first(manifest)
+    if "problem" in manifest:
+        return manifest, manifest["problem"]
+    files, found = manifest["files"], ""
+    # Ranks with parts share the work.
+    share = slice(cohort.rank, None, cohort.size) if cohort.divided else slice(None)
+    for name in sorted(files)[share] if cohort.divided or cohort.rank == 0 else ():
         try:
             size = (path / name).stat().st_size
             if size != files[name]["size"]:
@@ -303,11 +320,19 @@ def _damage(path: Path, files: Mapping[str, Any], cohort: TrainingCohort) -> str
                 found = f"{name} does not match its checksum"
         except OSError as error:
             found = str(error)
-    return next(filter(None, cohort.gather(found)), "")
+    return manifest, next(filter(None, cohort.gather(found)), "")
+
+
+def _superfluous(checkpoints: Path, step: int) -> list[Path]:
+    """Return those up to a step except the last `KEPT`, and the best that one of these names."""
+    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
+    states = (_manifest(path, number).get("state", {}) for number, path in found[-KEPT:])
+    best = {state.get(BEST) for state in states}
+    return [path for number, path in found[:-KEPT] if number not in best]
 
 
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
-    """Checkpoints in place, oldest first."""
+    """Return the checkpoints in place, oldest first."""
     found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
@@ -315,13 +340,6 @@ def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
 def _remove_leftovers(checkpoints: Path) -> None:
     for path in checkpoints.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _put_in_place(temporary: Path, target: Path) -> None:
-    if target.exists():  # passed over as damaged when this run was resumed before it
-        target.rename(target.with_name(f"{_TEMPORARY}replaced-{target.name}"))
-    temporary.rename(target)
-    fsync_directory(target.parent)
 
 
 def _drop(checkpoints: Path, paths: Sequence[Path]) -> None:

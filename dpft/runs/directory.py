@@ -1,4 +1,4 @@
-"""The folder of one run: what lies where, who may use it, and whether it is the same run."""
+"""The folder of one run: its files, who may use it, and whether it is the same run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write_atomic
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import (
+    Closing,
+    fsync_directory,
+    owners_folder,
+    parse_json,
+    temporary_of,
+    write_atomic,
+)
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
-from dpft.runs.evidence import steps_evident
 from dpft.runs.finished import ADAPTER, DONE, MODEL, RECORD, Damage, damages, is_finished, marked
-from dpft.runs.generations import FOLDER, generations_file
+from dpft.runs.folders import GENERATIONS, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
-from dpft.runs.ledger import read_ledger
+from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
-from dpft.runs.wellformed import parse_json
 
 PRIVATE_README = """# Not covered by the privacy guarantee
 
 Everything in this folder comes from the training records **without noise**, or is the secret that
 the noise was drawn from. Do not publish, send or commit any of it.
 
-- `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
+- `noise_key`: with it the noise can be recomputed and subtracted from the gradients.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
 - `evaluations.jsonl`: losses of held-out records, where `evaluate.every` asked for them.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
-- `microbatches.json`: tokens of microbatches, which `optim.microbatch_tokens=auto` found.
 - `audit/`: scores of an audit's canaries; with the releases they give noiseless sums.
 
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
@@ -43,8 +46,8 @@ when the run is done.
 class RunDirectory(Closing):
     """One run's folder, locked by this process until `close`; made by `open`.
 
-    Nothing in it is ever half written, so a process may be killed at any moment and the same
-    command continues. What may be published lies at the top; what may not lies under ``private/``.
+    No file in it is ever half written, so a process may be killed at any moment and the same
+    command continues. What must not be published is under ``private/``.
     """
 
     def __init__(self, path: Path, config: dict[str, Any], text: str, lock: DirectoryLock) -> None:
@@ -64,8 +67,13 @@ class RunDirectory(Closing):
         self.metrics = self.private / "metrics.jsonl"  # see `MetricsLog`
         self._text = text
         self._lock = lock
-        self._new = not self._started
         self.moved: Path | None = None  # where `clear` put the run that was here
+        # What every run has from its start on, or may have.
+        self._own = (
+            *(self.identity, self.config_file, self.ledger, self.checkpoints, self.record),
+            *(self.model, self.private, self.done_marker),
+        )
+        self._new = not self._started
 
     @classmethod
     def open(
@@ -82,7 +90,7 @@ class RunDirectory(Closing):
             path: the folder; files that dpft did not make are left alone.
             config: the fields that define the run, see `config_hash`.
             config_text: the resolved configuration, kept as ``config.yaml``.
-            force: move whatever run is there aside first and begin anew.
+            force: move the run that is there aside first and start a new one.
 
         Raises:
             RunLockedError: another process is using the run.
@@ -91,7 +99,6 @@ class RunDirectory(Closing):
         """
         folder = Path(path).absolute()  # the working folder may change later
         plain = canonical(config)
-        _refuse_links(folder)
         try:
             lock = DirectoryLock.acquire(folder)
         except OSError as error:
@@ -112,25 +119,20 @@ class RunDirectory(Closing):
             raise
         return run
 
-    # --- what lies where ----------------------------------------------------------------------
-
     def generations(self, split: str) -> Path:
-        """Where the generations of a split go; its folder exists."""
-        folder = self.path / FOLDER
-        folder.mkdir(exist_ok=True)
-        return generations_file(self.path, f"{FOLDER}/{split}.jsonl")
-
-    # --- the life of a run --------------------------------------------------------------------
+        """Return the file for the generations of a split; its folder exists."""
+        (self.path / GENERATIONS).mkdir(exist_ok=True)
+        return generations_file(self.path, f"{GENERATIONS}/{split}.jsonl")
 
     @property
     def is_done(self) -> bool:
-        """Whether this very configuration ran to its end."""
+        """Whether exactly this configuration ran to its end."""
         return is_finished(self.path, self.config_hash)
 
     def reopen(self) -> None:
-        """Take the done-marker away before anything is done again; a kill may come at any time.
+        """Remove the done-marker before anything is done again; a kill may come at any time.
 
-        With it goes what it proves to be damaged and is made again: nothing could tell later.
+        What it shows to be damaged and is made again goes first: later nothing would show it.
         """
         for damage in damages(self.path, (RECORD, MODEL, ADAPTER)):
             (self.path / damage.name).unlink(missing_ok=True)
@@ -138,20 +140,17 @@ class RunDirectory(Closing):
         fsync_directory(self.path)
 
     def mark_done(self) -> None:
-        """Write the done-marker, last of all files: what the run now consists of."""
+        """Write the done-marker, last of all files: it lists what the run now consists of."""
         self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
 
     def damages(self) -> list[Damage]:
-        """What of this run, if it is finished, is not what it was; every byte is looked at."""
+        """Return which files of this run, if it is finished, are not what they were."""
         return damages(self.path) if self.is_done else []
 
     def clear(self) -> Path:
-        """Move the run aside to ``<name>.old-N`` and begin an empty one in its place.
+        """Move the run aside to ``<name>.old-N``, which is returned, and start an empty one.
 
         Nothing is deleted: the old ledger stays evidence of what was spent on the same data.
-
-        Returns:
-            Where the old run lies now.
         """
         pattern = re.compile(re.escape(self.path.name) + r"\.old-(\d+)")
         siblings = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
@@ -166,36 +165,39 @@ class RunDirectory(Closing):
             ) from error
         fsync_directory(self.path.parent)
         old, self._lock = self._lock, DirectoryLock.acquire(self.path)
-        old.release()
+        old.close()
         self._lay_out()
         self.moved = aside
         return aside
 
-    def noise_key(self, explicit_seed: int | None = None) -> bytes:
-        """The 32 bytes that the key of this run's sampling and noise follows from (`run_key`).
+    def noise_key(
+        self, explicit_seed: int | None = None, held: LedgerContents | None = None
+    ) -> bytes:
+        """Return the 32 bytes from which the key of sampling and noise follows (`run_key`).
 
         Args:
             explicit_seed: for repeatable research; the key then follows from it and hides nothing.
                 None: the run's own secret under ``private/``, made on first use.
+            held: the ledger, if it was read already.
 
         Raises:
             NoiseKeyLostError: steps were spent with a secret that is gone.
         """
         if explicit_seed is not None:
             return key_from_seed(explicit_seed)
-        spent = read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
+        if held is None and self.ledger.exists():
+            held = read_ledger(self.ledger)
         # Where the ledger is gone, what it counted was spent all the same.
-        spent = max(spent, steps_evident(self.path)[0])
+        spent = max(held.steps_spent if held else 0, steps_evident(self.path)[0])
         try:
             return stored_key(self.noise_key_file, steps_spent=spent)
         except OSError as error:
             raise RunError(self._refused(self.noise_key_file, error)) from error
 
     def discard_unused(self) -> None:
-        """Take the folder away again if this process began it and nothing came of it.
+        """Remove the folder if this process made it and the run was refused before its first step.
 
-        A run that was refused before its first step has no privacy to account for; what its
-        folder would tell later is an unfinished run.
+        Such a run has no privacy to account for, and its folder would look like an unfinished one.
         """
         kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
         if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
@@ -204,30 +206,18 @@ class RunDirectory(Closing):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.private):
             shutil.rmtree(folder, ignore_errors=True)
-        # Last: from then on the same command may begin here, and draw its key.
+        # Last: from then on the same command may start here, and draw its key.
         (self.path / LOCK_NAME).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody's own files are in it
+        with contextlib.suppress(OSError):  # other files are in it
             self.path.rmdir()
 
     def close(self) -> None:
         """Release the lock."""
-        self._lock.release()
-
-    # --- inside -------------------------------------------------------------------------------
+        self._lock.close()
 
     @property
     def _started(self) -> bool:
-        own = (
-            self.identity,
-            self.config_file,
-            self.ledger,
-            self.checkpoints,
-            self.record,
-            self.model,
-            self.private,
-            self.done_marker,
-        )
-        return any(path.exists() for path in own)
+        return any(path.exists() for path in self._own)
 
     def _verify_identity(self) -> None:
         try:
@@ -256,11 +246,11 @@ class RunDirectory(Closing):
             )
 
     def _lay_out(self) -> None:
-        """Write what every run has; the identity first, for it says whose the rest is."""
+        """Write what every run has; the identity first, since it says whose the rest is."""
         if not self.identity.exists():
             # What is made durable below is lost if the folder itself does not survive a power cut.
             for folder in self.path.parents:
-                with contextlib.suppress(OSError):  # somebody else's, or a file system that cannot
+                with contextlib.suppress(OSError):  # not permitted, or a file system that cannot
                     fsync_directory(folder)
         identity = {"config": self.config, "config_hash": self.config_hash}
         self._write(self.identity, json.dumps(identity, indent=2, sort_keys=True) + "\n")
@@ -274,23 +264,22 @@ class RunDirectory(Closing):
         self._write(self.private / "README.md", PRIVATE_README, mode=0o600)
 
     def _remove_leftovers(self) -> None:
-        """Take away what a killed process was writing; others' files are left alone."""
-        own = [self.identity, self.config_file, self.ledger, self.record, self.done_marker]
-        found = [temporary_of(path) for path in own]
+        """Remove what a killed process was writing; files of others are left alone."""
+        found = [temporary_of(path) for path in self._own]
         inside = [path for path in self.private.iterdir() if path.is_dir()]
-        for folder in (self.private, *inside, self.model, self.path / "generations"):
-            found += folder.glob(temporary_of(folder / "*").name)
+        for folder in (self.private, *inside, self.model, self.path / GENERATIONS):
+            found += folder.glob(".*.tmp")
         for folder in (self.model, self.adapter):
             found += folder.rglob(".tmp??????")  # of the library that writes tensors
         for path in found:
-            if path != temporary_of(self.private / "report.html"):  # made without the lock
+            if path.name != ".report.html.tmp":  # made without the lock
                 path.unlink(missing_ok=True)
 
     def keep_config(self) -> None:
-        """Put this command's configuration in the place of an earlier one's.
+        """Store this command's configuration in place of an earlier one's.
 
-        Of settings that make no other run, such as the device, what was typed last counts; but only
-        once the run is found to go on with it.
+        Of settings that do not change the run's identity, such as the device, the last ones count,
+        once the run is known to continue with them.
         """
         self._write(self.config_file, self._text)
 
@@ -306,15 +295,3 @@ class RunDirectory(Closing):
             f"could not write {path}: {disk_report(self.path, error)}. Free some space or give a "
             f"folder that can be written to, and run the same command again"
         )
-
-
-def _refuse_links(folder: Path) -> None:
-    """Refuse a run, perhaps from elsewhere, whose logs are links: what they name would be changed.
-
-    Other files are replaced as a whole, and so are links in their place.
-    """
-    for name in (LOCK_NAME, "ledger.jsonl", "private/metrics.jsonl", "private/norms.jsonl"):
-        if (folder / name).is_symlink():
-            raise RunError(
-                f"{folder / name} is a link; expected a file of the run itself: put the file there"
-            )

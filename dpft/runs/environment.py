@@ -8,41 +8,20 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import dpft
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "datasets",
-    "safetensors",
-    "peft",
-    "accelerate",
-    "numpy",
-    "scipy",
-    "hydra-core",
-    "omegaconf",
-    "sacrebleu",
-    "rouge-score",
-    "pycocoevalcap",
-    "prv-accountant",
-    "opacus",
+    *("torch", "transformers", "tokenizers", "datasets", "safetensors", "peft", "accelerate"),
+    *("numpy", "scipy", "hydra-core", "omegaconf", "sacrebleu", "rouge-score", "pycocoevalcap"),
+    *("prv-accountant", "opacus"),
 )
 _GIT_SECONDS = 20
 
 
-class CodeVersion(TypedDict):
-    """Which dpft ran; ``commit`` and ``dirty`` are None outside a git checkout."""
-
-    version: str
-    commit: str | None
-    dirty: bool | None
-
-
-def code_version(package: Path | None = None) -> CodeVersion:
-    """Version, git commit and whether the code had changes that are in no commit. Never fails.
+def code_version(package: Path | None = None) -> dict[str, Any]:
+    """Return version, git commit, and whether files had uncommitted changes. Never fails.
 
     Args:
         package: folder of the code; default: where dpft was imported from.
@@ -50,7 +29,7 @@ def code_version(package: Path | None = None) -> CodeVersion:
     folder = package or Path(dpft.__file__).parent
     commit: str | None = None
     dirty: bool | None = None
-    # An installed dpft may lie inside somebody else's repository, whose commit says nothing of it.
+    # An installed dpft may be inside another repository, whose commit says nothing of it.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None:
         commit = _git(folder, "rev-parse", "HEAD")
         changes = _git(folder, "status", "--porcelain", "--", ".")
@@ -59,25 +38,54 @@ def code_version(package: Path | None = None) -> CodeVersion:
 
 
 def environment() -> dict[str, Any]:
-    """Facts for the record: no host name, no user name, no paths. Never fails.
+    """Return facts for the record: no host name, no user name, no paths. Never fails.
 
     Returns:
         ``dpft`` (see `code_version`), ``python``, ``packages`` (name to version, those installed),
         ``platform``, ``cpu``, ``cores`` (usable ones), ``threads`` (torch's), ``gpu`` (name or
         None) and ``ram_bytes``.
     """
-    threads, gpu = _torch_facts()
+    threads: int | None = None
+    gpu: str | None = None
+    try:
+        import torch
+
+        threads = torch.get_num_threads()
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    except Exception:  # a broken driver must not lose a finished run's record
+        threads = gpu = None
+    try:
+        ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        ram = None
     return {
         "dpft": code_version(),
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": {name: found for name in PACKAGES if (found := version_of(name)) is not None},
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cores": usable_cores(),
         "threads": threads,
         "gpu": gpu,
-        "ram_bytes": _ram_bytes(),
+        "ram_bytes": ram,
     }
+
+
+@functools.cache
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int | None:
+    """Return the number of cores that this process may run on; None if it is not known."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count()
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -98,29 +106,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return result.stdout.strip() if result.returncode == 0 else None
 
 
-def _versions() -> dict[str, str]:
-    return {name: found for name in PACKAGES if (found := version_of(name)) is not None}
-
-
-@functools.cache
-def version_of(package: str) -> str | None:
-    """Of an installed package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _torch_facts() -> tuple[int | None, str | None]:
-    try:
-        import torch
-
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        return torch.get_num_threads(), gpu
-    except Exception:  # a broken driver must not lose a finished run's record
-        return None, None
-
-
 def _cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -129,18 +114,3 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int | None:
-    """Cores that this process may run on; None: not known."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return os.cpu_count()
-
-
-def _ram_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

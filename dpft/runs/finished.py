@@ -1,4 +1,4 @@
-"""Whether a run is finished, and whether what it left is still what it was.
+"""Whether a run is finished, and whether its files are still what they were.
 
 ``DONE`` is the marker and the list of what a finished run consists of, with size and SHA-256 of
 each file: record, ledger, settings, model and generations. The card (``model/README.md``), pages of
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.files import regular
-from dpft.runs.atomic import sha256_file, write_atomic
+from dpft.runs.atomic import parse_json, sha256_file, write_atomic
 from dpft.runs.errors import RunError
 from dpft.runs.identity import opened, sealed
-from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
 CARD = "model/README.md"
@@ -31,36 +30,26 @@ MODEL, ADAPTER, GENERATIONS = "model/", "adapter/", "generations/"
 # about to be used or the run's own command is typed, not where hundreds of runs are passed over.
 _SMALL = 16 * 2**20
 
-# One state that a file may be in; None: it is not there.
-State = dict[str, Any] | None
+# Size and SHA-256 of a file.
+State = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What ``DONE`` says.
-
-    Attributes:
-        config_hash: of the configuration that ran to its end.
-        files: by path in the folder, the states that each may be in: two while it is replaced.
-    """
+    """The content of ``DONE``: hash of the configuration, and the files by path in the folder."""
 
     config_hash: str
-    files: Mapping[str, Sequence[State]]
+    files: Mapping[str, State]
 
     def spelled(self) -> str:
-        """The content of ``DONE``."""
+        """Return the text of ``DONE``."""
         body = {"config_hash": self.config_hash, "files": dict(self.files)}
         return json.dumps(sealed(body), indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of a finished run that is not what it was.
-
-    Attributes:
-        name: its path in the run's folder.
-        problem: what is wrong, as a clause.
-    """
+    """A file of a finished run that is not what it was; ``problem`` is a clause."""
 
     name: str
     problem: str
@@ -70,7 +59,7 @@ class Damage:
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
+    """Return the content of ``DONE``; None without one, or if it is damaged and proves nothing."""
     try:
         body = opened(parse_json(regular(folder / DONE).read_bytes()))
         return Marker(str(body["config_hash"]), body["files"])
@@ -79,49 +68,48 @@ def read_marker(folder: Path) -> Marker | None:
 
 
 def is_finished(path: Path, digest: str) -> bool:
-    """Whether the configuration of this hash ran to its end in the folder; takes no lock.
-
-    Args:
-        path: a run's folder, which need not exist.
-        digest: see `config_hash`.
-    """
+    """Return whether the configuration of this hash ran to its end in the folder; takes no lock."""
     marker = read_marker(path)
     return marker is not None and marker.config_hash == digest
 
 
 def is_intact(path: Path, digest: str) -> bool:
-    """Whether it ran to its end and left what tables are made of as it is: a sweep asks no more.
-
-    The arguments are those of `is_finished`.
-    """
+    """Return whether it is finished, and record and ledger are what they were."""
     return is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False)
 
 
 def marked(folder: Path, config_hash: str) -> Marker:
-    """The marker of a run whose files are all as they should be."""
-    files = {name: [state_of(folder / name)] for name in sorted(_listed(folder))}
-    return Marker(config_hash, files)
+    """Return the marker of a run whose files are all as they should be."""
+    names = [name for name in (RECORD, LEDGER, CONFIG) if (folder / name).is_file()]
+    for part in (MODEL, ADAPTER, GENERATIONS):
+        names += [
+            path.relative_to(folder).as_posix()
+            for path in (folder / part).rglob("*")
+            if path.is_file() and not path.name.startswith(".")
+        ]
+    return Marker(
+        config_hash, {name: state_of(folder / name) for name in sorted(names) if name != CARD}
+    )
 
 
 def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[Damage]:
-    """What of a finished run is gone or not what it was; nothing of a run that is not finished.
+    """Return which files of a finished run are gone or changed; none of a run that is not finished.
 
     Args:
         folder: of the run.
-        parts: names, or beginnings such as ``model/``, of what to look at; all if empty.
+        parts: names, or beginnings such as ``model/``, of what to check; all if empty.
         thorough: whether large files are hashed too. Sizes are always compared.
     """
     marker = read_marker(folder)
     if marker is None:
         return []
-    found = [
-        damage
-        for name, states in marker.files.items()
-        if _is_part(name, parts)
-        and (damage := _compared(folder / name, name, states, thorough)) is not None
-    ]
-    card, has_model = folder / CARD, any(name.startswith(MODEL) for name in marker.files)
-    if has_model and _is_part(CARD, parts) and not (card.is_file() and card.stat().st_size):
+    files = {n: s for n, s in marker.files.items() if not parts or n.startswith(tuple(parts))}
+    compared = (_compared(folder / name, name, s, thorough) for name, s in files.items())
+    found = [damage for damage in compared if damage is not None]
+    card = folder / CARD
+    if any(name.startswith(MODEL) for name in files) and not (
+        card.is_file() and card.stat().st_size
+    ):
         found.append(Damage(CARD, "is gone"))
     if not (folder / MODEL).is_dir() and any(d.name.startswith(MODEL) for d in found):
         return [*(d for d in found if not d.name.startswith(MODEL)), Damage(MODEL, "is gone")]
@@ -129,16 +117,15 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
 
 
 def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
-    """Refuse to use a finished run that is damaged; the arguments are those of `damages`.
+    """Refuse a finished run of which something is damaged; the arguments are those of `damages`.
 
     Raises:
-        RunError: naming what is damaged, and the command that mends it.
+        RunError: naming what is damaged, and the command that repairs it.
     """
     found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
-        listed = "; ".join(map(str, found))
         raise RunError(
-            f"the finished run {folder} is damaged: {listed}. Type dpft train "
+            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}. Type dpft train "
             f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
             "or put back what is damaged from a copy"
         )
@@ -146,72 +133,40 @@ def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
 
 @contextmanager
 def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
-    """Inside, a file of a finished run may be replaced, or made: ``DONE`` is told.
+    """Let a file of a finished run be replaced by this content, or made, without being damage.
 
-    A kill inside leaves a marker that knows both states. In other runs nothing happens.
-
-    Args:
-        folder: of the run, whose lock this process holds.
-        file: inside it.
-        content: what the file will hold.
-
-    Raises:
-        OSError: the disk refused.
+    Inside, the marker does not list it: after a kill it is not checked. In other runs nothing
+    happens. This process holds the lock of the run.
     """
     marker = read_marker(folder)
     if marker is None:
         yield
         return
     name = file.relative_to(folder).as_posix()
-    before = state_of(file)
-    # What was damaged is in no state that it may be in.
-    old = [before] if before in marker.files.get(name, [None]) else []
-    _tell(folder, marker, name, [*old, state_of_content(content)])
+    others = {other: state for other, state in marker.files.items() if other != name}
+    write_atomic(folder / DONE, Marker(marker.config_hash, others).spelled())
     yield
-    _tell(folder, marker, name, [state_of_content(content)])
-
-
-def _tell(folder: Path, marker: Marker, name: str, states: Sequence[State]) -> None:
-    files = {**marker.files, name: states}
+    files = {**others, name: state_of_content(content)}
     write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
 
 
 def state_of(file: Path) -> State:
-    """Size and SHA-256 of a file; None if it is not there."""
-    try:
-        return {"sha256": sha256_file(file), "size": file.stat().st_size}
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+    """Return size and SHA-256 of a file."""
+    return {"sha256": sha256_file(file), "size": file.stat().st_size}
 
 
 def state_of_content(content: bytes | str) -> State:
-    """What `state_of` will say of a file with that content."""
+    """Return what `state_of` will return for a file with that content."""
     data = content.encode() if isinstance(content, str) else content
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
-def _listed(folder: Path) -> Iterator[str]:
-    names = [name for name in (RECORD, LEDGER, CONFIG) if (folder / name).is_file()]
-    yield from names
-    for part in (MODEL, ADAPTER, GENERATIONS):
-        for path in (folder / part).rglob("*"):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and name != CARD and not path.name.startswith("."):
-                yield name
-
-
-def _is_part(name: str, parts: Sequence[str]) -> bool:
-    return not parts or any(name.startswith(part) for part in parts)
-
-
-def _compared(file: Path, name: str, states: Sequence[State], thorough: bool) -> Damage | None:
-    try:
-        size = file.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None if None in states else Damage(name, "is gone")
-    sizes = [state["size"] for state in states if state is not None]
-    if size not in sizes:
-        return Damage(name, f"has {size:,} bytes, expected {sizes[-1]:,}")
-    if (thorough or size <= _SMALL) and state_of(file) not in states:
+def _compared(file: Path, name: str, state: State, thorough: bool) -> Damage | None:
+    if not file.is_file():
+        return Damage(name, "is gone")
+    size = file.stat().st_size
+    if size != state["size"]:
+        return Damage(name, f"has {size:,} bytes, expected {state['size']:,}")
+    if (thorough or size <= _SMALL) and state_of(file) != state:
         return Damage(name, "is not what it was when the run was finished")
     return None

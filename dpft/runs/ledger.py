@@ -11,58 +11,49 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import write_atomic
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing, write_atomic
 from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, LogError, disk_report
-from dpft.runs.guard import noiseless_names
 from dpft.runs.identity import canonical, canonical_json, differences
-from dpft.runs.log import Log, damaged, read_lines, spelled
+from dpft.runs.log import REMEDY, Log, damaged, noiseless_names, read_lines, read_log, spelled
 
 LEDGER_VERSION = 2
 _REMEDY = f"restore it from a copy, or {START_OVER}"
 # What the header says first, and a line that begins a new stretch; see `Stretch`.
 _COMPUTE = "compute"
-# In a summary (`dpft.runs.summary`), the line in place of those that are left out.
-OMITTED, WHOLE = "omitted", "sha256"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 # What each line begins with: 128 bits of SHA-256 over this field of the line before and the rest.
 _CHAIN = b'{"chain":"%s",'
 _HEX = slice(len(_CHAIN) - 4, len(_CHAIN) + 28)
 # What a header must say for epsilon to be computed from it, and for how many lines at once.
 _ACCOUNTED, _AT_ONCE = frozenset({"sampling_rate", "noise_multiplier", "delta"}), 4096
+# What a run writes when all of its steps were taken.
+_AT_THE_END = ("record.json", "DONE", "model", "generations")
+# Files of which each is written after the ledger has the step in its name.
+_OF_STEPS = re.compile(
+    r"checkpoints/step-(\d+)|private/audit/step-(\d+)(?:\.json)?|checkpoint-(\d+)/dpft\.json"
+)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive positions of a ledger whose steps one set of devices computed in a row.
+    """Consecutive positions of a ledger whose steps one set of devices computed in a row."""
 
-    Attributes:
-        compute: the devices, threads, ranks and so on; None: the header does not say.
-        position: of its first line: the number of releases before it.
-        step: of its first line.
-        chain: of the line before it.
-    """
-
-    compute: Any
-    position: int = 0
-    step: int = 0
-    chain: bytes = b""
+    compute: Any  # the devices, threads, ranks and so on; None if the header does not say
+    position: int = 0  # number of releases before its first line
+    step: int = 0  # of its first line
+    chain: bytes = b""  # of the line before it
 
     @property
     def repeated(self) -> int:
-        """Releases of the whole ledger beyond one for each step, up to the end of the stretch."""
+        """Releases of the ledger, up to the end of the stretch, beyond one for each step."""
         return self.position - self.step
 
     def key(self, key: bytes) -> bytes:
         """Return the key that sampling, noise, dropout and users' draws of its steps follow from.
 
         Guarantee: a step's draws follow from the run's key and the step's position alone. The first
-        stretch has the run's key. A later one has a key of its own, from where it begins, what
-        computes it and, by the chain, every line before it: no two positions share a batch or
-        noise, nor do the positions of two copies of a run that continue on different devices.
-
-        Args:
-            key: of the run.
+        stretch has the run's key. The key of a later one follows from its start, what computes it
+        and, by the chain, every line before it: no two positions share a batch or noise, nor do the
+        positions of two copies of a run that continue on different devices.
         """
         if not self.position:
             return key
@@ -74,38 +65,28 @@ class Stretch:
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """What a ledger file says.
+    """The content of a ledger file."""
 
-    Attributes:
-        header: what every step was spent under: mechanism, data and key.
-        entries: one mapping per release, in the order of time. The first of a later stretch has its
-            ``compute``.
-        stretches: what was computed in a row, the first one excluded, which not many runs have.
-        omitted: steps whose lines a summary leaves out; ``entries`` begins behind them.
-        whole: SHA-256 of the ledger that it is a summary of.
-        chain: the last line's, which the next line's follows from.
-    """
-
-    header: dict[str, Any]
-    entries: list[dict[str, Any]]
-    stretches: list[Stretch] = field(default_factory=list)
-    omitted: int = 0
-    whole: str | None = None
-    chain: bytes = b""
+    header: dict[str, Any]  # what every step was spent under: mechanism, data and key
+    entries: list[dict[str, Any]]  # a release each; the first of a stretch has its ``compute``
+    stretches: list[Stretch] = field(default_factory=list)  # all but the first
+    chain: bytes = b""  # the last line's, which the next line's follows from
+    size: int = field(default=0, compare=False)  # bytes of the file, with a torn last line
+    intact: int = 0  # bytes without that
 
     @property
     def steps_spent(self) -> int:
-        """Releases on file, those of repeated steps too: what the accountants are asked about."""
-        return self.omitted + len(self.entries)
+        """Releases on file, repeated steps included: what the accountants are asked about."""
+        return len(self.entries)
 
     @property
     def epsilon(self) -> float | None:
-        """What the releases on file spent by Renyi accounting; None if the last does not say."""
+        """Epsilon of the releases on file by Renyi accounting; None if the last does not say."""
         return self.entries[-1].get("epsilon_rdp") if self.entries else 0.0
 
     @property
     def stretch(self) -> Stretch:
-        """The latest."""
+        """The latest stretch."""
         return self.stretches[-1] if self.stretches else Stretch(self.header.get(_COMPUTE))
 
     @property
@@ -120,7 +101,7 @@ class LedgerContents:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger, or a summary of one, without changing it.
+    """Read a ledger without changing it.
 
     A torn last line does not count as spent.
 
@@ -129,7 +110,7 @@ def read_ledger(path: Path) -> LedgerContents:
             epsilon is not the one of the header's mechanism after so many releases.
     """
     with _as_ledger_error():
-        lines, chain = list[tuple[dict[str, Any], bytes]](), b""
+        lines, chain, intact = list[tuple[dict[str, Any], bytes]](), b"", 0
         for number, (entry, line) in enumerate(read_lines(path, _REMEDY), start=1):
             expected = _chained(chain, b"{" + line[_HEX.stop + 2 :])
             if number == 1 and entry.get("ledger") != LEDGER_VERSION:
@@ -139,17 +120,14 @@ def read_ledger(path: Path) -> LedgerContents:
                 told = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
                 raise damaged(path, number, told, _REMEDY)
             lines.append(({k: v for k, v in entry.items() if k != "chain"}, chain))
-            chain = line[_HEX]
+            chain, intact = line[_HEX], intact + len(line)
         first, _ = lines.pop(0) if lines else ({}, b"")
         if not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        held = LedgerContents(first["header"], [], chain=chain)
-        if lines and OMITTED in lines[0][0]:
-            if why := _wrong_summary([entry for entry, _ in lines]):
-                raise damaged(path, 2, why, _REMEDY)
-            left_out, _ = lines.pop(0)
-            held = replace(held, omitted=left_out[OMITTED], whole=left_out[WHOLE])
-        for number, (entry, before) in enumerate(lines, start=3 if held.omitted else 2):
+        held = LedgerContents(
+            first["header"], [], chain=chain, size=path.stat().st_size, intact=intact
+        )
+        for number, (entry, before) in enumerate(lines, start=2):
             if why := _take(held, entry, before):
                 raise damaged(path, number, why, _REMEDY)
         _check_epsilons(path, held)
@@ -157,11 +135,7 @@ def read_ledger(path: Path) -> LedgerContents:
 
 
 def chained_lines(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the bytes of a ledger with this header and these entries.
-
-    Raises:
-        LogError: JSON cannot hold an entry.
-    """
+    """Return the bytes of a ledger with this header and these entries."""
     text = canonical_json({"header": header, "ledger": LEDGER_VERSION}) + "\n"
     lines = [_chained(b"", text.encode())]
     for entry in entries:
@@ -176,11 +150,7 @@ def _chained(before: bytes, line: bytes) -> bytes:
 
 
 def _check_epsilons(path: Path, held: LedgerContents) -> None:
-    """Compare the epsilon of each line with the accountant's for the mechanism of the header.
-
-    Raises:
-        LogError: at the first line where they differ, in whichever direction.
-    """
+    """Refuse a line whose epsilon is not the accountant's for the mechanism of the header."""
     mechanism = held.header.get("mechanism")
     stated = [(i, e["epsilon_rdp"]) for i, e in enumerate(held.entries) if "epsilon_rdp" in e]
     if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= _ACCOUNTED:
@@ -196,25 +166,13 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
         raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
     for start in range(0, len(stated), _AT_ONCE):
         part = stated[start : start + _AT_ONCE]
-        steps = np.array([held.omitted + index + 1.0 for index, _ in part])
+        steps = np.array([index + 1.0 for index, _ in part])
         computed = curve.epsilons(steps, np.full_like(steps, delta))
         for (index, epsilon), due in zip(part, computed.tolist(), strict=True):
             number = isinstance(epsilon, int | float)
             if not (number and math.isclose(epsilon, due, rel_tol=1e-6, abs_tol=1e-9)):
                 why = f"got epsilon_rdp {epsilon!r}, expected {due:.6g} by Renyi accounting"
-                raise damaged(path, 2 + index + (held.omitted > 0), why, _REMEDY)
-
-
-def _wrong_summary(lines: list[dict[str, Any]]) -> str | None:
-    """What is wrong with the lines behind the header of a summary, if anything is."""
-    count, digest = lines[0][OMITTED], lines[0].get(WHOLE)
-    if type(count) is not int or count < 1:
-        return f"got {count!r} steps that are left out, expected one or more"
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        return f"got the digest {digest!r}, expected a SHA-256"
-    if len(lines) != 2 or "step" not in lines[1]:
-        return f"got {len(lines) - 1} lines behind it, expected the last step alone"
-    return None
+                raise damaged(path, 2 + index, why, _REMEDY)
 
 
 def _take(held: LedgerContents, line: dict[str, Any], before: bytes) -> str | None:
@@ -233,24 +191,24 @@ def _take(held: LedgerContents, line: dict[str, Any], before: bytes) -> str | No
 class Ledger(Closing):
     """Append-only record of the privatised steps of one run, one JSON line each.
 
-    Steps are counted from 0, as the samplers count them. There are no times and nothing
-    of the data in it, so a run that was killed and continued leaves the same bytes as one that was
-    not. A useful entry is a digest of the *noisy* gradient: it is a release the accountants
-    already count, and it lets a replay prove that it drew the same batch and the same noise.
+    Steps are counted from 0. The file holds no times and nothing of the data, so a run that was
+    killed and continued leaves the same bytes as one that was not. A digest of the *noisy* gradient
+    is a useful entry: it is a release that is counted already, and it lets a replay prove that it
+    drew the same batch and noise.
 
-    Guarantee: the ledger never holds fewer releases than anybody has seen. A line is durable
-    before `spend` returns and the optimizer moves only afterwards. A line torn by a kill is
-    therefore of a step that no weights, and nobody, ever saw: it is cut off when the ledger is
-    opened again, and the step is replayed with identical sampling and noise. A replayed step is not
-    a new release: it must reproduce its line byte for byte.
+    Guarantee: the ledger never holds fewer releases than were seen. A line is durable before
+    `spend` returns and the optimizer moves only afterwards. A line torn by a kill is therefore of a
+    step that was never seen: it is cut off when the ledger is opened again, and the step is
+    replayed with identical sampling and noise. A replayed step is not a new release: it must
+    reproduce its line byte for byte.
 
     Each line begins with ``chain``, a hash over its own bytes and the ``chain`` of the line before,
-    and its epsilon is the accountant's: a line that was changed afterwards is refused on reading.
+    and its epsilon is the accountant's: a changed line is refused on reading.
 
-    Where a step cannot be computed as it was, on another number of ranks for instance, it must not
+    Where a step cannot be computed as it was, for instance on another number of ranks, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
     `go_on` then continues at the end of the ledger: the repeated steps are new releases with draws
-    and lines of their own, the first of which states ``compute``. No line is ever taken back.
+    and lines of their own, the first of which states ``compute``. No line is ever removed.
 
     Args:
         path: the ledger file, created if missing. Hold the run's lock while using it.
@@ -258,30 +216,40 @@ class Ledger(Closing):
             and the `key_fingerprint`. On a ledger that spent nothing yet it replaces the old one.
             If ``compute`` alone differs from the latest stretch's, nothing may be spent before
             `go_on`.
+        held: what `check_ledger` has read of the file, if it did.
 
     Raises:
         LedgerMismatchError: the file was written under another header; names the fields.
         LedgerError: the file is damaged other than by a torn last line, or cannot be written.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], held: LedgerContents | None = None
+    ) -> None:
         self._path = path
         self._header: dict[str, Any] = canonical(header, "ledger header")
-        self._held = self._continue() if path.exists() else LedgerContents(self._header, [])
+        if not path.exists():
+            held = None
+        elif held is None or held.size != path.stat().st_size:
+            held = read_ledger(path)
+        self._held = LedgerContents(self._header, []) if held is None else self._continued(held)
         if not self._held.entries:
-            chain = _write_header(path, self._header)
-            self._held = LedgerContents(self._header, [], chain=chain)
+            first = chained_lines(self._header, [])
+            try:
+                # Unlike a step, atomically: no kill can leave it half there.
+                write_atomic(path, first, mode=0o600)
+            except OSError as error:
+                raise LedgerError(
+                    f"could not create {path}: {disk_report(path.parent, error)}. Nothing was "
+                    "spent: free some space and run the same command again"
+                ) from error
+            self._held = LedgerContents(self._header, [], chain=first[_HEX], intact=len(first))
         self._stretch = self._held.stretch
         with _as_ledger_error():
-            self._log = Log(path, _REMEDY)
+            self._log = Log(path, _REMEDY, intact=self._held.intact)
 
-    def _continue(self) -> LedgerContents:
-        contents = read_ledger(self._path)
-        if contents.omitted:
-            raise LedgerError(
-                f"{self._path} is a summary, which leaves {contents.omitted} steps out; expected "
-                f"the whole ledger: {_REMEDY}"
-            )
+    def _continued(self, contents: LedgerContents) -> LedgerContents:
+        """Return the content of a ledger if steps may be added under this header."""
         if not contents.entries:
             return contents
         held = dict(contents.header)
@@ -294,7 +262,7 @@ class Ledger(Closing):
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
                 f"new):\n  {listed}\nExpected the same mechanism, data and key, and for the same "
-                f"noise_version the dpft that began the run. Undo the change and run the same "
+                f"noise_version the dpft that started the run. Undo the change and run the same "
                 f"command again, or {START_OVER}"
             )
         return contents
@@ -316,7 +284,7 @@ class Ledger(Closing):
 
     @property
     def stretch(self) -> Stretch:
-        """What the next step belongs to: the latest on file, or what `go_on` has begun."""
+        """The stretch of the next step: the latest on file, or the one that `go_on` has started."""
         return self._stretch
 
     def go_on(self, step: int) -> Stretch:
@@ -326,7 +294,7 @@ class Ledger(Closing):
         is that stretch's. Otherwise a stretch begins, which is on file with its first line.
 
         Args:
-            step: that the weights in hand have behind them.
+            step: that the current weights have behind them.
 
         Returns:
             The stretch of the step, from which the keys of all draws follow.
@@ -347,7 +315,7 @@ class Ledger(Closing):
         return latest
 
     def spend(self, step: int, **entry: Any) -> None:
-        """Write down that ``step`` is being spent; call it before the optimizer moves the weights.
+        """Record that ``step`` is being spent; call it before the optimizer moves the weights.
 
         Guarantee: when it returns, the step is counted, whatever happens next. When it raises, the
         weights must not be moved.
@@ -387,16 +355,13 @@ class Ledger(Closing):
         if place < self.steps_spent:
             self._replay(self._held.entries[place], line)
             return
-        self._append(line, f"step {step} was not taken: ")
+        with _as_ledger_error(f"step {step} was not taken: "):
+            written = _chained(self._held.chain, spelled(line))
+            self._log.append_line(written)
+        self._held = replace(self._held, chain=written[_HEX])
         if begins:
             self._held.stretches.append(stretch)
         self._held.entries.append(line)
-
-    def _append(self, entry: Mapping[str, Any], on_error: str) -> None:
-        with _as_ledger_error(on_error):
-            line = _chained(self._held.chain, spelled(entry))
-            self._log.append_line(line)
-        self._held = replace(self._held, chain=line[_HEX])
 
     def _replay(self, old: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         with _as_ledger_error():
@@ -423,15 +388,60 @@ def _as_ledger_error(prefix: str = "") -> Iterator[None]:
         raise LedgerError(f"{prefix}{error}") from error
 
 
-def _write_header(path: Path, header: Mapping[str, Any]) -> bytes:
-    """Write the first line, and return its chain."""
-    first = chained_lines(header, [])
+def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
+    """Return how many steps a run has spent at least by its other files, and the name of one.
+
+    Each of these files is written after the line of the step in the ledger is durable. ``planned``
+    is the number of steps that the run is to take.
+    """
+    found = [(0, "")]
+    for name in ("private/metrics.jsonl", "private/norms.jsonl"):
+        if (file := folder / name).is_file():
+            found.append((_logged(file), name))
+    for pattern in ("checkpoints/step-*", "private/audit/step-*", "checkpoint-*/dpft.json"):
+        for path in folder.glob(pattern):
+            name = path.relative_to(folder).as_posix()
+            match = _OF_STEPS.fullmatch(name)
+            found.append((int(match[match.lastindex or 0]) if match else 0, name))
+    if (made := made_at_the_end(folder)) is not None:
+        found.append((planned, made))
+    return max(found, key=lambda one: one[0])
+
+
+def made_at_the_end(folder: Path) -> str | None:
+    """Return the name of something in a run's folder that is made after its last step, if any."""
+    for name in _AT_THE_END:
+        path = folder / name
+        if any(path.iterdir()) if path.is_dir() else path.exists():
+            return name
+    return None
+
+
+def check_ledger(folder: Path, planned: int) -> LedgerContents | None:
+    """Return the content of the ledger of a run of ``planned`` steps; None if there is none.
+
+    Raises:
+        LedgerMismatchError: it counts fewer steps than were spent: it, or lines of it, are gone.
+        LedgerError: it is damaged.
+    """
+    file = folder / "ledger.jsonl"
+    held = read_ledger(file) if file.exists() else None
+    steps, shown_by = steps_evident(folder, planned)
+    if steps > (held.steps_spent if held else 0):
+        raise LedgerMismatchError(
+            f"{file} {f'holds {held.steps_spent} steps' if held else 'is gone'}, but {shown_by} "
+            f"tells of {steps}; expected at least as many: the ledger lost lines and would "
+            f"under-report what was spent. Put the ledger back from a copy, or {START_OVER}"
+        )
+    return held
+
+
+def _logged(file: Path) -> int:
+    """Return how many releases a log of steps proves: at least one for each step."""
     try:
-        # Unlike a step, atomically: no kill can leave it half there.
-        write_atomic(path, first, mode=0o600)
-    except OSError as error:
-        raise LedgerError(
-            f"could not create {path}: {disk_report(path.parent, error)}. Nothing was spent: free "
-            f"some space and run the same command again"
+        entries = read_log(file, REMEDY)
+        return 1 + max((int({"position": e["step"], **e}["position"]) for e in entries), default=-1)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogError(
+            f"{file}: {error!r} in an entry that should have a step; {REMEDY}"
         ) from error
-    return first[_HEX]

@@ -7,13 +7,14 @@ import os
 import socket
 from pathlib import Path
 
+from dpft.runs.atomic import Closing
 from dpft.runs.errors import RunError, RunLockedError
 
 LOCK_NAME = ".lock"
 
 
-class DirectoryLock:
-    """An exclusive ``flock`` on ``<folder>/.lock``; made by `acquire`, released by ``with``.
+class DirectoryLock(Closing):
+    """An exclusive ``flock`` on ``<folder>/.lock``, made by `acquire`.
 
     Nothing has to be cleaned up after a kill: the lock belongs to the open file, not to the file's
     existence. Child processes made by ``fork`` share it until they exit.
@@ -38,44 +39,34 @@ class DirectoryLock:
                 raise RunError(f"{path} is a folder; expected a file: remove it") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The folder may have been moved aside between open and flock: then this lock guards
+                # the old run.
+                if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+                    return cls(descriptor)
             except BlockingIOError:
                 text = os.pread(descriptor, 256, 0).decode(errors="replace")
-                os.close(descriptor)
                 holder, _, host = text.strip().partition(" ")
-                stop, place = f" (`kill {holder}`)", ""
-                if host != socket.gethostname():  # its number means nothing here
-                    stop, place = "", f" on {host}" if host else ""
+                here = host == socket.gethostname()  # elsewhere its number means nothing
+                stop = f" (`kill {holder}`)" if here else ""
+                place = f" on {host}" if host and not here else ""
+                os.close(descriptor)
                 raise RunLockedError(
                     f"{folder} is in use by process {holder or 'unknown'}{place}; expected to be "
                     f"its only user: two processes must not train one run. Wait for that process "
                     f"or stop it{stop}, then run the same command again; it continues where it "
                     "stopped"
                 ) from None
-            except OSError:
+            except FileNotFoundError:
+                pass
+            except BaseException:
                 os.close(descriptor)
                 raise
-            if _is_file(path, descriptor):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
-                return cls(descriptor)
-            # The folder was moved aside between open and flock: this lock guards the old run.
             os.close(descriptor)
 
-    def __enter__(self) -> DirectoryLock:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Give the lock up; harmless if it was already given up."""
+    def close(self) -> None:
+        """Release the lock; harmless if it was already released."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def _is_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

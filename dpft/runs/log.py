@@ -9,34 +9,63 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import fsync_directory
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing, fsync_directory, parse_json
 from dpft.runs.errors import LogError, disk_report
-from dpft.runs.wellformed import parse_json
+from dpft.runs.identity import opened, sealed
 
 Entry = dict[str, Any]
+REMEDY = "delete that line: it is of no effect on the run"
+
+# Computed from the training records without noise. Poisson batch sizes belong here too: they
+# depend on whether a record exists. The check is on names, so it catches slips, not intent.
+NOISELESS = frozenset(
+    {
+        *("actual_batch_size", "batch", "count", "counts", "examples_seen", "indices", "sampled"),
+        *("clipped", "clipped_fraction", "fraction_clipped", "sampled_records"),
+        *("grad_norm", "grad_norms", "gradient_norm", "gradient_norms", "norm", "norms"),
+        *("loss", "losses", "mean_loss", "per_example_norms", "train_loss", "training_loss"),
+    }
+)
+
+
+def noiseless_names(value: Any, where: str) -> list[str]:
+    """Return the dotted keys inside ``value`` that are names of noiseless training statistics."""
+    if not isinstance(value, Mapping):
+        return []
+    found: list[str] = []
+    for key, item in value.items():
+        if str(key).lower() in NOISELESS:
+            found.append(f"{where}.{key}")
+        found += noiseless_names(item, f"{where}.{key}")
+    return found
 
 
 class Log(Closing):
     """A log that is open for writing; several processes may append to one file.
 
     Args:
-        path: the file, created if missing; it is its owner's alone.
+        path: the file, created if missing; only its owner can read it.
         remedy: what to do about a damaged line, as a clause.
         keep: from the first entry for which it is false, all are cut off.
+        intact: bytes that the caller has verified; all behind them is a torn line, and is cut off.
 
     Raises:
         LogError: the file is damaged, a link, or cannot be written.
     """
 
     def __init__(
-        self, path: Path, remedy: str, keep: Callable[[Entry], bool] = lambda entry: True
+        self,
+        path: Path,
+        remedy: str,
+        keep: Callable[[Entry], bool] = lambda entry: True,
+        intact: int | None = None,
     ) -> None:
         self._path = path
         self._descriptor: int | None = None
@@ -45,8 +74,8 @@ class Log(Closing):
             self._descriptor = os.open(path, flags, 0o600)
             os.fchmod(self._descriptor, 0o600)  # a copied folder may have lost it
             with self._alone() as descriptor:
-                size = 0
-                for entry, line in read_lines(path, remedy):
+                size = intact or 0
+                for entry, line in () if intact is not None else read_lines(path, remedy):
                     if not keep(entry):
                         break
                     size += len(line)
@@ -102,7 +131,7 @@ class Log(Closing):
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """The open file, with no other process writing to it."""
+        """Yield the open file while no other process writes to it."""
         assert self._descriptor is not None
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
@@ -118,8 +147,57 @@ class Log(Closing):
         )
 
 
+class MetricsLog(Closing):
+    """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
+
+    Args:
+        path: the file, ``private/metrics.jsonl`` of a run.
+        resume_step: steps that the current weights have behind them. Entries of that step and later
+            ones are dropped, since those steps will be replayed.
+        remedy: what to do about a damaged line, as a clause.
+        checksums: whether each entry gets a SHA-256, for `read_checked`.
+
+    Raises:
+        LogError: see `Log`.
+    """
+
+    def __init__(
+        self, path: Path, resume_step: int = 0, remedy: str = REMEDY, checksums: bool = False
+    ) -> None:
+        self._checksums = checksums
+        self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
+
+    def append(self, step: int, **values: Any) -> None:
+        """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks.
+
+        Raises:
+            LogError: the disk is full.
+        """
+        entry = {"step": step} | _with_words(values)
+        self._log.append(sealed(entry) if self._checksums else entry)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.close()
+
+
+def read_checked(path: Path, remedy: str) -> list[Entry]:
+    """Return the entries of a `MetricsLog` with checksums, which are left out; none without a file.
+
+    Raises:
+        LogError: as `read_log`; an entry is not what was written.
+    """
+    entries = []
+    for number, entry in enumerate(read_log(path, remedy) if path.exists() else (), start=1):
+        try:
+            entries.append(opened(entry))
+        except ValueError as error:
+            raise damaged(path, number, str(error), remedy) from None
+    return entries
+
+
 def read_log(path: Path, remedy: str) -> list[Entry]:
-    """The entries of a log, oldest first, without a torn last one; nothing is changed.
+    """Return the entries of a log, oldest first, without a torn last one; nothing is changed.
 
     Args:
         path: the file.
@@ -129,14 +207,6 @@ def read_log(path: Path, remedy: str) -> list[Entry]:
         LogError: it cannot be read, or a line other than a torn last one is no JSON mapping.
     """
     return [entry for entry, _ in read_lines(path, remedy)]
-
-
-def damaged(path: Path, line: int, why: str, remedy: str) -> LogError:
-    """The error for a line, counted from 1, that nothing but damage explains."""
-    return LogError(
-        f"{path}, line {line}: {why}. No kill and no power cut leaves that, so this file was "
-        f"changed or the disk is failing: {remedy}"
-    )
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
@@ -163,16 +233,16 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
         raise damaged(path, len(lines) + 1, "its end is missing, and more follows", remedy)
 
 
-def _goes_on(text: str) -> bool:
-    """Return whether a complete entry is followed by anything: no line is torn like that."""
-    try:
-        return json.JSONDecoder().raw_decode(text)[1] < len(text)
-    except (ValueError, RecursionError):
-        return False
+def damaged(path: Path, line: int, why: str, remedy: str) -> LogError:
+    """Return the error for a line, counted from 1, that only damage explains."""
+    return LogError(
+        f"{path}, line {line}: {why}. No kill and no power cut leaves that, so this file was "
+        f"changed or the disk is failing: {remedy}"
+    )
 
 
 def spelled(entry: Mapping[str, Any]) -> bytes:
-    """The line of an entry: the same bytes for the same entry, always.
+    """Return the line of an entry: always the same bytes for the same entry.
 
     Raises:
         LogError: JSON cannot hold it.
@@ -185,3 +255,21 @@ def spelled(entry: Mapping[str, Any]) -> bytes:
             "lists and mappings"
         ) from error
     return text.encode() + b"\n"
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether a complete entry is followed by anything: no line is torn like that."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[1] < len(text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _with_words(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, Mapping):
+        return {str(key): _with_words(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(item) for item in value]
+    return value

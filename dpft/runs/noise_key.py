@@ -12,59 +12,55 @@ from typing import Any
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, NoiseKeyLostError
 from dpft.runs.identity import digest_of
-from dpft.runs.ledger import read_ledger
+from dpft.runs.ledger import LedgerContents
 
 KEY_BYTES = 32
-_SEED_LABEL = b"dpft-noise-seed"
 
 
 def key_from_seed(seed: int) -> bytes:
-    """The key that stands for an explicit seed: repeatable, hence no secret at all."""
-    return hashlib.sha256(_SEED_LABEL + str(int(seed)).encode()).digest()
+    """Return the key of an explicit seed: repeatable, hence no secret."""
+    return hashlib.sha256(b"dpft-noise-seed" + str(int(seed)).encode()).digest()
 
 
 def key_fingerprint(key: bytes) -> str:
-    """16 hex characters that recognise a key without giving it away."""
+    """Return 16 hex characters that identify a key without revealing it."""
     return hashlib.sha256(b"fingerprint" + key).hexdigest()[:16]
 
 
 def keyed_fingerprint(key: bytes, fingerprint: str) -> str:
-    """A dataset fingerprint that only the key's holder can compute (HMAC-SHA256, 16 hex).
+    """Return a dataset fingerprint that only the key's holder can compute (HMAC-SHA256, 16 hex).
 
-    A plain hash of private records is itself a noiseless release: whoever knows all records but
-    one can try values for the last. Under a secret key the tag says only "same data as before" to
-    the run that wrote it.
+    A plain hash of private records is itself a noiseless release: an attacker who knows all records
+    but one can try values for the last. Under a secret key the tag says only "same data as before"
+    to the run that wrote it.
     """
     return hmac.new(key, f"dataset:{fingerprint}".encode(), hashlib.sha256).hexdigest()[:16]
 
 
-def run_key(stored: bytes, ledger: Path, header: Mapping[str, Any], settings: str = "") -> bytes:
-    """Return the key that the batches, the noise and all else of a run's steps are drawn from.
+def run_key(
+    stored: bytes, held: LedgerContents | None, header: Mapping[str, Any], settings: str = ""
+) -> bytes:
+    """Return the key that the batches, the noise and all other draws of a run's steps follow from.
 
-    Guarantee: runs that differ in their header or settings share no noise, even if one was begun
+    Guarantee: runs that differ in their header or settings share no noise, even if one was started
     with the stored key of the other after its ledger was deleted. Otherwise the difference of their
     releases would be one of sums without noise, which neither ledger counts.
 
     Args:
         stored: the run's secret.
-        ledger: the run's. If it counts a release, the header in it is used, whose ``compute`` stays
-            what the run began with; the keys of later stretches follow from the run's.
-        header: of a ledger that begins now.
+        held: the run's ledger, if there is one. If it counts a release, its header is used, whose
+            ``compute`` is what the run started with; the keys of later stretches follow from this.
+        header: of a ledger that starts now.
         settings: a digest of the settings that the header lacks.
-
-    Raises:
-        LedgerError: the ledger is damaged.
     """
     from dpft.privacy.keys import derive  # and NumPy, which readers of runs do not need
 
-    held = read_ledger(ledger) if ledger.exists() else None
-    return derive(
-        stored, "run", settings, digest_of(held.header if held and held.entries else header)
-    )
+    used = held.header if held is not None and held.entries else header
+    return derive(stored, "run", settings, digest_of(used))
 
 
 def stored_key(path: Path, *, steps_spent: int) -> bytes:
-    """The run's secret, created from the system's entropy on first use.
+    """Return the run's secret, created from the system's entropy on first use.
 
     Guarantee: a key is durable before it is returned, so no step can be spent with a key that a
     kill forgets; and a key is never replaced once a step was spent with it, since a replayed step

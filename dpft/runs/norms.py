@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpft.runs.closing import Closing
-from dpft.runs.log import damaged, read_log
-from dpft.runs.metrics import REMEDY, MetricsLog
+from dpft.runs.atomic import Closing
+from dpft.runs.log import REMEDY, MetricsLog, damaged, read_log
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,14 +40,7 @@ class NormsLog(Closing):
         signal: float | None = None,
         noise: float | None = None,
     ) -> None:
-        """Write a step's norms if it is its turn.
-
-        Args:
-            step: from 0.
-            norms: of each microbatch, ``(b, K)``; none for an empty batch.
-            signal: of the mean of the clipped gradients; None: not known, as of several processes.
-            noise: of the noise on it, likewise.
-        """
+        """Write a step's norms, ``(b, K)`` of each microbatch, if it is its turn; see `Norms`."""
         if self._log is None or self._every is None or step % self._every or not norms:
             return
         listed = [
@@ -70,7 +62,7 @@ class Norms:
     """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``.
 
     ``signal`` is that of the mean of the clipped gradients before noise, ``noise`` the root of the
-    expected square of its noise's; None in several processes, and in files of older versions.
+    expected square of its noise's; both are None in several processes.
     """
 
     step: int
@@ -81,7 +73,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """What `NormsLog` wrote, by step.
+    """Return what `NormsLog` wrote, by step.
 
     Raises:
         LogError: naming the first line that is damaged.

@@ -1,178 +1,132 @@
-"""The run record: all that tables, cards and readers may know of a run."""
+"""The run record: everything that tables, cards and other readers know about a run."""
 
-# No postponed annotations here: they would hide NotRequired from `RunRecord.__required_keys__`.
+from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dpft.config.files import regular
-from dpft.config.published import with_part_labels
-from dpft.runs.atomic import write_atomic
+from dpft.config.flags import sentence
+from dpft.config.published import with_part_flags
+from dpft.privacy.guarantee import Guarantee
+from dpft.runs.atomic import parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
-from dpft.runs.environment import CodeVersion
 from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
-from dpft.runs.guard import noiseless_names
-from dpft.runs.stored import runs_beside
-from dpft.runs.wellformed import NonNegative, fault, parse_json
+from dpft.runs.log import noiseless_names
 
 SCHEMA_VERSION = 2
+TABLE = "records.jsonl.gz"
+
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
 
 
-class DatasetRecord(TypedDict):
-    """``fingerprint`` should be keyed if the data is private; ``counts``: records or users."""
+def _known(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a flag of which a sentence can be made."""
+    try:
+        sentence(stored)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it lacks a parameter or has a wrong one: {error}") from error
+    return stored
+
+
+def _optional() -> Any:
+    """Return the default of a key that may be left out, but not be null."""
+    return Field(default=None)
+
+
+Flags = list[Annotated[dict[str, Any], AfterValidator(_known)]]
+
+
+class _Section(BaseModel):
+    """A part of the record. Keys beyond those named here are kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class Code(_Section):
+    """Which dpft ran; ``commit`` and ``dirty`` are None outside a git checkout."""
+
+    version: str
+    commit: str | None
+    dirty: bool | None
+
+
+class Dataset(_Section):
+    """The data: ``fingerprint`` is keyed if they are private; ``counts`` of records or users."""
 
     task: str
     source: str
     fingerprint: str
-    counts: dict[str, int]
+    counts: dict[str, Count]
 
 
-class PRVEpsilon(TypedDict):
+class PRVEpsilon(_Section):
     """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
 
     lower: NonNegative | None
     estimate: NonNegative | None
     upper: NonNegative | None
-    note: NotRequired[str]
+    note: str = _optional()
 
 
-class EpsilonRecord(TypedDict):
+class Epsilon(_Section):
     """Epsilon at delta by each accountant; None where there is no finite number."""
 
-    pld: NotRequired[NonNegative | None]  # None also where it was not computed
+    pld: NonNegative | None = None
     rdp: NonNegative | None
     gdp_clt: NonNegative | None
     prv: PRVEpsilon | None
 
 
-class PrivacyRecord(TypedDict):
-    """What is guaranteed: `dpft.privacy.guarantee.Guarantee`, which computes and reads it."""
+class Training(_Section):
+    """What training cost. Losses and norms are noiseless and stay under ``private/``."""
 
-    kind: str
-    noun: str
-    unit: str
-    neighbouring: str
-    steps_taken: int
-    delta: NonNegative | None
-    epsilon: EpsilonRecord | None
-    stated: NonNegative | None
-    accountant: str | None
-    statement: str
-    strength: str
-    meaning: str
-    voided_by: list[str]
-    warnings: list[str]
-    caveats: list[str]
-    selected: bool
-
-
-class TrainingRecord(TypedDict):
-    """What training cost; no loss, no norms: those are noiseless and stay private.
-
-    ``ranks``: how many processes trained together, where there were several; the peak is the first
-    one's.
-    """
-
-    steps: int
+    steps: Count
     seconds: NonNegative
-    peak_memory_bytes: int | None
+    peak_memory_bytes: Count | None  # of the first of several processes
     device: str
-    ranks: NotRequired[int]
+    ranks: Count = _optional()  # processes that trained together, where there were several
 
 
-class ScoreRecord(TypedDict):
-    """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
-
-    ``references``: a digest of them, where they are published; a plain hash, hence of no others.
-    ``correct``: likewise, which of them were answered rightly (`dpft.tasks.metrics.correct`).
-    ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
-    scores everywhere. ``confusion``: counts by true class, then by answer.
-    """
+class Score(_Section):
+    """Scores of one split over ``examples`` examples, by the metric that ``signature`` names."""
 
     metrics: dict[str, float | None]
-    examples: int
-    distinct: NotRequired[int]
-    baselines: NotRequired[dict[str, float]]
-    confusion: NotRequired[dict[str, dict[str, int]]]
-    references: NotRequired[str]
-    correct: NotRequired[str]
+    examples: Count
     signature: str
-    unfinished: NotRequired[int]
-    cut_prompts: NotRequired[int]
+    lower: list[str] = _optional()  # other packages' metrics that are better the lower they are
+    distinct: Count = _optional()  # how many answers differ
+    baselines: dict[str, float] = _optional()  # by metric, of always giving the commonest class
+    confusion: dict[str, dict[str, Count]] = _optional()  # by true class, then by answer
+    references: str = _optional()  # a plain hash of them, only where they are published
+    correct: str = _optional()  # likewise, which answers are right (`metrics.shown`)
+    unfinished: Count = _optional()
+    cut_prompts: Count = _optional()
 
 
-class ModelRecord(TypedDict, total=False):
-    """What was trained: ``hub_model`` is None for a base that no hub has.
+class Model(_Section):
+    """What was trained."""
 
-    ``weights_sha256``: of the files that training began with; None where weights were drawn.
-    ``pipeline``: what the hub calls the model's task.
-    """
-
-    base_model: str | None
-    hub_model: NotRequired[str | None]
-    weights_sha256: NotRequired[str | None]
-    pipeline: NotRequired[str]
-    adaptation: str
-    parameters: int
-    trainable_parameters: int
-    labels: NotRequired[list[str]]
+    base_model: str | None = None
+    hub_model: str | None = None  # None for a base that is not on the hub
+    weights_sha256: str | None = None  # of the first weights; None where they were drawn
+    pipeline: str = _optional()  # the hub's name of the model's task
+    adaptation: str = _optional()
+    parameters: Count = _optional()
+    trainable_parameters: Count = _optional()
+    flags: Flags = _optional()  # those that stay true whatever the weights are trained on next
 
 
-class Named(TypedDict):
-    """A part of the configuration that readers ask for its name."""
-
-    name: str
-
-
-class Clipping(TypedDict):
-    """What readers ask of the clipping style."""
-
-    style: str
-
-
-class Decoding(TypedDict):
-    """What readers ask of decoding: ``split`` is the one whose scores count."""
-
-    split: str
-
-
-class ConfigRecord(TypedDict):
-    """The settings that readers ask for, among all others; see `dpft.config.schema.Run`."""
-
-    task: Named
-    clip: Clipping
-    decode: Decoding
-    model: NotRequired[Mapping[str, Any]]
-    seed: int
-
-
-class MechanismRecord(TypedDict, total=False):
-    """What readers ask of ``Mechanism.to_dict``, among more."""
-
-    private: bool
-    noise_multiplier: NonNegative
-    total_noise_multiplier: NonNegative
-    count_noise: NonNegative | None
-    sampling: str
-    sampling_rate: NonNegative
-    steps: int
-    repeated: int
-    max_batch: int
-    overflow: NonNegative
-    dataset_size: int
-    groups: int
-    delta: NonNegative
-    target_epsilon: NonNegative | None
-    thresholds: list[NonNegative]
-    quantiles: Mapping[str, Any] | None
-    allocation: str
-
-
-class AuditRecord(TypedDict):
+class Audit(_Section):
     """What an audit's canaries prove; ``epsilon_lower`` is None where it is infinite."""
 
     epsilon_lower: float | None
@@ -180,44 +134,34 @@ class AuditRecord(TypedDict):
     refuted: bool
 
 
-class EvaluationRecord(TypedDict):
-    """Evaluations on held-out records while the run trained, and what was chosen by them.
+class Evaluation(_Section):
+    """Evaluations on held-out records during training, and what was chosen by them."""
 
-    ``of``: a split, or ``file``. ``chosen``: the step whose weights were kept, the best by
-    ``metric``. ``scored``: records of the file are also scored. ``history``: figures by step, and
-    ``baseline``, the accuracy of the most frequent class everywhere, only where the records are
-    ``public``.
-    """
-
-    of: str
+    of: str  # a split, or ``file``
     public: bool
-    records: int
-    every: int
-    evaluations: int
+    records: Count
+    every: Count
+    evaluations: Count
     metric: str | None
-    chosen: int | None
-    scored: NotRequired[bool]
-    history: NotRequired[list[dict[str, float | None]]]
-    baseline: NotRequired[NonNegative | None]
+    chosen: Count | None  # the step whose weights were kept, the best by ``metric``
+    scored: bool = _optional()  # whether records of the file are also scored
+    history: list[dict[str, float | None]] = _optional()  # figures by step, of public records
+    baseline: NonNegative | None = None  # accuracy of the commonest class, of public records
 
 
-class SelectionRecord(TypedDict):
-    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection.
-
-    ``mean`` and ``shape`` (``"inf"``: Poisson) are of the number of trials, ``mechanisms`` what the
-    candidates spend, as arguments of `dpft.privacy.accounting.run_curve`.
-    """
+class Selection(_Section):
+    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection."""
 
     metric: str
     best: str
-    candidates: int
-    mean: float
-    shape: float | str
-    mechanisms: list[dict[str, Any]]
+    candidates: Count
+    mean: float  # of the number of trials
+    shape: float | str  # of its distribution; ``"inf"``: Poisson
+    mechanisms: list[dict[str, Any]]  # arguments of `dpft.privacy.accounting.run_curve`
 
 
-class PluginRecord(TypedDict):
-    """A part of the run that another package brought; ``sha256`` of the module that has it."""
+class Plugin(_Section):
+    """A part of the run that another package brought; ``sha256`` is of its module."""
 
     kind: str
     name: str
@@ -226,75 +170,62 @@ class PluginRecord(TypedDict):
     sha256: str
 
 
-class OriginRecord(TypedDict):
-    """Settings that nobody typed and that are not those of ``conf/``, and where they are from."""
+class RunRecord(_Section):
+    """``record.json``. ``flags`` says what is special about the run (`dpft.config.flags`)."""
 
-    values: dict[str, Any]
-    source: str
+    model_config = ConfigDict(extra="forbid")
 
-
-class RunRecord(TypedDict):
-    """``record.json``. ``mechanism`` is None where nothing is guaranteed.
-
-    ``seeds["noise"]`` is the explicit seed, or None where the run's secret key was used.
-    ``nulls`` is filled in on writing: dotted key to the number that JSON could not hold.
-    """
-
-    schema_version: NotRequired[int]
-    stage: NotRequired[str]
-    dpft: CodeVersion
-    config: ConfigRecord
+    schema_version: int
+    stage: str = _optional()
+    dpft: Code
+    config: dict[str, Any]  # `dpft.config.schema.Run.identity`
     config_hash: str
-    origin: NotRequired[OriginRecord]
-    environment: Mapping[str, Any]
-    plugins: NotRequired[list[PluginRecord]]
-    seeds: Mapping[str, int | None]
-    dataset: DatasetRecord
-    model: NotRequired[ModelRecord]
-    mechanism: MechanismRecord | None
-    privacy: PrivacyRecord
-    training: TrainingRecord
-    scores: NotRequired[dict[str, ScoreRecord]]
-    audit: NotRequired[AuditRecord]
-    evaluation: NotRequired[EvaluationRecord]
-    generations: NotRequired[dict[str, str]]
-    labels: NotRequired[list[str]]
-    selection: NotRequired[SelectionRecord]
-    nulls: NotRequired[dict[str, str]]
+    origin: dict[str, Any] = _optional()  # settings that neither the command nor ``conf/`` gave
+    environment: dict[str, Any]
+    plugins: list[Plugin] = _optional()
+    seeds: dict[str, Count | None]  # of the noise: None where the run's secret key was used
+    dataset: Dataset
+    model: Model = _optional()
+    mechanism: dict[str, Any] | None  # `Mechanism.to_dict`; None where nothing is guaranteed
+    privacy: Guarantee
+    training: Training
+    scores: dict[str, Score] = _optional()
+    audit: Audit = _optional()
+    evaluation: Evaluation = _optional()
+    generations: dict[str, str] = _optional()
+    flags: Flags = _optional()
+    selection: Selection = _optional()
+
+    @model_validator(mode="after")
+    def _guarantee_fits(self) -> Self:
+        if (self.mechanism is None) is not (self.privacy.kind == "none"):
+            raise ValueError(f"the guarantee {self.privacy.kind!r} does not fit the mechanism")
+        if self.privacy.epsilon is not None:
+            Epsilon.model_validate(self.privacy.epsilon)
+        if min(self.privacy.delta or 0, self.privacy.stated or 0, self.privacy.steps_taken) < 0:
+            raise ValueError("delta, epsilon or the number of steps is negative")
+        return self
 
 
 def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
-    """Write ``record.json``, whole or not at all.
-
-    Numbers that JSON lacks become null, and ``nulls`` says which they were.
+    """Write ``record.json``, whole or not at all; numbers that JSON lacks become null.
 
     Raises:
-        RecordError: a section is missing or unknown, the record is of another run, it holds
-            training statistics that are not private, or the disk refused.
+        RecordError: it is not of the form of `RunRecord`, is of another run, holds training
+            statistics that are not private, or cannot be written.
     """
-    known, required = RunRecord.__annotations__.keys(), RunRecord.__required_keys__
-    missing, unknown = sorted(required - record.keys()), sorted(record.keys() - known)
-    if missing or unknown:
+    if record.get("config_hash") != run.config_hash:
         raise RecordError(
-            f"run record lacks {missing} and has unknown {unknown}; expected the sections of "
-            f"dpft.runs.RunRecord: {', '.join(known)}"
+            f"the record is of run {record.get('config_hash')}, but {run.path} holds run "
+            f"{run.config_hash}: give `write_record` the directory that the record is of"
         )
-    if record["config_hash"] != run.config_hash:
-        raise RecordError(
-            f"record of run {record['config_hash']} cannot be written into {run.path}, which holds "
-            f"run {run.config_hash}: give `write_record` the directory that the record is of"
-        )
-    private = noiseless_names(record["training"], "training")
+    private = noiseless_names(record.get("training"), "training")
     if private:
         raise RecordError(
             f"run record holds {', '.join(private)}, computed from private data without noise; "
             f"expected them only in {run.metrics}: log them with MetricsLog"
         )
-    nulls: dict[str, str] = {}
-    body = {"schema_version": SCHEMA_VERSION, **finite(record, nulls)}
-    body["nulls"] = nulls | {
-        key: why for key, why in dict(record.get("nulls", {})).items() if _is_null(body, key)
-    }
+    body = {"schema_version": SCHEMA_VERSION, **finite(record)}
     try:
         text = json.dumps(body, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
     except TypeError as error:
@@ -302,6 +233,8 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
             f"run record cannot be written ({error}); expected plain numbers, strings, lists and "
             f"mappings: convert tensors with `.item()` and paths with `str`"
         ) from error
+    if wrong := _fault(text):
+        raise RecordError(f"the record cannot be written: {wrong}; expected dpft.runs.RunRecord")
     try:
         with replacing(run.path, run.record, text + "\n"):
             write_atomic(run.record, text + "\n")
@@ -316,7 +249,7 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
     """Put sections into an existing record, as decoding and scoring do, and write it.
 
     ``scores`` and ``generations`` are merged split by split, other sections are replaced. Scores of
-    another number of instances than was published get a label.
+    another number of instances than was published get a flag.
 
     Returns:
         The whole record, as read back.
@@ -326,13 +259,13 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
         merged = name in ("scores", "generations")
         record[name] = {**record.get(name, {}), **section} if merged else section
     if "scores" in sections:
-        record["labels"] = with_part_labels(record)
+        record["flags"] = with_part_flags(record)
     write_record(run, record)
     return read_record(run.record)
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record at ``path``: a ``record.json`` or the run directory around it.
+    """Read the record at ``path``: a ``record.json`` or the run directory around it.
 
     Returns:
         A mapping with the keys of `RunRecord`.
@@ -344,14 +277,9 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(regular(file).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        advice = (
-            "look at it with dpft report, or run its `dpft train` command again, it continues "
-            "where it stopped"
-        )
-        if not (path / "config.yaml").exists():  # no run was begun there
-            advice = runs_beside(path)
         raise RecordError(
-            f"{file} does not exist; expected a run that was trained: {advice}"
+            f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
+            "again, which continues where it stopped, or give another folder, such as runs/NAME"
         ) from None
     except OSError as error:
         raise RecordError(
@@ -359,10 +287,6 @@ def read_record(path: Path) -> dict[str, Any]:
             "copy"
         ) from error
     except ValueError as error:
-        if file.suffix != ".json":
-            raise RecordError(
-                f"{file} is a file; expected a run's folder: {runs_beside(path)}"
-            ) from None
         raise RecordError(
             f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
         ) from error
@@ -381,11 +305,7 @@ def check_record(record: Any, place: Path) -> dict[str, Any]:
             f"{place} has schema version {version!r}; this dpft reads version {SCHEMA_VERSION}: "
             "use the dpft version that wrote it, or train again"
         )
-    wrong = fault(record, RunRecord)
-    if wrong is None and (record["mechanism"] is None) is not (record["privacy"]["kind"] == "none"):
-        kind = record["privacy"]["kind"]
-        wrong = f"its guarantee is {kind!r}, which does not fit its mechanism"
-    if wrong is not None:
+    if wrong := _fault(json.dumps(record)):
         raise RecordError(
             f"{place} is no run record that dpft wrote ({wrong}): restore it from a copy, or train "
             "again"
@@ -393,32 +313,55 @@ def check_record(record: Any, place: Path) -> dict[str, Any]:
     return dict(record)
 
 
-def finite(value: Any, nulls: dict[str, str], where: str = "") -> Any:
-    """A value with null for what JSON has no number for.
+def _fault(text: str) -> str | None:
+    """Return the first thing that is wrong with a record's JSON, with its place; None if valid."""
+    try:
+        RunRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the record"
+        return f"{place}: {first['msg']}, got {str(first['input'])[:60]!r}"
+    return None
 
-    Args:
-        value: plain data.
-        nulls: takes up, by dotted key, what such numbers were.
-        where: the key of the value itself.
-    """
+
+def finite(value: Any) -> Any:
+    """Return plain data with null for each number that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
-        nulls[where] = str(float(value))
         return None
     if isinstance(value, Mapping):
-        prefix = f"{where}." if where else ""
-        return {str(key): finite(item, nulls, f"{prefix}{key}") for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item, nulls, f"{where}.{index}") for index, item in enumerate(value)]
+        return [finite(item) for item in value]
     return value
 
 
-def _is_null(body: Any, dotted: str) -> bool:
-    """Whether a place that was null when the record was last written still is."""
-    for part in dotted.split("."):
-        if isinstance(body, Mapping):
-            body = body.get(part, 0)
-        elif isinstance(body, list) and part.isdigit() and int(part) < len(body):
-            body = body[int(part)]
-        else:
-            return False
-    return body is None
+def read_table(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the records in a folder's table of finished runs, by name, GROUP/NAME.
+
+    The table is compressed by gzip and has a line of JSON for each run. Records are not checked
+    (`check_record`). Without a table there are none.
+
+    Raises:
+        RecordError: the table is damaged.
+    """
+    file = folder / TABLE
+    try:
+        lines = [parse_json(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+        return {line["path"]: line["record"] for line in lines}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, EOFError, TypeError, KeyError, ValueError, zlib.error) as error:
+        raise RecordError(
+            f"{file} cannot be read ({error!r}); expected a line of JSON for each run, compressed "
+            "by gzip: restore it from a copy"
+        ) from error
+
+
+def write_table(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write a folder's table: equal records give equal bytes, in whatever order they come."""
+    lines = [
+        json.dumps({"path": path, "record": records[path]}, sort_keys=True, ensure_ascii=False)
+        for path in sorted(records, key=PurePosixPath)
+    ]
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomic(folder / TABLE, gzip.compress(text.encode(), mtime=0))

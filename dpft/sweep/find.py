@@ -8,8 +8,7 @@ from pathlib import Path
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.report.gather import Found, Target
-from dpft.runs.hidden import check_no_trial
-from dpft.runs.run_index import common_folder, is_run, run_names, runs_below
+from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, runs_below
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
 # Seconds that a run has to end by itself after Ctrl-C.

@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from dpft.config.audit import Audit
+from dpft.config.schema import Audit
 from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync_directory, fsync_tree
 from dpft.runs.errors import RunError
 from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
-from dpft.runs.stored import stored_config
+from dpft.runs.folders import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
 
 # Of the trial, beside its record: what the verbs that use a trained run look for and use.
@@ -99,7 +99,7 @@ def _priced(
         f"({many}, mean {trials.mean:g}) and is secret, as are all other runs. Publishing any of "
         "them, or how many there were, voids the guarantee (Papernot & Steinke 2022)"
     )
-    nulls, audit = record.get("nulls", {}), Audit(**record["config"].get("audit", {}))
+    audit = Audit(**record["config"].get("audit", {}))
     return {
         **record,
         "privacy": of_selection(
@@ -116,8 +116,6 @@ def _priced(
             "candidates": len(mechanisms),
             "mechanisms": spending(mechanisms),
         },
-        # Which numbers were not finite; those of the trial's own guarantee are left out.
-        "nulls": {key: why for key, why in nulls.items() if not key.startswith("privacy.")},
     }
 
 

@@ -17,15 +17,13 @@ from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
-from dpft.config.schema import Run
-from dpft.config.track import SERVICES
+from dpft.config.schema import SERVICES, Run
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
-from dpft.runs.atomic import owners_folder, write_atomic
-from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
+from dpft.runs.atomic import owners_folder, parse_json, write_atomic
+from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
 from dpft.runs.lock import DirectoryLock
-from dpft.runs.wellformed import parse_json
 
 _KEY_BYTES = 32
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Void, warnings
+from dpft.runs.atomic import parse_json
 from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
-from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal, latest_attempt

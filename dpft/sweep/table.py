@@ -13,7 +13,7 @@ from rich.table import Table
 from dpft.privacy.guarantee import marked
 from dpft.report.console import Console
 from dpft.report.terminal import clock, echo
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing
 from dpft.sweep import state
 from dpft.sweep.state import PointState
 from dpft.tasks.metrics.shown import HUNDRED

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from dpft import runs
-from dpft.config.audit import Audit
+from dpft.config.flags import Flag, Stored, flag
 from dpft.config.published import is_other_size
-from dpft.config.schema import Run
+from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.guarantee import price
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task
-from dpft.training.own_parts import used
+from dpft.training.assembly import own_parts
 from dpft.training.setup import Prepared
 
 
@@ -45,11 +45,11 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
-    found, own = runs.environment(), used(run, loaded.model)
+    found, own = runs.environment(), own_parts(run)
     return {
         "stage": "trained",
         "dpft": found["dpft"],
-        "config": run.identity(),  # a record may travel: not where runs lie
+        "config": run.recorded(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,
@@ -67,7 +67,7 @@ def make_record(
             "weights_sha256": prepared.weights,
             "pipeline": pipeline_of(task.needs, loaded.model.config),
             "adaptation": run.adapt.name,
-            "labels": list(loaded.labels),
+            "flags": list(loaded.flags),
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         },
@@ -89,26 +89,26 @@ def make_record(
             "device": str(loaded.model.device),
             **prepared.cohort.layout,
         },
-        "labels": [
-            *loaded.labels,
-            *task.labels(),
-            *_size_labels(run, task, len(prepared.records) - run.audit.planted),
-            *run.audit.labels(),
-            *run.track.labels(),
+        "flags": [
+            *loaded.flags,
+            *task.flags(),
+            *_size_flags(run, task, len(prepared.records) - run.audit.planted),
+            *run.audit.flags(),
+            *run.track.flags(),
         ],
         **measured,
     }
 
 
-def _size_labels(run: Run, task: Task, count: int) -> list[str]:
-    """That the training records are a part of a published set, where nothing else says so."""
+def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
+    """Flag training records that are a part of a published set, unless another flag does."""
     published = run.task.get("train_size")
     told = task.synthetic is not None or task.limit_train is not None
     if published is None or told or not task.published or task.location[0] == "sample":
         return []
     if not is_other_size(count, published):
         return []
-    return [f"{count:,} training records, where the published set has {published:,}"]
+    return [flag(Flag.TRAIN_SIZE, size=count, published=published)]
 
 
 def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) -> list[str]:
@@ -129,7 +129,7 @@ def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) ->
     return [
         *taken,
         *audit.caveats(task.unit_noun),
-        *ancestral_caveats(prepared.parts.loaded.labels),
+        *ancestral_caveats(prepared.parts.loaded.flags),
     ]
 
 

@@ -14,6 +14,7 @@ from dpft.audit.canaries import Canaries
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import AuditError, ConfigError
+from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.guarantee import least_claim
@@ -58,7 +59,7 @@ def test_a_right_run_is_not_refuted(tmp_path, style):
     assert record["dataset"]["counts"] == {"train": 64}
     caveats = "\n".join(record["privacy"]["caveats"])
     assert "no epsilon covers them" in caveats
-    assert "300 canaries, each in or out by a coin, for an audit" in record["labels"]
+    assert "300 canaries, each in or out by a coin, for an audit" in sentences(record["flags"])
     assert "audit of this run" in (outcome.path / "model/README.md").read_text()
 
 
@@ -154,7 +155,7 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     exposures = [r["scores"]["canaries"]["metrics"]["exposure"] for r in (trained, untrained)]
     assert exposures[0] > exposures[1] + 3
     assert trained["dataset"]["counts"] == {"train": 60 + 60}
-    assert "3 canary texts in the training data, 20 times each" in trained["labels"]
+    assert "3 canary texts in the training data, 20 times each" in sentences(trained["flags"])
 
 
 def test_runs_without_canaries_keep_their_hash():
@@ -233,13 +234,13 @@ def test_what_an_audit_may_refute_is_the_least_that_the_run_claims():
         (["clip=none", "audit=bound"], "guarantees nothing"),
         (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
         (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
-        (["audit.candidates=5"], "expected a number >= 100"),
+        (["audit.candidates=5"], "expected a whole number >= 100"),
         (["audit=bound", "audit.records=10", "adapt=rgp"], "does not change with the carriers"),
         (
             ["audit=bound", "audit.records=10", "task=cifar10", "model=wrn16-4"],
             r"Conv2d.*audit.records=0",
         ),
-        (["audit.gradients=-1"], "expected a number >= 0"),
+        (["audit.gradients=-1"], "expected a whole number >= 0"),
     ],
 )
 def test_audits_that_mean_nothing_are_refused(tmp_path, overrides, message):

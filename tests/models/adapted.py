@@ -2,9 +2,9 @@
 
 import yaml
 
-from dpft.config.adapt import Adapt
-from dpft.config.checks import build
+from dpft.config.flags import Flag, flag
 from dpft.config.folder import conf_dir
+from dpft.config.schema import Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -36,7 +36,7 @@ SMALL = {
 def adapted(model, name, tied=True, settings=None, seed=0):
     """A case of `small_models` and its model as it is trained, in float64."""
     case = build_case(model, tied)
-    loaded = LoadedModel(case.model, None, ("random initialisation",))
+    loaded = LoadedModel(case.model, None, (flag(Flag.RANDOM_WEIGHTS),))
     settings = settings or SMALL[name]
     result = adapt(loaded, settings, NEEDS[model], seed)
     result.model.double()

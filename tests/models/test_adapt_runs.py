@@ -12,6 +12,7 @@ import dpft.models
 from dpft.cli.decode import main as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.flags import TRAINED_BASE, Flag, flag, has, sentences
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -101,7 +102,7 @@ def test_what_is_saved_is_what_was_trained(tmp_path, monkeypatch, name):
 
 def test_scratch_is_labelled_and_says_so_in_its_settings(tmp_path):
     outcome = run_experiment(settings(tmp_path, "name=scratch", "adapt=scratch", "optim.steps=1"))
-    assert "random initialisation" in outcome.record["labels"]
+    assert flag(Flag.RANDOM_WEIGHTS) in outcome.record["flags"]
     assert outcome.record["config"]["model"]["init"] == "scratch"
     assert yaml.safe_load((outcome.path / "config.yaml").read_text())["adapt"]["name"] == "scratch"
     with pytest.raises(ConfigError, match=r"model\.init is pretrained with adapt=scratch"):
@@ -109,24 +110,24 @@ def test_scratch_is_labelled_and_says_so_in_its_settings(tmp_path):
 
 
 def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
-    """Labels stay with the weights, and a base that had no privacy is told beside the epsilon."""
+    """Flags stay with the weights, and a base that had no privacy is told beside the epsilon."""
     public = ["model.init=scratch", "adapt=scratch", "clip=none"]
     first = run_experiment(settings(tmp_path, "name=first", *public))
     base = ["model=custom", f"model.path={first.path / 'model'}"]
     second = run_experiment(settings(tmp_path, "name=second", *base))
     told = "base trained before on e2e (generated sample data; first 48 training records only) "
     for label in ("random initialisation", f"{told}without privacy"):
-        assert label in second.record["labels"]
+        assert label in sentences(second.record["flags"])
     card = (second.path / "model" / "README.md").read_text()
     assert f"{told}without privacy" in card
     assert "what it learned of a record there, this run's epsilon does not bound" in card
     third = run_experiment(
         settings(tmp_path, "name=third", "model=custom", f"model.path={second.path / 'model'}")
     )
-    assert sum(label.startswith("base trained before") for label in third.record["labels"]) == 2
+    assert sum(one["flag"] == Flag.TRAINED_BEFORE for one in third.record["flags"]) == 2
     # The run's own model, decoded again, is not its own base.
     decode_again(third.path, ["decode.max_new_tokens=2"])
-    assert json.loads((third.path / "record.json").read_text())["labels"] == third.record["labels"]
+    assert json.loads((third.path / "record.json").read_text())["flags"] == third.record["flags"]
     # A run of no steps has learned nothing.
     none = run_experiment(settings(tmp_path, "name=none", "optim.steps=0"))
     assert "trained before" not in (none.path / "model" / "dpft.json").read_text()
@@ -170,14 +171,14 @@ def test_labels_of_data_and_scores_do_not_stick_to_the_weights(tmp_path):
     first = run_experiment(settings(tmp_path, "name=first", "privacy.noise_seed=1"))
     base = ["model=custom", f"model.path={first.path / 'model'}"]
     second = run_experiment(settings(tmp_path, "name=second", *base, "task.limit_train=null"))
-    labels = second.record["labels"]
-    assert not [label for label in labels if label.startswith("first 48 training")]
-    (told,) = [label for label in labels if label.startswith("base trained before")]
+    flags = second.record["flags"]
+    assert not has(flags, Flag.LIMITED_TRAIN)
+    (told,) = sentences(one for one in flags if one["flag"] == Flag.TRAINED_BEFORE)
     assert told.startswith("base trained before on e2e (generated sample data; first ")
     assert told.endswith("void for whoever knows the seed of its noise")
     # Of drawn weights nothing was trained before.
     drawn = run_experiment(settings(tmp_path, "name=drawn", *base, "adapt=scratch"))
-    assert not [label for label in drawn.record["labels"] if "before" in label]
+    assert not has(drawn.record["flags"], *TRAINED_BASE)
 
 
 @pytest.mark.parametrize(
@@ -189,25 +190,26 @@ def test_labels_of_data_and_scores_do_not_stick_to_the_weights(tmp_path):
     ],
 )
 def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
+    bundled = flag(Flag.BUNDLED_MODEL, name="tiny")
     record = {
-        "labels": ["bundled tiny model", "first 8 training records only"],
-        "model": {"labels": ["bundled tiny model"]},
+        "flags": [bundled, flag(Flag.LIMITED_TRAIN, limit=8)],
+        "model": {"flags": [bundled]},
         "dataset": {"task": "e2e"},
         "training": {"steps": 4},
         "privacy": example_guarantee(voided_by=voided_by),
     }
-    first, second = json.loads(descent(record))["labels"]
+    first, second = sentences(json.loads(descent(record))["flags"])
     assert first == "bundled tiny model"
     assert second.startswith("base trained before on e2e (first 8 training records only): (3")
     assert second.endswith(said)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"labels": null}', '{"label": []}', "\xff"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"flags": null}', '{"flag": []}', "\xff"])
 def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
     file = tmp_path / "dpft.json"
     file.write_text(content, encoding="latin-1")
     assert ancestral_caveats(ancestry(file))
-    file.write_text('{"labels": []}')
+    file.write_text('{"flags": []}')
     assert ancestry(file) == ancestry(tmp_path / "none.json") == ancestry(None) == ()
 
 
@@ -235,6 +237,6 @@ def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
     monkeypatch.setattr("dpft.models.files.cached_file", cached)
     monkeypatch.setattr("dpft.models.files.Files._load", load)
     whole = load_model(Model("custom", "me/whole"), Needs("causal"), seed=0)
-    assert any(label.startswith("base trained before on e2e") for label in whole.labels)
+    assert has(whole.flags, Flag.TRAINED_BEFORE)
     with pytest.raises(ModelError, match="a prefix cannot be trained further"):
         load_model(Model("custom", "me/prefixed"), Needs("causal"), seed=0)

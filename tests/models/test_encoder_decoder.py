@@ -18,9 +18,8 @@ from transformers import (
     T5Tokenizer,
 )
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -112,7 +111,7 @@ def test_a_t5_of_the_hub(tmp_path, hub, settings):
     model = t5(tmp_path, **settings)
     hub("google-t5/t5-small", tmp_path)
     loaded = load_model(Model("t5-small", "google-t5/t5-small"), TEXT, seed=0)
-    assert loaded.labels == ()
+    assert loaded.flags == ()
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     assert (loaded.model.lm_head.weight is loaded.model.shared.weight) == (not settings)
     assert around(loaded.tokenizer, target=False) == around(loaded.tokenizer, True) == ([], [1])

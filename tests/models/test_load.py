@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from dpft.config.errors import ModelError
+from dpft.config.flags import Flag, has, sentences
 from dpft.config.schema import Model
 from dpft.models import load as load_module
 from dpft.models.architecture import suit
@@ -36,7 +37,7 @@ def test_the_bundled_model_is_tied_float32_and_fits_its_tokenizer():
     assert is_tied(loaded.model)
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     assert len(loaded.tokenizer) == loaded.model.config.vocab_size
-    assert loaded.labels == ("bundled tiny model",)
+    assert sentences(loaded.flags) == ["bundled tiny model"]
 
 
 def test_untied_has_one_parameter_more_and_saves_both(tmp_path):
@@ -62,7 +63,10 @@ def test_scratch_keeps_the_architecture_and_follows_the_seed():
     weights = [m.transformer.h[0].attn.c_attn.weight for m in (one, same, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-    assert load_model(scratch, CAUSAL, 1).labels == ("bundled tiny model", "random initialisation")
+    assert sentences(load_model(scratch, CAUSAL, 1).flags) == [
+        "bundled tiny model",
+        "random initialisation",
+    ]
 
 
 def test_stored_weights_have_the_digest_of_their_file_and_drawn_ones_none():
@@ -133,7 +137,7 @@ def test_a_folder_with_gpt2s_own_tokenizer(data_root, tmp_path):
     loaded = load_model(Model("gpt2", str(tmp_path)), CAUSAL, seed=0)
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     assert len(loaded.tokenizer) == 50257
-    assert loaded.labels == ()
+    assert loaded.flags == ()
 
 
 @pytest.mark.parametrize(
@@ -353,7 +357,7 @@ def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(famil
         assert all(torch.equal(new[k], v) for k, v in again.model.state_dict().items())
         changed = {k.split(".")[0] for k, v in old.items() if not torch.equal(new[k], v)}
         assert changed == (set() if kept else {"head" if family == "wrn" else "classifier"})
-        assert ("head pretrained on these classes" in loaded.labels) is kept
+        assert has(loaded.flags, Flag.PRETRAINED_HEAD) is kept
         assert loaded.model.config.id2label == dict(enumerate(classes))
         assert all(p.requires_grad for p in loaded.model.parameters())
 
@@ -373,7 +377,7 @@ def test_of_a_head_of_other_classes_no_layer_is_kept(classes, tmp_path):
         one, same, other = (getattr(m.model.classifier, layer).weight for m in models)
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
-    assert models[0].labels == ()
+    assert models[0].flags == ()
 
 
 @pytest.mark.parametrize(

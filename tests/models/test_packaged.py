@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import dpft.models.packaged as packaged
-from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
-from dpft.config.schema import Model
+from dpft.config.flags import Flag, flag
+from dpft.config.schema import Decode, Model
 from dpft.models.head import is_tied
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -95,7 +95,7 @@ def test_smollm2_writes_trains_and_saves(tmp_path):
     present("smollm2")
     loaded = load_model(SMOLLM2, CAUSAL, 0)
     model, tokenizer = loaded.model, loaded.tokenizer
-    assert loaded.labels == ("weights from a 4-bit file",)
+    assert loaded.flags == (flag(Flag.QUANTISED_WEIGHTS, bits=4),)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert is_tied(model)
     assert tokenizer.eos_token == "<|im_end|>"

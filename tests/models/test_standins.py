@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
-from dpft.config.schema import Model
+from dpft.config.flags import Flag, flag
+from dpft.config.schema import Decode, Model
 from dpft.models.load import find, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
@@ -122,8 +122,8 @@ def test_another_kind_is_refused(family, kind):
 @pytest.mark.parametrize("family", KINDS)
 def test_labels_say_what_it_is(family):
     kind = KINDS[family][0]
-    assert load(family, kind).labels == ("random stand-in model",)
-    assert "random initialisation" in load(family, kind, init="scratch").labels
+    assert load(family, kind).flags == (flag(Flag.STAND_IN_MODEL),)
+    assert flag(Flag.RANDOM_WEIGHTS) in load(family, kind, init="scratch").flags
 
 
 def test_an_unknown_family_is_refused():

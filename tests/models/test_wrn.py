@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dpft.config.errors import ModelError
+from dpft.config.flags import Flag, flag
 from dpft.config.schema import Model
 from dpft.models.image_input import ImageInput
 from dpft.models.load import load_model
@@ -87,7 +88,7 @@ def test_wrn16_4_is_drawn_as_published():
     loaded = load_model(WRN16_4, TEN, seed=0)
     model = loaded.model
     assert sum(p.numel() for p in model.parameters()) == 2_751_562
-    assert loaded.labels == ("random initialisation",)
+    assert loaded.flags == (flag(Flag.RANDOM_WEIGHTS),)
     assert loaded.tokenizer is None
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     assert loaded.image == ImageInput(32, mean, std, 4)

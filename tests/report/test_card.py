@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dpft.config.flags import Flag, flag
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.card import ModelFacts, model_card
 from dpft.report.guarantee import SCALES
@@ -61,9 +62,9 @@ def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str,
 def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> None:
     assert "held out" not in model_card(record)
     said = "Publish them only if those records may be spoken about"
-    labels = ["test split: about 0.1 of the records in the training data, held out"]
-    assert said in model_card({**record, "labels": labels}).partition("## Scores")[2]
-    # Whatever the labels say.
+    flags = [flag(Flag.HELD_OUT, split="test", share=0.1, noun="record")]
+    assert said in model_card({**record, "flags": flags}).partition("## Scores")[2]
+    # Whatever the flags say.
     record["config"] = {"task": {"name": "own", "test_share": 0.1}}
     assert said in model_card(record).partition("## Scores")[2]
 
@@ -71,12 +72,12 @@ def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> N
 def test_a_base_trained_before_may_have_seen_what_is_scored(record: dict[str, Any]) -> None:
     """With another split of the same data it has; the splits of published sets stay apart."""
     said = "the base was trained before. If that was on the same data with another split"
-    labels = ["base trained before on text2text: (8, 1e-06)-differential privacy"]
+    flags = [flag(Flag.TRAINED_ON_UNKNOWN)]
     ours = {**record, "dataset": {**record["dataset"], "task": "text2text"}}
-    assert said in model_card({**ours, "labels": labels}).partition("## Scores")[2]
+    assert said in model_card({**ours, "flags": flags}).partition("## Scores")[2]
     assert said not in model_card(ours)
-    assert said not in model_card({**record, "labels": labels})
-    assert said not in model_card({**ours, "labels": labels, "scores": {}})
+    assert said not in model_card({**record, "flags": flags})
+    assert said not in model_card({**ours, "flags": flags, "scores": {}})
 
 
 def test_warnings_stand_above_the_statement(record: dict[str, Any]) -> None:
@@ -121,7 +122,7 @@ def test_adaptive_thresholds_and_their_cost_are_told(record: dict[str, Any]) -> 
 
 
 def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
-    record["labels"] = ["<img src=x onerror=alert(1)>"]
+    record["flags"] = [flag(Flag.NOTE, text="<img src=x onerror=alert(1)>")]
     record["privacy"]["caveats"] = ["<script>alert(1)</script>"]
     card = model_card(record)
     assert " <img" not in card

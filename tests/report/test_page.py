@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import app
 from dpft.config.errors import ConfigError
+from dpft.config.flags import Flag, flag
 from dpft.privacy.accounting import epsilon_pld
 from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report import charts
@@ -229,6 +230,7 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     whole["config"]["decode"]["split"] = "test"
     whole["config"]["task"][EVIL] = EVIL
     whole["scores"]["test"]["metrics"][EVIL] = 0.5
+    whole["flags"] = [flag(Flag.NOTE, text=EVIL)]
     whole["environment"]["packages"][EVIL] = EVIL
     (run / "record.json").write_text(json.dumps(whole))
     text = {"source": EVIL, "prediction": "half a pair: \ud800", "references": [EVIL, "ok"]}
@@ -243,7 +245,10 @@ def test_every_text_is_escaped_whatever_it_holds(tmp_path):
 
 
 def test_samples_of_private_data_are_shown_only_where_they_may(tmp_path):
-    run = a_run(tmp_path / "run", record(labels=["test split: about 0.1 of the records, held out"]))
+    run = a_run(
+        tmp_path / "run",
+        record(flags=[flag(Flag.HELD_OUT, split="test", share=0.1, noun="record")]),
+    )
     for words in ([], ["--samples", 5]):
         text = text_of(run, *words)
         assert "say 0" not in text
@@ -269,7 +274,7 @@ def test_the_numbers_for_a_reviewer_are_those_of_the_best_test_there_is(tmp_path
     assert "The run's ledger counts 4 noisy steps, as its record does." in text
     audit = {"epsilon_lower": 1.2345, "confidence": 0.95, "refuted": False}
     whole = of_whole(noun="user", unit="all rows of one name", selected=True) | {"audit": audit}
-    whole["labels"] = ["test split: about 0.1 of the users in the training data, held out"]
+    whole["flags"] = [flag(Flag.HELD_OUT, split="test", share=0.1, noun="user")]
     text = text_of(a_run(tmp_path / "users", whole))
     assert "Somebody under two names is two users. For them epsilon is 8.755" in text
     assert "an epsilon of at least 1.234 at 95% confidence" in text

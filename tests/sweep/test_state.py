@@ -395,7 +395,7 @@ def test_a_sweep_is_run_by_one_process(folder):
         folder.lock()
     with pytest.raises(KeyError), folder.lock():
         raise KeyError
-    folder.lock().release()  # whatever the last one ended by, the next may begin
+    folder.lock().close()  # whatever the last one ended by, the next may begin
 
 
 def test_the_same_words_are_the_same_sweep():

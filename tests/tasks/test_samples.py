@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from dpft.config.flags import sentences
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import SPLITS, fingerprint
 
@@ -26,11 +27,11 @@ def sample_fingerprints():
 @pytest.mark.parametrize("name", TASKS)
 def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, name):
     sample, other = (task_of(name, source="sample", sample_seed=seed) for seed in (0, 1))
-    assert "generated sample data" in sample.labels()
+    assert "generated sample data" in sentences(sample.flags())
     sample.dataset.write_sample(tmp_path, 0)
     files = task_of(name, data_dir=str(tmp_path))
     assert files.location == ("files", tmp_path)
-    assert "generated sample data" not in files.labels()
+    assert "generated sample data" not in sentences(files.flags())
     for split in set(SPLITS) & set(sample.dataset.forms[0].files):
         found = fingerprint(files.records(split))
         assert found == fingerprint(sample.records(split)) != fingerprint(other.records(split))

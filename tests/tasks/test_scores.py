@@ -5,6 +5,7 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
+from dpft.reproduce.papers import load, names
 from dpft.tasks import load_task
 from dpft.tasks.scores import check_metric, lower_is_better
 
@@ -42,3 +43,11 @@ def test_a_score_that_can_have_no_number_here_is_told():
 def test_which_scores_are_better_the_lower_they_are():
     names = ("perplexity", "token_perplexity", "exposure", "accuracy", "f1", "BLEU", "ROUGE_L")
     assert [name for name in names if lower_is_better(name)] == [*names[:3]]
+    assert lower_is_better("edits", {"lower": ["edits"]})  # of another package
+
+
+def test_papers_columns_have_the_direction_of_their_metric():
+    for name in names():
+        for column in load(*name.split("/")).columns:
+            for metric in column.metrics:
+                assert column.higher_is_better is not lower_is_better(metric), (name, metric)

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers.utils.hub import cached_file
 
+from dpft.config.flags import Flag, Stored, flag
 from dpft.integrations.transformers.spending import Spending
 from dpft.runs import lineage
 
@@ -15,7 +16,7 @@ from dpft.runs import lineage
 _SAID = "_dpft_descent"
 
 
-def ancestry(model: Any, folder: Path) -> Sequence[str]:
+def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
     """What a model says of its own training: as it was left in memory, or in its files.
 
     Args:
@@ -37,13 +38,13 @@ def ancestry(model: Any, folder: Path) -> Sequence[str]:
     except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
         found = None
     file = Path(found) if found else None
-    labels = lineage.ancestry(file)
+    flags = lineage.ancestry(file)
     if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
-        labels = (*labels, lineage.UNTOLD)
+        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
     if file and file.parent.name.startswith("checkpoint-"):
-        # Of this very run, which goes on from it: the run's own label is the last.
-        return labels[:-1] if file.absolute().parent.parent == folder.absolute() else labels
-    return labels
+        # Of this very run, which goes on from it: the run's own flag is the last.
+        return flags[:-1] if file.absolute().parent.parent == folder.absolute() else flags
+    return flags
 
 
 def _adapter_has_moved(model: Any) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft import runs
+from dpft.config.flags import Stored
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.integrations.transformers.checkpoints import (
     MANIFEST,
@@ -30,11 +31,10 @@ from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
 from dpft.report.guarantee import as_markdown, mechanism_rows
-from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
-from dpft.runs.closing import Closing
+from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, sealed
-from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
+from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
@@ -69,7 +69,7 @@ class Spending(Closing):
         mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
             over one group of parameters, then over the clipper's.
         folder: ``output_dir``.
-        ancestry: what the base model says of its own training (`dpft.runs.lineage`).
+        ancestry: flags of the base model, of its own training (`dpft.runs.lineage`).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Spending(Closing):
         arguments: PrivacyArguments,
         mechanism: Mechanism,
         folder: Path,
-        ancestry: Sequence[str] = (),
+        ancestry: Sequence[Stored] = (),
     ) -> None:
         self.arguments = arguments
         self.ancestry = tuple(ancestry)
@@ -148,7 +148,7 @@ class Spending(Closing):
             caveats=caveats,
         )
 
-    def descent(self) -> list[str]:
+    def descent(self) -> list[Stored]:
         """What a model that was trained so says of itself to whoever trains it further."""
         data = "the training set of a PrivateTrainer"
         return [*self.ancestry, *trained_on(data, self.guarantee())]
@@ -212,7 +212,7 @@ class Spending(Closing):
         """
         with in_our_words():
             self._lock = DirectoryLock.acquire(self.folder)
-            runs.check_ledger(self.folder, 0)
+            held = runs.check_ledger(self.folder, 0)
             private = self.folder / "private"
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
@@ -247,8 +247,8 @@ class Spending(Closing):
             # A public seed hides nothing, and its draws are to be the same elsewhere.
             self.key = self._stored
             if seed is None:
-                self.key = runs.run_key(self._stored, self.ledger, header)
-            self._ledger = runs.Ledger(self.ledger, header)
+                self.key = runs.run_key(self._stored, held, header)
+            self._ledger = runs.Ledger(self.ledger, header, held)
             self._check_devices(start)
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
         return start
@@ -286,7 +286,7 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **labelled(self.descent()),
+            **flagged(self.descent()),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
             "files": {
@@ -330,7 +330,7 @@ class Spending(Closing):
             if held is not None:
                 held.close()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
         self._ledger = self._metrics = self._lock = None
 
     # --- inside -----------------------------------------------------------------------------------

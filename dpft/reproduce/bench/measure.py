@@ -376,7 +376,9 @@ def largest_batches(
             "--largest-batch needs a CUDA device, and this is a CPU, whose memory ends softly (by "
             "swapping): run it where there is a GPU, or leave it out"
         )
-    known = {(row["variant"], row["batch"]): row["result"] for row in log.rows if "batch" in row}
+    known: dict[tuple[str, int], Result] = {
+        (row["variant"], row["batch"]): row["result"] for row in log.rows if "batch" in row
+    }
     found = []
     for place, variant in enumerate(settings.variants):
         failed: list[str] = []

@@ -125,8 +125,8 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             tie_word_embeddings=not untied,
-            num_labels=2,
         )
+        config.num_labels = 2
         masked = name.endswith("-mlm")
         kind = hf.RobertaForMaskedLM if masked else hf.RobertaForSequenceClassification
         return kind(config), config.num_hidden_layers

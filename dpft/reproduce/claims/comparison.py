@@ -1,58 +1,46 @@
-"""When a comparison counts: defined in one place.
+"""Two numbers side by side, and the one rule that decides on them.
 
-**Margin.** Two scores differ only if they lie further apart than ``max(2 s, r) + u/2``, as in
-`dpft.reproduce.tables.verdicts`: ``s`` is the larger standard deviation of the two (each number's
-the printed one where there is one, else that of our seeds within bounds), ``r`` is 1% of the larger
-number and counts only where no deviation is known, ``u`` is the unit of the last printed digit. For
-ours at a laptop's scale a printed deviation says nothing, so only that of our seeds counts there:
-in full, and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of
-ours that are shares of the scored records, as accuracy is, or means over few canaries, differ by
-two standard errors of the difference of two such numbers or not at all.
+**By seeds.** Where both settings have runs with the same two seeds or more, the paired differences
+decide: with ``m`` their mean and ``s`` their deviation (``n - 1`` in the denominator), Student's
+95% interval is ``m +- t(0.975, n - 1) s / sqrt(n)``. It is of other seeds on the same scored
+records; the error of few records, which no seed lessens, is its least half-width: two standard
+errors of the difference. Whether ours is as good is decided so only where the claim says how far
+apart is as good (``equivalence``).
 
-Where both settings have runs with the same two seeds or more, their paired difference decides in
-place of the margin: see `dpft.reproduce.claims.paired`. Whether ours is as good is decided so only
-where the claim says how far apart is as good (``equivalence``).
+**By the margin.** Printed numbers, and ours with fewer common seeds, are points, and differ only if
+they lie further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`: ``s`` is
+the larger standard deviation of the two, ``r`` is 1% of the larger number where no deviation is
+known, ``u`` is the unit of the last printed digit. At a laptop's scale a printed deviation says
+nothing: only that of our seeds counts, and 0.5% where it is less. Two shares of the scored records
+differ by two standard errors of their difference or not at all. A range that a paper states of its
+own printed numbers is arithmetic: only the rounding of the last digits counts.
 
-**Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
-
-============== ===================== ==================== =====================
-expected       holds                 fails                too close to tell
-============== ===================== ==================== =====================
-above, best    ``d > m``             ``d < -m``           else
-not_below      ``d >= -m``           ``d < -m``           never
-on_par         ``|d| <= m``          ``|d| > m``          never
-a range        inside                outside by ``> m``   outside by at most m
-============== ===================== ==================== =====================
-
-Where seeds of ours lie far apart (mark ``W``) or the scored records are few, so that their error is
-the margin, a difference within it is too close to tell for ``not_below`` and ``on_par`` too: a wide
-margin shows nothing to be as good. Two of ours that are both no better than always giving the most
-frequent answer (mark ``C``) show nothing: where nothing was learned, all settings are alike. One of
-them beside a better one does differ, but of what was learned it says little: no claim with such a
-comparison is confirmed or contradicted, it holds or fails.
-
-A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
-last digits may have been rounded by.
+`contrast` and `in_range` say which interval or point holds. Where the error of the scored records
+is the margin, or our seeds lie far apart (mark ``W``), a wide margin shows nothing to be as good.
+Where neither number is better than always giving the most frequent answer (mark ``C``), nothing was
+learned and nothing is decided; where one is not, the comparison confirms and contradicts nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from dpft.reproduce.claims.paired import Paired, paired
-from dpft.reproduce.claims.schema import Expected
+from dpft.reproduce.claims.claim import Expected
 from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import tolerance
-from dpft.runs.lineage import names_apart
-from dpft.tasks.metrics.correct import paired_error
+from dpft.tasks.metrics.shown import paired_error
 
+CONFIDENCE = 0.95
 # Of two numbers at the edge, binary rounding must not decide.
 _EDGE = 1 + 1e-9
+Ends = tuple[float | None, float | None]
 
 
 class Side(StrEnum):
@@ -65,40 +53,30 @@ class Side(StrEnum):
     COMPUTED = "computed"
     MEASURED = "measured"
 
-    @property
-    def scale(self) -> str:
-        """Of the runs whose numbers they are."""
-        return "laptop" if self is Side.LAPTOP else "paper"
-
 
 class Outcome(StrEnum):
-    """Of a single comparison."""
+    """The outcome of a comparison, or of all comparisons of a claim together."""
 
     HOLDS = "holds"
     FAILS = "fails"
     CLOSE = "too close to tell"
     NOT_APART = "not told apart"  # by the interval over seeds
-    LACKING = "no number yet"
+    NOT_YET = "not yet testable"
     CANNOT = "cannot be tested here"
+    # Of claims alone.
+    CONFIRMED = "confirmed here"
+    CONTRADICTED = "contradicted here"
+    IN_PART = "holds in part"
+    FAILS_IN_PART = "fails in part"
+    MIXED = "mixed"
 
 
 @dataclass(frozen=True)
 class Score:
-    """A number that may be compared, or why there is none.
+    """The number of a row, or ``why`` there is none.
 
-    Attributes:
-        name: of its row.
-        value: None where there is none.
-        spread: its standard deviation over seeds, where one is known.
-        sampling: the standard error that the number of scored records leaves to it, of shares and
-            of means over canaries.
-        why: it cannot be had.
-        runs: behind it.
-        marks: letters of `dpft.reproduce.tables.marks`.
-        copied: whether the paper took it from elsewhere.
-        by_seed: the numbers of ours that it is the mean of.
-        answers: by seed, which records were answered rightly, where that is known.
-        begun: names and digests of the weights that its runs began with, where that is known.
+    ``spread`` is its deviation over seeds, ``sampling`` the standard error that the number of
+    scored records leaves to it. The paper took a ``copied`` one from elsewhere.
     """
 
     name: str
@@ -111,32 +89,22 @@ class Score:
     copied: bool = False
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
-    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def stands_in(self) -> bool:
         """Whether it is not of the paper's own setting."""
         return any(mark.letter in self.marks for mark in NOT_THE_PAPERS)
 
-    def text(self, column: Column, *, named: bool = False) -> str:
-        """With the printed number of decimals, and where it is from."""
-        text = f"{self.value:.{column.decimals}f}{' (copied)' if self.copied else ''}"
-        return f"{text} ({self.name})" if named else text
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers side by side, in words and as ``numbers`` by name; neither where there are none.
+    """Two numbers side by side, in words and as ``numbers`` by name; none where they are missing.
 
     Attributes:
-        expected: of the claim, with the margin.
-        ahead: whether the first number is the better one, however little; None: there is no better.
         why: it cannot be tested here.
-        where: model, shape and machine of a measurement; ``brief`` is the same in two words.
-        runs: run directories or files behind them.
-        marks: letters of `dpft.reproduce.tables.marks`, of either number.
-        check: which of the claim's it is of.
-        paired: over the seeds that both have; None: the margin decides.
+        where: table, or model, shape and machine of a measurement; ``brief`` is the latter shorter.
+        check: the number of the claim's check.
+        seeds: in common, where the interval over them decides; 0: none.
         idle: whether one of the two learned nothing, and the other something.
     """
 
@@ -146,60 +114,49 @@ class Comparison:
     outcome: Outcome
     text: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    ahead: bool | None = None
     why: str = ""
     where: str = ""
     brief: str = ""
     runs: tuple[str, ...] = ()
     marks: str = ""
     check: int = 1
-    paired: Paired | None = None
+    seeds: int = 0
     idle: bool = False
 
     @property
     def known(self) -> bool:
         """Whether there are numbers."""
-        return self.outcome not in (Outcome.LACKING, Outcome.CANNOT)
-
-    @property
-    def by_margin(self) -> bool:
-        """Whether the margin, and no interval over seeds, decided on numbers of runs of ours."""
-        of_runs = self.side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP, Side.MEASURED)
-        return of_runs and self.known and self.paired is None
-
-
-def in_words(expected: Expected, allowed: str = "the margin") -> str:
-    """What is expected, for people."""
-    low, high = expected.low, expected.high
-    match expected.kind:
-        case "above" | "best":
-            return f"better by more than {allowed}"
-        case "not_below":
-            return f"not worse by more than {allowed}"
-        case "on_par":
-            return f"at most {allowed} apart"
-        case "apart":
-            return f"better by {range_in_words(low, high)}"
-        case "ratio":
-            return f"a ratio of {range_in_words(low, high)}"
-        case "value":
-            return range_in_words(low, high)
+        return self.outcome not in (Outcome.NOT_YET, Outcome.CANNOT)
 
 
 def range_in_words(low: float | None, high: float | None) -> str:
-    """``3 to 5``, ``at least 3``, or the number where the ends are one."""
+    """Return ``3 to 5``, ``at least 3``, or the number where the ends are one."""
     if low is None or high is None:
         return f"at most {high:g}" if low is None else f"at least {low:g}"
     return f"{low:g}" if high - low < 1e-6 else f"{low:g} to {high:g}"
 
 
-def in_range(
-    low: float, high: float, ends: tuple[float | None, float | None], allowed: float = 0.0
-) -> Outcome:
-    """Whether ``low`` to ``high`` lies inside a range, outside by more than is allowed, or neither.
+def in_words(expected: Expected, allowed: str = "the margin") -> str:
+    """Return what is expected, for people."""
+    numbers = (
+        "" if expected.low is expected.high is None else range_in_words(expected.low, expected.high)
+    )
+    match expected.kind:
+        case "not_below":
+            return f"not worse by more than {allowed}"
+        case "on_par":
+            return f"at most {allowed} apart"
+        case "apart":
+            return f"better by {numbers}"
+        case "ratio":
+            return f"a ratio of {numbers}"
+        case "value":
+            return numbers
+    return f"better by more than {allowed}"
 
-    A number without a range of its own is both; an end of None is no bound.
-    """
+
+def in_range(low: float, high: float, ends: Ends, allowed: float = 0.0) -> Outcome:
+    """Hold in a range, fail outside by more than is allowed, else be close; None is no bound."""
     least = -math.inf if ends[0] is None else ends[0]
     most = math.inf if ends[1] is None else ends[1]
     if least <= low and high <= most:
@@ -209,164 +166,174 @@ def in_range(
     return Outcome.FAILS if outside else Outcome.CLOSE
 
 
-def ordered(kind: str, ahead: float, allowed: float) -> Outcome:
-    """The outcome of ``above``, ``best``, ``not_below`` or ``on_par`` by the margin ``allowed``."""
-    allowed *= _EDGE
-    if kind == "on_par":
-        return Outcome.HOLDS if abs(ahead) <= allowed else Outcome.FAILS
-    if ahead < -allowed:
-        return Outcome.FAILS
-    return Outcome.HOLDS if kind == "not_below" or ahead > allowed else Outcome.CLOSE
-
-
 def contrast(
     blank: Comparison, expected: Expected, column: Column, first: Score, second: Score
 ) -> Comparison:
-    """Two numbers against each other.
-
-    Args:
-        blank: says whose they are and what is compared.
-        expected: of the first to the second.
-        column: says which is better, and how many digits are shown.
-        first: with a value.
-        second: the same.
-    """
+    """Compare two numbers; ``blank`` says whose they are and what is compared."""
+    assert first.value is not None
+    assert second.value is not None
+    sign, digits = 1 if column.higher_is_better else -1, column.decimals
     a, b = first.value, second.value
-    assert a is not None
-    assert b is not None
-    sign = 1 if column.higher_is_better else -1
-    if expected.kind != "ratio" and not (expected.alike and expected.equivalence is None):
-        allowed = 2 * of_records(column, first, second)
-        both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
-        if both is not None:
-            found = _by_seeds(blank, expected, column, (first, second), both)
-            return _with_cautions(found, first, second)
-    ahead = (a - b) * sign
-    usual = margin(column, first, second)
-    if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
-        usual = 10.0**-column.decimals  # arithmetic: half a unit of each
-    allowed = max(usual, 2 * math.hypot(first.sampling, second.sampling))
-    marks = "".join(sorted({*first.marks, *second.marks}))
-    text, ends = f"{ahead:+.{column.decimals}f}", (expected.low, expected.high)
-    if expected.kind == "ratio":
-        ratio = a / b if b else math.inf
-        outcome = in_range(ratio, ratio, ends, allowed / abs(b) if b else 0.0)
-        text = f"ratio {ratio:.3f}"
-    elif expected.kind == "apart":
-        outcome = in_range(ahead, ahead, ends, allowed)
+    seeds = sorted({*first.by_seed} & {*second.by_seed})
+    by_seeds = len(seeds) > 1 and expected.kind != "ratio"
+    if by_seeds and not (expected.alike and expected.equivalence is None):
+        a, b = (statistics.fmean(one.by_seed[s] for s in seeds) for one in (first, second))
+        low, high = interval(
+            [sign * (first.by_seed[seed] - second.by_seed[seed]) for seed in seeds],
+            2 * _error_of_records(column, first, second, seeds),
+        )
+        margin, usual, slack = (expected.equivalence or 0.0) / 100 * abs(b), 0.0, 0.0
+        found = f"{sign * (a - b):+.{digits}f}, 95% interval {low:+.{digits}f} to "
+        found += f"{high:+.{digits}f} over {len(seeds)} seeds"
+        shown, undecided = f"{margin:.{digits + 1}f}" if margin else "0", Outcome.NOT_APART
+        numbers = {"low": low, "high": high, "seeds": float(len(seeds))}
     else:
-        outcome = ordered(expected.kind, ahead, allowed)
-        wide = allowed > usual or Mark.WIDE.letter in marks
-        if outcome is Outcome.HOLDS and abs(ahead) <= allowed and wide:
-            outcome = Outcome.CLOSE
-    named = expected.kind == "best"
-    if blank.side is not Side.PRINTED:
-        shared = len({*first.by_seed} & {*second.by_seed})
-        text += f" ({shared or 'no'} seed{'s' * (shared != 1)} in common: by the margin)"
-    found = replace(
-        blank,
-        expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
-        outcome=outcome,
-        text=f"{first.text(column, named=named)} and {second.text(column, named=named)}: {text}",
-        numbers={"first": a, "second": b, "ahead": ahead}
-        | ({"margin": allowed} if math.isfinite(allowed) else {}),
-        ahead=None if ahead == 0 or expected.kind == "ratio" else ahead > 0,
-        runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
-        marks=marks,
-    )
-    return _with_cautions(found, first, second)
-
-
-def _with_cautions(found: Comparison, first: Score, second: Score) -> Comparison:
-    """A comparison, which decides nothing where neither setting learned anything.
-
-    It says where one of them did not, and where the two began with different weights of one name:
-    how much of the difference is theirs cannot be told.
-    """
-    if names := names_apart({*first.begun, *second.begun}):
-        text = f"{found.text}; {', '.join(names)} had different weights in these runs"
-        found = replace(found, text=text)
-    idle = [Mark.CONSTANT.letter in one.marks for one in (first, second)]
-    if not any(idle):
-        return found
-    if all(idle):
-        text = f"{found.text}; neither is better than always giving the most frequent answer"
-        outcome = Outcome.NOT_APART if found.paired else Outcome.CLOSE
-        return replace(found, outcome=outcome, text=text)
-    which = "first" if idle[0] else "second"
-    text = f"{found.text}; the {which} is no better than always giving the most frequent answer"
-    return replace(found, text=text, idle=True)
-
-
-def _by_seeds(
-    blank: Comparison,
-    expected: Expected,
-    column: Column,
-    scores: tuple[Score, Score],
-    both: Paired,
-) -> Comparison:
-    """The same by the interval over seeds, which holds no margin but that of the claim."""
-    digits = column.decimals
-    ends: tuple[float | None, float | None]
-    margin = (expected.equivalence or 0.0) / 100 * abs(both.second)
+        by_seeds, undecided = False, Outcome.CLOSE
+        usual = _margin(column, first, second)
+        if blank.side is Side.PRINTED and expected.kind in ("apart", "ratio"):
+            usual = 10.0**-digits  # arithmetic: half a unit of each
+        elif blank.side is Side.PRINTED and expected.kind == "value":
+            # Text rounds more than tables do.
+            usual = 0.5 * 10.0 ** -len(f"{b:g}".partition(".")[2])
+        margin = max(usual, 2 * math.hypot(first.sampling, second.sampling))
+        low = high = sign * (a - b)
+        slack, found = margin, f"{low:+.{digits}f}"
+        shown = f"{margin:.{digits + 1}f}"
+        numbers = {"margin": margin} if math.isfinite(margin) else {}
+        if expected.kind == "ratio":
+            low = high = a / b if b else math.inf
+            slack, found = margin / abs(b) if b else 0.0, f"ratio {low:.3f}"
+        if blank.side is not Side.PRINTED:
+            one = f"{len(seeds) or 'no'} seed{'s' * (len(seeds) != 1)}"
+            found += f" ({one} in common: by the margin)"
+    edge = margin * _EDGE
     match expected.kind:
-        case "apart":
-            ends = (expected.low, expected.high)
+        case "above" | "best":
+            outcome = in_range(low, high, (edge, None), 0.0 if by_seeds else 2 * edge)
+            if by_seeds and low <= 0 <= high:
+                outcome = undecided  # seeds without any difference, too
         case "not_below":
-            ends = (-margin, None)
-        case "on_par":
-            ends = (-margin, margin)
+            outcome = in_range(low, high, (-edge, None))
+        case "on_par" | "value":
+            outcome = in_range(low, high, (-edge, edge))
         case _:
-            ends = (0.0, None)
-    outcomes = {None: Outcome.NOT_APART, True: Outcome.FAILS, False: Outcome.HOLDS}
-    outcome = outcomes[both.outside(ends)]
-    if expected.kind in ("above", "best") and both.low == 0.0:
-        outcome = Outcome.NOT_APART  # seeds without any difference: neither is the better one
-    first, second = (
-        replace(one, value=value)
-        for one, value in zip(scores, (both.first, both.second), strict=True)
-    )
-    named = expected.kind == "best"
-    texts = " and ".join(one.text(column, named=named) for one in (first, second))
+            outcome = in_range(low, high, (expected.low, expected.high), slack)
+    marks = "".join(sorted({*first.marks, *second.marks}))
+    wide = not by_seeds and (margin > usual or Mark.WIDE.letter in marks)
+    shows_little = expected.alike and wide and abs(low) <= margin
+    if outcome is Outcome.CLOSE or (shows_little and outcome is Outcome.HOLDS):
+        outcome = undecided
+    idle = [Mark.CONSTANT.letter in one.marks for one in (first, second)]
+    if all(idle):
+        found += "; neither is better than always giving the most frequent answer"
+        outcome = undecided
+    elif any(idle):
+        which = "first" if idle[0] else "second"
+        found += f"; the {which} is no better than always giving the most frequent answer"
+    texts = [
+        f"{value:.{digits}f}{' (copied)' if one.copied else ''}"
+        + (f" ({one.name})" if expected.kind in ("best", "value") else "")
+        for value, one in ((a, first), (b, second))
+    ]
     return replace(
         blank,
-        expected=in_words(expected, f"{margin:.{digits + 1}f}" if expected.alike else "0"),
+        expected=in_words(expected, shown),
         outcome=outcome,
-        text=f"{texts}: {both.text(digits, expected.kind)}",
-        numbers={
-            "first": both.first,
-            "second": both.second,
-            "ahead": both.difference,
-            "low": both.low,
-            "high": both.high,
-            "seeds": both.seeds,
-            "detectable": both.needed(expected.kind),
-        }
-        | ({"margin": margin} if expected.alike else {}),
-        ahead=None if both.difference == 0 else both.difference > 0,
+        text=f"{' and '.join(texts)}: {found}",
+        numbers={"first": a, "second": b, "ahead": sign * (a - b)} | numbers,
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
-        marks="".join(sorted({*first.marks, *second.marks})),
-        paired=both,
+        marks=marks,
+        seeds=len(seeds) if by_seeds else 0,
+        idle=any(idle) and not all(idle),
     )
 
 
-def of_records(column: Column, first: Score, second: Score) -> float:
-    """The standard error that the scored records leave to a difference over common seeds.
+def interval(differences: Sequence[float], least: float = 0.0) -> tuple[float, float]:
+    """Return Student's 95% interval of a mean; ``least`` is the least half-width."""
+    from scipy.special import stdtrit
 
-    Where it is known which records each run answered rightly, that of the paired answers; else that
-    of two shares of other records, which is rather too large.
+    count, mean = len(differences), statistics.fmean(differences)
+    critical = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    half = max(critical * statistics.stdev(differences) / math.sqrt(count), least)
+    return mean - half, mean + half
+
+
+def _error_of_records(column: Column, first: Score, second: Score, seeds: Sequence[int]) -> float:
+    """Return the standard error that the scored records leave to a difference over common seeds.
+
+    That of the paired answers where all are known; else that of two shares of other records, which
+    is rather too large.
     """
-    seeds = sorted({*first.by_seed} & {*second.by_seed})
     known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
     same = {(one.references, len(one.right)) for one in known}
-    if len(seeds) < 2 or len(known) < 2 * len(seeds) or len(same) != 1:
+    if len(known) < 2 * len(seeds) or len(same) != 1:
         return math.hypot(first.sampling, second.sampling)
     bits = [{s: one.answers[s].right for s in seeds} for one in (first, second)]
     return column.factor * paired_error(*bits)
 
 
-def margin(column: Column, *scores: Score) -> float:
-    """How far apart these two must lie at least to differ, whatever was sampled."""
+def _margin(column: Column, *scores: Score) -> float:
+    """Return how far apart these must lie at least to differ, whatever was sampled."""
     spread = max((one.spread for one in scores if one.spread is not None), default=None)
     values = (one.value for one in scores if one.value is not None)
     return max(tolerance(value, spread, column.decimals) for value in values)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a claim, with how many comparisons have each `Outcome`.
+
+    Behind those that an interval decides are ``seeds`` at least; 0: none is.
+    """
+
+    verdict: Outcome
+    count: Mapping[Outcome, int]
+    seeds: int = 0
+
+    @property
+    def known(self) -> int:
+        """The number of comparisons with numbers."""
+        return sum(self.count.values()) - self.count[Outcome.NOT_YET] - self.count[Outcome.CANNOT]
+
+
+def judge(comparisons: Sequence[Comparison]) -> Judgement:
+    """Return what the comparisons of a claim say together.
+
+    Of those that came out: all hold, ``holds``; all fail, ``fails``; some of each, ``mixed``. The
+    checks of a claim together are the claim, so one of which more is too close to tell than holds
+    leaves no more than ``holds in part``. Where all numbers of runs have intervals over seeds, a
+    claim is ``confirmed here`` if every interval says so, and ``contradicted here`` if none bears
+    it out and in one of its checks as many fail as are not told apart: where nothing differs, one
+    interval in forty says "better" and one "worse" by chance.
+    """
+    count = Counter(one.outcome for one in comparisons)
+    by_check = Counter((one.check, one.outcome) for one in comparisons)
+    open_ = {
+        check: by_check[check, Outcome.CLOSE] + by_check[check, Outcome.NOT_APART]
+        for check, _ in by_check
+    }
+    mostly_open = any(open_[check] > by_check[check, Outcome.HOLDS] for check in open_)
+    contradicts = any(0 < by_check[check, Outcome.FAILS] >= open_[check] for check in open_)
+    seeds = [one.seeds for one in comparisons if one.seeds]
+    # No margin decided on runs, and every setting learned something.
+    by_seeds = bool(seeds) and all(
+        not one.idle and (one.seeds or one.side in (Side.PRINTED, Side.COMPUTED))
+        for one in comparisons
+        if one.known
+    )
+    undecided = count[Outcome.CLOSE] + count[Outcome.NOT_APART]
+    if count[Outcome.HOLDS] and count[Outcome.FAILS]:
+        verdict = Outcome.MIXED
+    elif count[Outcome.HOLDS] and (mostly_open or (by_seeds and undecided)):
+        verdict = Outcome.IN_PART
+    elif count[Outcome.HOLDS]:
+        verdict = Outcome.CONFIRMED if by_seeds else Outcome.HOLDS
+    elif count[Outcome.FAILS] and by_seeds:
+        verdict = Outcome.CONTRADICTED if contradicts else Outcome.FAILS_IN_PART
+    elif count[Outcome.FAILS]:
+        verdict = Outcome.FAILS
+    elif undecided:
+        verdict = Outcome.NOT_APART if by_seeds else Outcome.CLOSE
+    else:
+        verdict = Outcome.NOT_YET if count[Outcome.NOT_YET] else Outcome.CANNOT
+    return Judgement(verdict, count, min(seeds, default=0))

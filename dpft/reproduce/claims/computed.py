@@ -1,25 +1,63 @@
-"""What follows without a run: by counting, by the accountants, or by clipping on a tiny model.
+"""Numbers that follow without a run: by counting, by the accountants, or by clipping a tiny model.
 
 A file of claims names a function, its arguments and the range that its value must lie in. Each
-returns ``value``, and other numbers that the file's text may show. What needs torch imports it when
-it is called.
+returns ``value``, and other numbers that the file's text may show. Functions that need torch import
+it when they are called, which takes two seconds: their numbers are kept on disk for the same code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import importlib.metadata
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dpft
+from dpft.privacy.cached import cache_folder
 from dpft.reproduce.figures.memory import Layer, each, peak, peaks, uniform, vit
+from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Numbers = dict[str, Any]
 Groups = Sequence[tuple[int, int]]
+
+# The code and the packages that the numbers are computed with.
+_SOURCES = ("privacy/**/*.py", "reproduce/claims/computed.py", "reproduce/figures/memory.py")
+_PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
+
+
+def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
+    """Return what the function of that name returns, now or in an earlier process."""
+    file = cache_folder() / "claims.json"
+    key, known = json.dumps([function, arguments]), {}
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RuntimeError):
+        known = dict(json.loads(file.read_text(encoding="utf-8"))[_code()])
+    if key not in known:
+        known[key] = FUNCTIONS[function](**arguments)
+        # A cache that cannot be written saves no time, and must not stop anything.
+        with contextlib.suppress(OSError, RuntimeError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, json.dumps({_code(): known}))
+    numbers: Numbers = known[key]
+    return numbers
+
+
+@functools.cache
+def _code() -> str:
+    digest = hashlib.sha256()
+    for pattern in _SOURCES:
+        for file in sorted(Path(dpft.__file__).parent.glob(pattern)):
+            digest.update(file.read_bytes())
+    versions = [importlib.metadata.version(name) for name in _PACKAGES]
+    return f"{digest.hexdigest()} {' '.join(versions)}"
 
 
 def embedding_memory(length: int, matrices: int) -> Numbers:
@@ -29,30 +67,19 @@ def embedding_memory(length: int, matrices: int) -> Numbers:
 
 
 def bell_numbers(layers: int) -> Numbers:
-    """log10 of the ways to group layers (Bu et al. 2023, section 5)."""
-    ways = bell(layers)
-    return {"value": math.log10(ways), "ways": ways}
-
-
-def bell(n: int) -> int:
-    """The number of partitions of a set of ``n``, by the Bell triangle.
-
-    >>> [bell(n) for n in range(1, 6)]
-    [1, 2, 5, 15, 52]
-    """
+    """log10 of the ways to group layers (Bu et al. 2023, section 5), by the Bell triangle."""
     row = [1]
-    for _ in range(n - 1):
+    for _ in range(layers - 1):
         row = list(itertools.accumulate(row, initial=row[-1]))
-    return row[-1]
+    return {"value": math.log10(row[-1]), "ways": row[-1]}
 
 
 def clippings_not_nested(norm: float) -> Numbers:
     """Theorem 2 of Bu et al. 2023: gradients ``[3, 4]`` and ``[norm, 0]`` over two layers, R = 4.
 
-    Clipping all layers together scales the first to norm 4, so that layer-wise clipping would need
-    its first threshold at what is left of it: it only ever shortens a part to its threshold. With
-    that threshold the second gradient comes out otherwise, by ``value``. The paper's second
-    gradient has norm 6; the proof wants one that stays unclipped.
+    Clipping all layers together scales the first to norm 4. Layer-wise clipping needs the rest of
+    its first part as first threshold, with which the second gradient differs by ``value``. The
+    paper's second gradient has norm 6; the proof needs one that stays unclipped.
     """
     needed, together = 3.0 * 4.0 / math.hypot(3.0, 4.0), min(norm, 4.0)
     alone = min(norm, needed)
@@ -68,54 +95,38 @@ def bound_rises_with_groups(xi: float) -> Numbers:
     }
 
 
-def formula_of_peaks(groups: str) -> Numbers:
-    """Equation 8 of Bu et al. 2023 as printed, to a count with the groups' ends, for ViT-large."""
-    layers, groupings = _vit_large()
-    counted = max(peaks(layers, groupings[groups]))
-    printed = max(peaks_as_printed(layers, groupings[groups]))
-    return {"value": printed / counted, "counted": counted}
+def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers:
+    """Peaks of ViT-large's memory (Bu et al. 2023, Equation 8 and section 6.1), by ``quantity``.
+
+    ``formula``: the printed Equation 8 to a count with the groups' ends; ``first``: the peak of the
+    group processed first to the highest; ``highest``: that to the peak without privacy; ``fall``:
+    of the highest peaks from one group to one a layer, the largest ratio of one to the last.
+    """
+    layers = vit(1024, 24)
+    groupings: dict[str, Groups] = {"one group": ((0, len(layers)),)}
+    groupings |= {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
+    groupings["one group a layer"] = each(layers)
+    heights = peaks(layers, groupings[groups])
+    if quantity == "formula":
+        printed = max(peaks_as_printed(layers, groupings[groups]))
+        return {"value": printed / max(heights), "counted": max(heights)}
+    if quantity == "first":
+        return {"value": heights[-1] / max(heights)}
+    highest = {name: peak(layers, ends) / peak(layers, None) for name, ends in groupings.items()}
+    if quantity == "highest":
+        return {"value": highest[groups]}
+    falls = itertools.pairwise(highest.values())
+    listed = ", ".join(f"{height:.3f}" for height in highest.values())
+    return {"value": max(more / fewer for fewer, more in falls), "peaks": listed}
 
 
 def peaks_as_printed(layers: Sequence[Layer], groups: Groups) -> list[int]:
-    """Equation 8: inputs of layers below a group's last, output gradients between its ends."""
+    """Return Equation 8: inputs below a group's last layer, output gradients between its ends."""
     return [
         sum(one.T * one.d for one in layers[: last - 1])
         + sum(one.T * one.p for one in layers[first + 1 : last - 1])
         for first, last in groups
     ]
-
-
-def first_peak(groups: str) -> Numbers:
-    """The peak of the group processed first to the highest (Bu et al. 2023, section 6.1)."""
-    layers, groupings = _vit_large()
-    heights = peaks(layers, groupings[groups])
-    return {"value": heights[-1] / max(heights)}
-
-
-def highest_peak(groups: str) -> Numbers:
-    """The highest peak to that without privacy (Bu et al. 2023, section 6.1)."""
-    layers, groupings = _vit_large()
-    return {"value": peak(layers, groupings[groups]) / peak(layers, None)}
-
-
-def peaks_fall() -> Numbers:
-    """Of the highest peaks from one group to one a layer, the largest ratio of one to the last."""
-    heights = [highest_peak(groups)["value"] for groups in _vit_large()[1]]
-    return {
-        "value": max(more / fewer for fewer, more in itertools.pairwise(heights)),
-        "peaks": ", ".join(f"{height:.3f}" for height in heights),
-    }
-
-
-@functools.cache
-def _vit_large() -> tuple[Sequence[Layer], Mapping[str, Groups]]:
-    layers = vit(1024, 24)
-    several = {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
-    return layers, {
-        "one group": ((0, len(layers)),),
-        **several,
-        "one group a layer": each(layers),
-    }
 
 
 def square_root_rule(k: int) -> Numbers:
@@ -131,7 +142,7 @@ def square_root_rule(k: int) -> Numbers:
 
 @functools.cache
 def _sigma(k: int) -> float:
-    """For epsilon 3 at delta 1e-5 after 50 epochs at the sampling rate ``2^-k``."""
+    """Epsilon 3 at delta 1e-5 after 50 epochs at the sampling rate ``2^-k``."""
     from dpft.privacy.accounting import calibrate_noise
 
     return calibrate_noise(
@@ -175,23 +186,19 @@ def backward_passes(style: str) -> Numbers:
     from dpft.privacy import make_clipper
 
     model, losses = _tiny_model()
-    passes = 0
-
-    def count(_: Tensor) -> None:
-        nonlocal passes
-        passes += 1
+    passes: list[Tensor] = []
 
     def watch(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        output.register_hook(count)
+        output.register_hook(passes.append)
 
     model[1].register_forward_hook(watch)
     clipper = make_clipper(model, style, threshold=None if style == "none" else 0.1)
     for _ in range(2):  # the first batch is also checked against autograd
         model.zero_grad()
-        passes = 0
+        passes.clear()
         clipper.backward(losses())
     clipper.close()
-    return {"value": passes}
+    return {"value": len(passes)}
 
 
 def scaled_loss(scale: float, scaled_threshold: bool) -> Numbers:
@@ -218,7 +225,7 @@ def _clipped_sum(scale: float, threshold: float) -> Tensor:
 
 
 def _tiny_model() -> tuple[nn.Sequential, Callable[[], Tensor]]:
-    """Two layers, and the losses of eight records; the same at every call, whatever the seed."""
+    """Return two layers, and the losses of eight records; the same at every call."""
     import torch
     from torch import nn
 
@@ -235,18 +242,8 @@ def _tiny_model() -> tuple[nn.Sequential, Callable[[], Tensor]]:
 FUNCTIONS: Mapping[str, Callable[..., Numbers]] = {
     function.__name__: function
     for function in (
-        embedding_memory,
-        bell_numbers,
-        clippings_not_nested,
-        bound_rises_with_groups,
-        formula_of_peaks,
-        first_peak,
-        highest_peak,
-        peaks_fall,
-        square_root_rule,
-        groups_and_guarantee,
-        cost_of_quantiles,
-        backward_passes,
-        scaled_loss,
+        *(embedding_memory, bell_numbers, clippings_not_nested, bound_rises_with_groups),
+        *(vit_large_peaks, square_root_rule, groups_and_guarantee, cost_of_quantiles),
+        *(backward_passes, scaled_loss),
     )
 }

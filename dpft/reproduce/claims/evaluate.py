@@ -1,37 +1,57 @@
-"""A verdict for each claim, by the paper's own numbers and by ours."""
+"""Make the comparisons of a claim: of a table's cells, of benchmarks, and of computed numbers."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import BenchFile
-from dpft.reproduce.claims.cache import numbers_of
-from dpft.reproduce.claims.cells import Evidence, compare_cells
-from dpft.reproduce.claims.comparison import (
-    Comparison,
-    Outcome,
-    Side,
-    in_range,
-    in_words,
-    range_in_words,
-)
-from dpft.reproduce.claims.judgement import Judgement, judge
-from dpft.reproduce.claims.schema import (
+from dpft.reproduce.claims.claim import (
     BenchCheck,
     CellsCheck,
-    Check,
     Claim,
     ComputedCheck,
     Expected,
+    FigureCheck,
     Untestable,
 )
-from dpft.reproduce.papers import PaperError
+from dpft.reproduce.claims.comparison import (
+    Comparison,
+    Judgement,
+    Outcome,
+    Score,
+    Side,
+    contrast,
+    in_range,
+    in_words,
+    judge,
+    range_in_words,
+)
+from dpft.reproduce.claims.computed import numbers_of
+from dpft.reproduce.figures import lists
+from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
+from dpft.reproduce.papers.schema import Label, Pattern, show_label
+from dpft.reproduce.tables.cells import Cell, cell_of
+from dpft.reproduce.tables.marks import NOT_THE_PAPERS
+from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
+from dpft.reproduce.tables.record_index import Index
+from dpft.reproduce.tables.text_table import shown_path
+from dpft.reproduce.tables.verdicts import CellVerdict, at_least
 
-_NAMES = {
+Group = tuple[Sequence[Row], Sequence[Row]]
+
+# One seed leaves the margin to decide; a laptop has time for three.
+LAPTOP_SEEDS = (0, 1, 2)
+# A record is of another run where one of these differs, which is known without composing the run.
+CHOICES = ("task", "adapt")
+NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
+_QUANTITIES = {
     "time": "time of a step",
     "memory": "peak memory",
     "batch": "largest batch",
@@ -39,39 +59,89 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
+class Evidence:
+    """Records and benchmarks, and the cells that the records fill."""
+
+    index: Index
+    benches: Sequence[BenchFile]
+    _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
+    _known: Known = field(default_factory=dict)
+
+    def table(self, name: str, *, figure: bool = False) -> PaperTable:
+        """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
+        if (name, figure) not in self._tables:
+            table = lists.load(name) if figure else load(*name.split("/", 1))
+            self._tables[name, figure] = table
+        return self._tables[name, figure]
+
+    def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
+        """Return a cell with its records at a scale, or the printed number alone."""
+        alone = replace(table, rows=(row,), columns=(column,))
+        plan = TablePlan(alone, scale, (0,), True, (column,), (row,), {}, (), ())
+        if scale in SCALES and self._may_be_recorded(table, row, column, scale):
+            plan = make_plan(alone, scale, known=self._known)
+        return cell_of(plan, 0, 0, self.index)
+
+    def commands(self, table: PaperTable, scale: str) -> list[str]:
+        """Return the commands of those runs of a table that have no number at a scale."""
+        plan = make_plan(table, scale, known=self._known)
+        lacking: dict[str, None] = {}
+        for (i, j), run in plan.runs.items():
+            cell = cell_of(plan, i, j, self.index)
+            if cell.ours is None or (scale == "paper" and NOT_THE_PAPERS & {*cell.marks}):
+                for seed in LAPTOP_SEEDS if scale == "laptop" else (0,):
+                    lacking[shlex.join(["dpft", "train", *run.overrides(seed)])] = None
+        return list(lacking)
+
+    def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
+        """Return whether a record has the run's choices; composing every run takes seconds."""
+        words = words_at(table, column, row, scale)
+        wanted = {key_of(word): word.partition("=")[2] for word in words}
+        asked: set[tuple[str, object]] = {(key, wanted[key]) for key in CHOICES if key in wanted}
+        # An interpolation is no number.
+        numbers = {key: wanted[key] for key in NUMBERS if "$" not in wanted.get(key, "$")}
+        asked |= {(key, float(x)) for key, x in numbers.items() if x != "null"}
+        return row.run is not None and any(asked <= one for one in self._recorded)
+
+    @cached_property
+    def _recorded(self) -> set[frozenset[tuple[str, object]]]:
+        records = (one.record for group in self.index.records.values() for one in group)
+        paths = [(key, *key.split(".")) for key in NUMBERS]
+        paths += [(key, key, "name") for key in CHOICES]
+        return {
+            frozenset((key, record["config"][group].get(name)) for key, group, name in paths)
+            for record in records
+        }
+
+
+@dataclass
 class Result:
-    """A claim with all that is known of it.
+    """A claim with its comparisons of the paper's own numbers and of ours.
 
     Attributes:
-        printed: comparisons of the paper's own numbers.
         ours: from each check those at the paper's setting; where that has no number those at the
             paper's scale with stand-ins, else a laptop's.
-        aside: of ours, those with numbers that a better setting has put aside.
+        aside: ours at a lesser setting than those.
         reasons: why parts of the claim cannot be tested here.
-        commands: what would give the missing numbers.
+        commands: they would give the missing numbers.
     """
 
     claim: Claim
-    printed: tuple[Comparison, ...]
-    ours: tuple[Comparison, ...]
-    aside: tuple[Comparison, ...]
-    reasons: tuple[str, ...]
-    commands: tuple[str, ...]
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """All that were made."""
-        return (*self.printed, *self.ours, *self.aside)
+    printed: list[Comparison] = field(default_factory=list)
+    ours: list[Comparison] = field(default_factory=list)
+    aside: list[Comparison] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
 
     @property
     def by_print(self) -> Judgement | None:
-        """Whether the paper's own numbers bear it out; None where it prints none."""
+        """The verdict by the paper's own numbers; None where it prints none."""
         return judge(self.printed) if self.printed else None
 
     @property
     def by_us(self) -> Judgement:
-        """Whether ours do."""
+        """The verdict by ours."""
         return judge(self.ours)
 
     @property
@@ -85,54 +155,47 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     """Make every comparison of a claim.
 
     Raises:
-        PaperError: for a check that names what is not there; names the check.
+        PaperError: a check names what is not there; names the check.
     """
-    printed: list[Comparison] = []
-    ours: list[Comparison] = []
-    aside: list[Comparison] = []
-    reasons: list[str] = []
-    commands: list[str] = []
+    result = Result(claim)
     for number, check in enumerate(claim.checks, 1):
+        compared: list[Comparison] = []
+        missing: list[str] = []
         try:
-            compared, missing = _compared(check, evidence)
+            match check:
+                case CellsCheck():
+                    compared, missing = compare_cells(check, evidence)
+                case BenchCheck():
+                    compared, missing = compare_benches(check, evidence.benches)
+                case ComputedCheck():
+                    compared = list(compute(check))
+                case Untestable():
+                    result.reasons.append(check.why)
         except (ConfigError, PaperError) as error:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
         compared = [replace(one, check=number) for one in compared]
-        by_setting, other = _by_setting(compared)
-        printed += [one for one in compared if one.side is Side.PRINTED]
-        ours += by_setting
-        aside += other
-        reasons += [check.why] if isinstance(check, Untestable) else []
-        reasons += [one.why for one in by_setting if one.outcome is Outcome.CANNOT]
-        commands += missing
-    return Result(
-        claim,
-        tuple(_told_apart(printed, claim)),
-        tuple(_told_apart(ours, claim)),
-        tuple(aside),
-        reasons=tuple(dict.fromkeys(reasons)),
-        commands=tuple(dict.fromkeys(commands)),
-    )
-
-
-def _compared(check: Check, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
-    """A check's comparisons, and the commands that would give the missing numbers."""
-    match check:
-        case CellsCheck():
-            return compare_cells(check, evidence)
-        case BenchCheck():
-            return compare_benches(check, evidence.benches)
-        case ComputedCheck():
-            return list(compute(check)), []
-        case Untestable():
-            return [], []
+        by_side = {side: [one for one in compared if one.side is side] for side in Side}
+        # Of ours the first scale that has numbers counts.
+        scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
+        known = [any(one.known for one in scale) for scale in scales]
+        lacking = [any(one.outcome is Outcome.NOT_YET for one in scale) for scale in scales]
+        best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
+        ours = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
+        result.printed += by_side[Side.PRINTED]
+        result.ours += ours
+        result.aside += [one for scale in scales[best + 1 :] for one in scale if one.known]
+        result.reasons += [one.why for one in ours if one.outcome is Outcome.CANNOT]
+        result.commands += missing
+    result.reasons = list(dict.fromkeys(result.reasons))
+    result.commands = list(dict.fromkeys(result.commands))
+    return result
 
 
 def compute(check: ComputedCheck) -> Iterator[Comparison]:
-    """The comparisons of numbers that follow without a run.
+    """Yield the comparisons of numbers that follow without a run.
 
     Raises:
-        PaperError: for arguments that the function does not take, or a text that shows others.
+        PaperError: no function has that name or takes those arguments, or the text shows others.
     """
     for case in check.of:
         lists = [value if isinstance(value, list) else [value] for value in case.values()]
@@ -157,17 +220,17 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
 def compare_benches(
     check: BenchCheck, benches: Sequence[BenchFile]
 ) -> tuple[list[Comparison], list[str]]:
-    """One comparison for each file and pair of styles that is there; else one without numbers.
+    """Return one comparison for each file and pair of styles, and commands, as `compare_cells`.
 
     The papers' memory is a GPU's. On a CPU the peak is of the whole process, and with few records
     most of it is the model: it is shown and decides nothing.
-
-    Returns:
-        The comparisons, and the command that would give the missing numbers, or those that decide.
     """
-    expected, quantity = in_words(Expected("ratio", *check.ratio)), _NAMES[check.quantity]
+    expected, quantity = in_words(Expected("ratio", *check.ratio)), _QUANTITIES[check.quantity]
+    named = {BASELINE: "non-private"}
     pairs = {
-        (a, b): f"{_name(a)} to {_name(b)}" for a in check.first for b in check.second if a != b
+        (a, b): f"{named.get(a, a)} to {named.get(b, b)}"
+        for a, b in itertools.product(check.first, check.second)
+        if a != b
     }
     compared: list[Comparison] = []
     for file in benches:
@@ -193,33 +256,203 @@ def compare_benches(
             )
     if not compared:
         what = f"{quantity}: {' or '.join(pairs.values())}"
-        return [Comparison(Side.MEASURED, what, expected, Outcome.LACKING)], [check.command]
+        return [Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)], [check.command]
     on_gpu = check.quantity == "memory" and all(one.outcome is Outcome.CLOSE for one in compared)
     return compared, [f"{check.command} --device cuda"] if on_gpu else []
 
 
-def _name(style: str) -> str:
-    return "non-private" if style == BASELINE else style
+def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
+    """Return every comparison that the check asks for, and the commands that fill missing cells.
+
+    Raises:
+        ConfigError, PaperError: the check names what is not there, or compares nothing at all.
+    """
+    figure = isinstance(check, FigureCheck)
+    table = evidence.table(check.table, figure=figure)
+    if check.columns:
+        columns = tuple(column for column in table.columns if column.key in check.columns)
+        if len(columns) < len(check.columns):
+            raise PaperError(f"{table.name} lacks one of the columns {', '.join(check.columns)}")
+        table = replace(table, columns=columns)
+    if check.variants:
+        table = _varied(table, check)
+    for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
+        _check_labels(table, pattern)
+    there = ("printed", *table.scales)
+    sides = [Side(one) for one in check.sides if one in there]
+    compared: list[Comparison] = []
+    for side in sides:
+        part = table.at(side)
+        for group in _groups(check, [row for row in part.rows if row.matches(check.where)]):
+            for column in part.columns:
+                compared += _compare(check, table, group, column, side, evidence)
+    if not compared:
+        raise PaperError(
+            f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
+            "what `first` and `second` say, or `free: [...]`"
+        )
+    lacking = {one.side for one in compared if one.outcome is Outcome.NOT_YET}
+    if check.variants:
+        return compared, [one for x in sides if x in lacking for one in evidence.commands(table, x)]
+    typed = shlex.join(["dpft", "figure" if figure else "table", check.table])
+    seeds = f"--seeds {','.join(map(str, LAPTOP_SEEDS))}"
+    commands = [f"{typed} scale=laptop {seeds} --run"] if Side.LAPTOP in lacking else []
+    return compared, commands + ([f"{typed} --run"] if Side.PAPER in lacking else [])
 
 
-def _told_apart(compared: Sequence[Comparison], claim: Claim) -> list[Comparison]:
-    """Comparisons, with their table where those of two tables would read the same."""
-    sources: dict[str, set[str]] = {}
-    tables = {n: getattr(check, "table", "") for n, check in enumerate(claim.checks, 1)}
-    for one in compared:
-        sources.setdefault(one.what, set()).add(tables[one.check])
+def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
+    """Return the table with a row for each variant of each row in question, without numbers."""
+    _check_labels(table, check.where)
+    rows = tuple(
+        replace(
+            row,
+            labels={**row.labels, "variant": name},
+            printed=dict.fromkeys(row.printed, math.nan),
+            run=(*row.run, *words),
+        )
+        for row in table.rows
+        if row.run is not None and row.matches(check.where)
+        for name, words in check.variants.items()
+    )
+    if not rows:
+        raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
+    return replace(table, rows=rows)
+
+
+def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
+    """Return rows in question with the rows that they are compared with."""
+    first = [row for row in rows if row.matches(check.first)]
+    if check.expected.kind == "value":
+        return [([row], []) for row in first]
+    loose = {*check.first, *check.second, *check.free}
+
+    def rest(row: Row) -> tuple[Label, ...]:
+        return tuple(value for name, value in row.labels.items() if name not in loose)
+
+    if check.expected.kind == "best":
+        by_rest: dict[tuple[Label, ...], tuple[list[Row], list[Row]]] = {}
+        for row in rows:
+            by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
+        return [group for group in by_rest.values() if all(group)]
+    second = [row for row in rows if row.matches(check.second)]
     return [
-        replace(one, what=f"{tables[one.check]}, {one.what}") if len(sources[one.what]) > 1 else one
-        for one in compared
+        ([one], [other])
+        for one, other in itertools.product(first, second)
+        if one is not other and rest(one) == rest(other)
     ]
 
 
-def _by_setting(compared: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:
-    """Ours: those that need no scale, with the first of these that has numbers; the rest aside."""
-    by_side = {side: [one for one in compared if one.side is side] for side in Side}
-    scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
-    known = [any(one.known for one in scale) for scale in scales]
-    lacking = [any(one.outcome is Outcome.LACKING for one in scale) for scale in scales]
-    best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
-    rest = [one for scale in scales[best + 1 :] for one in scale if one.known]
-    return [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]], rest
+def _compare(
+    check: CellsCheck,
+    table: PaperTable,
+    group: Group,
+    column: Column,
+    side: Side,
+    evidence: Evidence,
+) -> list[Comparison]:
+    """Compare the cells of a column in two groups of rows."""
+    expected = check.expected
+    stated = expected.low if expected.kind == "value" else None
+    names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)
+    what = f"{column.label}: {' against '.join(names)}"
+    blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
+
+    def scores(side: Side) -> list[list[Score]]:
+        found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
+        return [[score for score in part if score is not None] for part in found]
+
+    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
+    firsts, seconds = scores(side)
+    if not firsts or not (seconds or stated is not None):
+        return []
+    both = [*firsts, *seconds]
+    missing = [score for score in both if score.value is None]
+    if missing or (side is not Side.PRINTED and all(score.copied for score in both)):
+        why = "" if missing else "the paper took both numbers from elsewhere"
+        why = next((score.why for score in missing if score.why), why)
+        runs = tuple(run for score in both for run in score.runs)
+        outcome = Outcome.CANNOT if why else Outcome.NOT_YET
+        return [replace(blank, outcome=outcome, why=why, runs=runs)]
+    compared = []
+    if side is Side.PAPER and any(score.stands_in for score in both):
+        # The paper's setting has no number. What the text states, and what the paper copied, is of
+        # the paper's models; stand-ins are compared with each other alone.
+        compared = [blank]
+        if stated is not None or any(score.copied for score in both):
+            return compared
+        blank = replace(blank, side=Side.STAND_IN)
+        firsts, seconds = scores(blank.side)
+    if stated is not None:
+        seconds = [Score("the text", stated)]
+    sign = 1 if column.higher_is_better else -1
+    return [
+        *compared,
+        contrast(blank, expected, column, _best(firsts, sign), _best(seconds, sign)),
+    ]
+
+
+def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
+    """Return the cell's number on a side; None for a printed dash."""
+    if cell.printed is None:
+        return None
+    unknown = math.isnan(cell.printed)  # of a figure whose numbers are not to be had
+    if side is Side.PRINTED:
+        return None if unknown else Score(row.name, cell.printed, cell.printed_spread)
+    if cell.ours is not None:
+        # The printed deviation is of the paper's setting.
+        spread = cell.spread
+        if unknown or side is not Side.PAPER:
+            spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        return Score(
+            *(row.name, cell.ours, spread, cell.sampling),
+            by_seed=cell.by_seed,
+            answers=cell.answers,
+            runs=tuple(map(shown_path, cell.paths)),
+            marks="".join(mark.letter for mark in cell.marks),
+        )
+    why = ""
+    if cell.verdict is CellVerdict.COPIED:
+        if side is Side.PAPER:  # compared with what the paper itself took over
+            return Score(row.name, cell.printed, cell.printed_spread, copied=True)
+        why = f"{row.name} is copied from {row.taken_from}, which no run at this scale compares to"
+    if cell.verdict is CellVerdict.CANNOT_RUN:
+        why = row.why or f"{column.label} is no score"
+    return Score(row.name, None, why=why)
+
+
+def _best(scores: Sequence[Score], sign: int) -> Score:
+    """Return the best of several; at each seed the number of the best by the other seeds.
+
+    Chosen by the seeds that it is then compared with, the best of many would be ahead by chance.
+    """
+    best = max(scores, key=lambda one: sign * (one.value or 0.0))
+    if len(scores) == 1:
+        return best
+    seeds = sorted(set.intersection(*({*one.by_seed} for one in scores)))
+    if len(seeds) < 2:  # no other seeds to choose by: a margin decides, and no interval
+        return replace(best, by_seed={seed: best.by_seed[seed] for seed in seeds})
+
+    def by_others(seed: int) -> Score:
+        return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds if s != seed))
+
+    chosen = {seed: by_others(seed) for seed in seeds}
+    names = dict.fromkeys(one.name for one in chosen.values())
+    return replace(
+        best,
+        name=" or ".join(names) + ", by the other seeds",
+        by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
+        answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
+        runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
+    )
+
+
+def _check_labels(table: PaperTable, pattern: Pattern) -> None:
+    """Refuse a label or a value of one that no row has: it would silently compare nothing."""
+    for name, values in pattern.items():
+        known = list(dict.fromkeys(show_label(row.labels.get(name)) for row in table.rows))
+        for value in map(show_label, values):
+            if name in table.label_names and value not in known:
+                near = suggestion(value, known)
+                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")
+        if name not in table.label_names:
+            raise PaperError(f"{table.name} has no label {name!r}; expected {table.label_names}")

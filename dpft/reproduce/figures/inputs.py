@@ -13,9 +13,8 @@ from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import FigurePoint, Origin
 from dpft.reproduce.papers.schema import Column, Label, PaperTable, Row
-from dpft.reproduce.tables.cells import Cell, fill
+from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
 from dpft.reproduce.tables.marks import Mark
-from dpft.reproduce.tables.missing import Missing, missing
 from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
 

@@ -1,9 +1,10 @@
-"""A strict reader of data files: what is unknown, missing or given twice is refused by place."""
+"""Read files of data strictly: an unknown, missing or repeated key is an error with its place."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,19 +12,19 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from dpft.config.errors import suggestion
-from dpft.reproduce.papers.schema import PaperError, PaperTable
+from dpft.config.errors import ConfigError, suggestion
+from dpft.reproduce.papers.schema import PAPERS, PaperError, PaperTable
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).resolve().parent
 _TABLE = TypeAdapter(PaperTable)
-_ONE_OF = {"rows": "row", "columns": "column", "runs": "run", "checks": "check"}
-# The one written in C is ten times faster, where it is there.
+# The loader that is written in C is ten times faster, where it is installed.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SafeLoader):  # type: ignore[misc]
-    """YAML in which a key that is given twice is an error: the first would silently be lost."""
+    """YAML in which a repeated key is an error: PyYAML would silently drop the first value."""
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -41,85 +42,43 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def strict_yaml(path: Path) -> Any:
-    """The content of a file.
+def load(paper: str, number: str) -> PaperTable:
+    """Return the table ``paper/number``.
 
     Raises:
-        PaperError: if it is missing or no YAML; names the line.
+        ConfigError: there is none.
+        PaperError: its file does not follow the schema.
     """
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PaperError(f"{path} cannot be read: {error}; expected a file of data") from error
-    except yaml.YAMLError as error:
-        what = " ".join(str(error).split())
-        raise PaperError(f"{path} is not YAML: {what}; correct that line") from error
+    name, known = f"{paper}/{number}", names()
+    if name not in known:
+        raise ConfigError(
+            f"there is no table {name!r}{suggestion(name, known)}; expected one of "
+            f"{', '.join(known) or '(none are here)'}: type dpft table for their titles"
+        )
+    return read(ROOT / paper / f"{number}.yaml")
 
 
-def validated(schema: TypeAdapter[T], content: Any, path: Path) -> T:
-    """The content of the file ``path``, from `strict_yaml`, as its schema has it.
+def names() -> list[str]:
+    """Return every table as it is typed, papers by year, numbers in natural order."""
 
-    Raises:
-        PaperError: for the first place that does not follow the schema.
-    """
-    try:
-        return schema.validate_python(content)
-    except ValidationError as invalid:
-        error = invalid.errors(include_url=False)[0]
-    *outer, last = error["loc"] or ("",)
-    if error["type"] == "missing":
-        text = f"{_place(content, outer)} lacks {last!r}; expected that key and its value"
-    elif error["type"] == "unexpected_keyword_argument":
-        near = suggestion(str(last), _keys(schema))
-        text = f"{_place(content, outer)} has an unknown key {last!r}{near}"
-    elif error["type"] == "value_error":
-        text = f"{_place(content, error['loc'])} {error['ctx']['error']}"
-    else:
-        expected = error["msg"].replace("Input should be", "expected")
-        text = f"{_place(content, error['loc'])} is {error['input']!r}; {expected}"
-    raise PaperError(f"{path}{text}")
+    def natural(name: str) -> tuple[Any, ...]:
+        paper, _, number = name.partition("/")
+        place = PAPERS.index(paper) if paper in PAPERS else len(PAPERS)
+        parts = re.findall(r"\d+|\D+", number)
+        return place, paper, [(0, int(x), "") if x.isdigit() else (1, 0, x) for x in parts]
 
-
-def _keys(schema: TypeAdapter[Any]) -> set[str]:
-    """Every key that a file of this schema may have anywhere."""
-    whole = schema.json_schema()
-    parts = [whole, *whole.get("$defs", {}).values()]
-    return {key for part in parts for key in part.get("properties", ())}
-
-
-def _place(content: Any, location: Sequence[str | int]) -> str:
-    """Where something stands: ``, row 2 (full, 3), printed, bleu``."""
-    parts: list[str] = []
-    for part in location:
-        if part == "[key]":
-            continue
-        try:
-            content = content[part]
-        except (LookupError, TypeError):
-            content = None
-        name = str(part + 1 if isinstance(part, int) else part)
-        if isinstance(content, Mapping) and parts == ["columns"]:
-            name = str(content.get("key", name))  # a mapping in the file
-        if parts and parts[-1] in _ONE_OF:
-            parts[-1] = f"{_ONE_OF[parts[-1]]} {name}"
-        else:
-            parts.append(name)
-        labels = content.get("is") if isinstance(content, Mapping) else None
-        if isinstance(labels, Mapping):
-            parts[-1] += f" ({', '.join(map(str, labels.values()))})"
-    return "".join(f", {part}" for part in parts)
+    return sorted(
+        (f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")), key=natural
+    )
 
 
 def read(path: Path, *, is_list: bool = False) -> PaperTable:
-    """The table in a file; its folder is the paper, its name the number.
+    """Return the table in a file; its folder is the paper, its name the number.
 
-    Args:
-        path: of the file.
-        is_list: whether it is a figure's list of runs, whose rows may leave ``printed`` out. What
-            a row does not print is NaN, and still has a run.
+    In a figure's list of runs rows may leave ``printed`` out: these numbers are NaN.
 
     Raises:
-        PaperError: if it is missing, or for the first place that does not follow the schema.
+        PaperError: the file is missing or does not follow the schema.
     """
     content: Any = strict_yaml(path)
     if isinstance(content, dict):
@@ -135,51 +94,68 @@ def read(path: Path, *, is_list: bool = False) -> PaperTable:
                 {"printed": {}} | row if isinstance(row, dict) else row for row in rows
             ]
     table = validated(_TABLE, content, path)
-    for problem in (*_row_problems(table), *_laptop_problems(table)):
-        raise PaperError(f"{path}, {problem}")
+    for problem in _problems(table):
+        raise PaperError(f"{path}: {problem}")
     if not is_list:
         return table
     unknown = {column.key: math.nan for column in table.columns}
-    return replace(
-        table, rows=tuple(replace(r, printed=unknown | dict(r.printed)) for r in table.rows)
-    )
+    rows = tuple(replace(row, printed=unknown | dict(row.printed)) for row in table.rows)
+    return replace(table, rows=rows)
 
 
-def _row_problems(table: PaperTable) -> Iterator[str]:
-    """Columns that are not there, and rows that cannot be distinguished."""
+def strict_yaml(path: Path) -> Any:
+    """Return the content of a file.
+
+    Raises:
+        PaperError: it cannot be read or is not YAML.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PaperError(f"{path} cannot be read: {error}; expected a file of data") from error
+    except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
+        raise PaperError(f"{path} is not YAML: {what}; correct that line") from error
+
+
+def validated(schema: TypeAdapter[T], content: Any, path: Path) -> T:
+    """Return the content of the file ``path``, from `strict_yaml`, as its schema has it.
+
+    Raises:
+        PaperError: names the first place that does not follow the schema.
+    """
+    try:
+        return schema.validate_python(content)
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False)[0]
+    place = ".".join(map(str, error["loc"]))
+    raise PaperError(f"{path}: {place}: {error['msg']}; got {str(error['input'])[:80]!r}")
+
+
+def _problems(table: PaperTable) -> Iterator[str]:
+    """Yield what the schema cannot see: unknown columns, equal rows, overrides without effect."""
     known = [column.key for column in table.columns]
-    seen: dict[tuple[Any, ...], int] = {}
-    for number, row in enumerate(table.rows, 1):
-        where = f"row {number} ({row.name})"
+    seen: set[tuple[Any, ...]] = set()
+    for row in table.rows:
         used = [*row.printed, *row.std, *row.ci95, *row.unexplained]
         used += [key for printed in row.epsilons.values() for key in printed if key is not None]
         for key in used:
             if key not in known:
                 near = suggestion(key, known)
-                yield f"{where} has an unknown column {key!r}{near}; expected {', '.join(known)}"
+                yield f"row {row.name}: got column {key!r}{near}, expected {', '.join(known)}"
         if tuple(row.labels) != table.label_names:
-            yield (
-                f"{where} has the labels {', '.join(row.labels)}; expected "
-                f"{', '.join(table.label_names)}, in this order, as in the first row"
-            )
+            yield f"row {row.name}: expected the labels {list(table.label_names)}, in this order"
         values = tuple(row.labels.values())
         if values in seen:
-            yield f"{where} is row {seen[values]} again; expected another `is`"
-        seen[values] = number
-
-
-def _laptop_problems(table: PaperTable) -> Iterator[str]:
-    """A swap, skip or run that would silently do nothing."""
+            yield f"row {row.name}: another row has the same labels; expected another `is`"
+        seen.add(values)
     if table.laptop is None:
         return
     words = {*table.setting, *(word for column in table.columns for word in column.run)}
     words |= {word for row in table.rows for word in row.run or ()}
     for word in table.laptop.swap:
         if word not in words:
-            yield (
-                f"laptop, swap: no override is {word!r}{suggestion(word, words)}; expected one of "
-                "the setting, of a column or of a row"
-            )
+            yield f"laptop.swap: no override is {word!r}{suggestion(word, words)}"
     for labels in table.laptop.skip:
         if not any(row.matches(labels) for row in table.rows):
-            yield f"laptop, skip: no row is {dict(labels)}"
+            yield f"laptop.skip: no row is {dict(labels)}"

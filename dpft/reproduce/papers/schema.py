@@ -1,7 +1,7 @@
-"""What a table's file holds, as frozen dataclasses, which `reader` has pydantic check.
+"""The content of a table's file, as frozen dataclasses that pydantic checks.
 
-Where a key of the file is no name in Python (``is``, ``from``) or says less than its field, the
-field has the key as its alias.
+``docs/how-to/tables.md`` explains each key. Where a key is no name in Python (``is``, ``from``), or
+says less than its field, it is the alias of the field.
 """
 
 from __future__ import annotations
@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    Strict,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 
 from dpft.config.errors import DataError
 
@@ -37,50 +30,43 @@ class FileSchema:
 
 def _one_line(text: str) -> str:
     if not text.strip():
-        raise ValueError("is empty; expected a text")
+        raise ValueError("expected a text")
     return " ".join(text.split())
 
 
-def _label(value: Any) -> Label:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise ValueError(f"is {value!r}; expected a text or a number: quote it")
-    return value
-
-
 def in_order(ends: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Two ends of a range, None where it has no bound."""
+    """Return the two ends of a range, of which None is no bound.
+
+    Raises:
+        ValueError: the lower end is not the first.
+    """
     if None not in ends and ends[0] > ends[1]:
-        raise ValueError(f"is {list(ends)}; expected [low, high], the lower end first")
+        raise ValueError(f"got {list(ends)}, expected [low, high], the lower end first")
     return ends
 
 
-def _choice(values: Mapping[str, bool]) -> PlainValidator:
-    def chosen(value: Any) -> bool:
-        if str(value) not in values:
-            raise ValueError(f"is {value!r}; expected {' or '.join(values)}")
-        return values[value]
-
-    return PlainValidator(chosen)
+def _one_of(values: Mapping[str, bool]) -> BeforeValidator:
+    return BeforeValidator(lambda value: values.get(str(value), value))
 
 
-Label = str | float | None
-AnyLabel = Annotated[Label, PlainValidator(_label)]
+# `yes` is a truth value in YAML: strict types refuse it, so that it is quoted.
+Label = Annotated[str, Strict()] | Annotated[float, Strict()] | None
 Text = Annotated[str, AfterValidator(_one_line)]
 Words = tuple[Text, ...]
+Flag = Annotated[bool, Strict()]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Interval = Annotated[tuple[Number, Number], AfterValidator(in_order)]
 Range = Annotated[tuple[Number | None, Number | None], AfterValidator(in_order)]
-# By label the values that a row may have there; one value needs no list in the file.
+# The values that a row may have, by label; one value needs no list in the file.
 Pattern = Mapping[
     str,
     Annotated[
-        tuple[AnyLabel, ...],
+        tuple[Label, ...],
         BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
         Field(min_length=1),
     ],
 ]
-Labels = Annotated[Mapping[str, AnyLabel], Field(alias="is", min_length=1)]
-# An epsilon of the whole row stands under no column.
+# An epsilon of the whole row has no column.
 Epsilons = Annotated[
     Mapping[str | None, Number],
     BeforeValidator(lambda value: value if isinstance(value, Mapping) else {None: value}),
@@ -93,20 +79,9 @@ def _names(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Column(FileSchema):
-    """One printed metric.
+    """One printed metric: ``factor`` times the first of ``metrics`` that a record has.
 
-    Attributes:
-        key: its name in the rows of the file.
-        label: its heading.
-        decimals: printed digits after the point.
-        metrics: its name in a record's ``scores.<split>.metrics``, or several, of which the first
-            that a record has counts; none where dpft does not measure it.
-        higher_is_better: False for errors and perplexities.
-        split: which scores of a record.
-        factor: printed = factor * record's value; 100 where records hold shares.
-        run: overrides that only this column's runs need.
-        unit: for the heading.
-        at_laptop: whether it is there at that scale.
+    Without ``metrics`` dpft does not measure it. Only its own runs need the overrides ``run``.
     """
 
     key: str
@@ -114,35 +89,31 @@ class Column(FileSchema):
     decimals: Annotated[int, Strict(), Field(ge=0)]
     metrics: Annotated[Words, BeforeValidator(_names), Field(alias="metric")]
     higher_is_better: Annotated[
-        bool, _choice({"higher": True, "lower": False}), Field(alias="better")
+        Flag, _one_of({"higher": True, "lower": False}), Field(alias="better")
     ]
     split: Text
     factor: Number = 1.0
     run: Words = ()
     unit: Text | None = None
-    at_laptop: Annotated[bool, _choice({"skip": False}), Field(alias="laptop")] = True
+    at_laptop: Annotated[Flag, _one_of({"skip": False}), Field(alias="laptop")] = True
 
 
 @dataclass(frozen=True)
 class Row(FileSchema):
-    """One printed row.
+    """One printed row; ``labels`` distinguish it, numbers are by column.
 
     Attributes:
-        labels: what tells it from the others, such as ``{"model": "GPT-2", "epsilon": 3}``.
-        printed: by column; None is a printed dash.
-        run: overrides at the paper's scale; None where dpft does not run it.
-        std: printed standard deviations, by column.
-        ci95: printed 95% intervals, by column.
-        unexplained: what is printed behind a plus-minus sign where the paper does not say what it
-            is, by column; shown, and never reckoned with.
+        printed: None is a printed dash.
+        run: overrides at the paper's scale; None where dpft does not run it, because of ``why``.
+        unexplained: printed after a plus-minus sign that the paper does not explain; it is shown
+            and enters no computation.
         epsilons: printed epsilons by accountant, each by column; the column is None where one
-            number stands for the whole row.
-        taken_from: whose number it is, where the paper took it from elsewhere.
-        why: why dpft cannot run it.
+            number is of the whole row.
+        taken_from: the source of its numbers, where the paper took them from elsewhere.
         marks: remarks on the row.
     """
 
-    labels: Labels
+    labels: Annotated[Mapping[str, Label], Field(alias="is", min_length=1)]
     printed: Mapping[str, Number | None]
     run: Words | None = None
     std: Mapping[str, Number] = field(default_factory=dict)
@@ -156,12 +127,9 @@ class Row(FileSchema):
     def __post_init__(self) -> None:
         """Refuse a row without a run that gives no reason for it."""
         if self.run is None and self.taken_from is None and self.why is None:
-            raise ValueError(
-                "has none of run, from and why; expected the overrides of its run, whose number "
-                "it is, or why dpft cannot run it"
-            )
+            raise ValueError("got none of run, from and why, expected one of them")
         if self.run is None and self.epsilons:
-            raise ValueError("has epsilons and no run; they are computed from its settings")
+            raise ValueError("got epsilons without a run, whose settings they are computed from")
 
     @property
     def name(self) -> str:
@@ -169,19 +137,16 @@ class Row(FileSchema):
         return ", ".join(map(show_label, self.labels.values()))
 
     def matches(self, pattern: Pattern) -> bool:
-        """Whether each of these labels has one of its values here."""
+        """Return whether it has one of the pattern's values for each of the pattern's labels."""
         return all(self.labels.get(name) in values for name, values in pattern.items())
 
 
 @dataclass(frozen=True)
 class Laptop(FileSchema):
-    """The same table on small models and subsets.
+    """The same table on small models and subsets, which ``says`` names.
 
-    Attributes:
-        setting: in place of the table's.
-        says: what stands in for what, shown with every table.
-        swap: words of rows and columns, and what stands in for each.
-        skip: rows that match one of these are left out.
+    ``setting`` replaces the table's, ``swap`` single overrides of rows and columns. Rows that match
+    one of ``skip`` are left out.
     """
 
     setting: Words
@@ -189,18 +154,10 @@ class Laptop(FileSchema):
     swap: Mapping[str, Words] = field(default_factory=dict)
     skip: tuple[Pattern, ...] = ()
 
-    def skips(self, row: Row) -> bool:
-        """Whether a row is left out at this scale."""
-        return any(map(row.matches, self.skip))
-
 
 @dataclass(frozen=True)
 class PaperTable(FileSchema):
-    """A printed table. ``docs/how-to/tables.md`` explains each field.
-
-    Attributes:
-        unequal: why some of its printed epsilons do not follow from its settings.
-    """
+    """A printed table; ``unequal`` says why some printed epsilons do not follow from it."""
 
     paper: str
     number: str
@@ -218,7 +175,7 @@ class PaperTable(FileSchema):
 
     @property
     def name(self) -> str:
-        """As it is typed: ``li2022/2``."""
+        """The table as it is typed: ``li2022/2``."""
         return f"{self.paper}/{self.number}"
 
     @property
@@ -228,20 +185,20 @@ class PaperTable(FileSchema):
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """Those at which it has runs."""
+        """The scales at which it has runs."""
         return ("paper",) if self.laptop is None else ("paper", "laptop")
 
     def at(self, scale: str) -> Self:
-        """With the rows and columns of one of its scales alone."""
+        """Return the table with the rows and columns of one of its scales alone."""
         laptop = self.laptop
-        if laptop is None or scale == "paper":
+        if laptop is None or scale != "laptop":
             return self
-        rows = tuple(row for row in self.rows if not laptop.skips(row))
+        rows = tuple(row for row in self.rows if not any(map(row.matches, laptop.skip)))
         return replace(self, rows=rows, columns=tuple(c for c in self.columns if c.at_laptop))
 
 
 def show_label(value: Label) -> str:
-    """A label as it is printed: ``3`` for 3.0, a dash for what does not apply."""
+    """Return a label as it is printed: ``3`` for 3.0, a dash for None."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else f"{value:g}"

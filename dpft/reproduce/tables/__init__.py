@@ -1,6 +1,6 @@
-"""Papers' tables beside recorded runs.
+"""Papers' tables next to recorded runs.
 
-`plan` says which runs a table needs, `record_index` which of them have records, `cells` puts both
-beside the printed numbers with a verdict, `missing` names the missing commands, `render` shows it
-all. Nothing here reads data or loads a model.
+`plan` composes the runs of a table, `record_index` finds their records, `cells` compares both with
+the printed numbers and names the missing runs, `text_table` and `render` show the result. Nothing
+here reads data or loads a model.
 """

@@ -1,46 +1,43 @@
-"""A table beside its runs, as one structure that every output is rendered from."""
+"""A table with its runs: cells, the order of rows, and the runs that are missing."""
 
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
-from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
-from dpft.reproduce.tables.plan import PlannedRun, TablePlan
+from dpft.reproduce.tables.plan import (
+    PlannedRun,
+    TablePlan,
+    empty_plan,
+    key_of,
+    make_plan,
+    words_at,
+)
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
+from dpft.reproduce.tables.verdicts import (
+    CellVerdict,
+    bounded,
+    compare,
+    too_wide,
+)
 from dpft.runs.lineage import begun_with, names_apart
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A printed number and ours.
+    """A printed number and ours, the mean over seeds, with its ``deviation`` (``n - 1``) over them.
 
-    Attributes:
-        printed: None for a dash.
-        std: the printed standard deviation.
-        ci95: the printed interval.
-        unexplained: printed behind a plus-minus sign that the paper does not explain.
-        ours: mean over seeds.
-        deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
-        found: seeds with a number.
-        wanted: seeds asked for.
-        verdict: see `dpft.reproduce.tables.verdicts`.
-        marks: in the order of `Mark`.
-        runs: what ours is of, by seed.
-        sampling: the standard error that the number of scored records leaves to ours, which more
-            seeds on them do not lessen: see `sampling_error`.
-        by_seed: numbers of ours, of which ``ours`` is the mean.
-        answers: by seed, which records were answered rightly; of accuracies whose record says so.
-        begun: names and digests of the weights that they began with, see `begun_with`.
+    ``printed`` is None for a dash, NaN where a figure's number is unknown. Of ``wanted`` seeds
+    those ``found`` have a number. ``sampling`` is the standard error that the number of scored
+    records leaves to ours, which more seeds on them do not lessen.
     """
 
     printed: float | None
@@ -57,26 +54,20 @@ class Cell:
     sampling: float = 0.0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
-    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Where the runs behind ours are."""
+        """The folders of the runs behind ours."""
         return tuple(one.path for one in self.runs)
 
     @property
     def difference(self) -> float | None:
         """Ours less printed."""
-        if self.ours is None or self.printed is None:
-            return None
-        return self.ours - self.printed
+        return None if self.ours is None or self.printed is None else self.ours - self.printed
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation that the verdict rests on; None where neither side states one.
-
-        The printed one, else ours within the bounds of `dpft.reproduce.tables.verdicts.bounded`.
-        """
+        """The deviation behind the verdict: the printed one, else ours within bounds."""
         if self.printed_spread is not None or self.deviation is None or self.printed is None:
             return self.printed_spread
         return bounded(self.deviation, self.printed)
@@ -100,45 +91,21 @@ class FilledRow:
 
 @dataclass(frozen=True)
 class Filled:
-    """A table with all that is known of it.
-
-    Attributes:
-        plan: the printed table at a scale.
-        rows: of this scale, with cells by column.
-        agreement: of rows' order, for each column that allows it.
-        remarks: what is wrong with records.
-        unlike: cells whose seeds were not made or scored alike.
-    """
+    """A planned table with its cells, faults of records, and cells whose seeds were made unlike."""
 
     plan: TablePlan
     rows: tuple[FilledRow, ...]
-    agreement: tuple[Agreement, ...]
     remarks: tuple[str, ...]
     unlike: tuple[str, ...]
 
     @property
-    def table(self) -> PaperTable:
-        """The printed one."""
-        return self.plan.table
-
-    @property
-    def scale(self) -> str:
-        """``paper`` or ``laptop``."""
-        return self.plan.scale
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Of this scale."""
-        return self.plan.columns
-
-    @property
     def cells(self) -> list[Cell]:
-        """All, row by row."""
+        """All cells, row by row."""
         return [cell for row in self.rows for cell in row.cells]
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Cells that have a number of ours, and cells that a run could give one."""
+        """How many cells have a number of ours, and how many a run could give one."""
         possible = sum(1 for _ in self.plan.runnable)
         return sum(cell.ours is not None for cell in self.cells), possible
 
@@ -146,42 +113,32 @@ class Filled:
 def fill(
     plan: TablePlan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
 ) -> Filled:
-    """Put what was recorded into the plan's cells, and beside each row its printed epsilons."""
-    records = {
-        (i, j): list(chosen(planned, plan, index, plan.columns[j]).values())
-        for (i, j), planned in plan.runs.items()
-    }
+    """Put what was recorded into the plan's cells, and next to each row its printed epsilons."""
     rows = []
     for i, row in enumerate(plan.rows):
-        cells = tuple(_cell(plan, i, j, records.get((i, j), ())) for j in range(len(plan.columns)))
+        cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
-    compared = [
-        agreement(column, [(r.row.name, r.cells[j]) for r in rows])
-        for j, column in enumerate(plan.columns)
-    ]
-    unlike = (_unlike(plan.rows[i], plan.columns[j], found) for (i, j), found in records.items())
-    return Filled(
-        plan=plan,
-        rows=tuple(rows),
-        agreement=tuple(a for a in compared if a is not None),
-        remarks=(*index.damaged, *_without_metric(plan, index)),
-        unlike=tuple(dict.fromkeys(filter(None, unlike))),
-    )
+    columns = list(enumerate(plan.columns))
+    unlike = [_unlike(row.row, c, row.cells[j].runs) for row in rows for j, c in columns]
+    remarks = (*index.damaged, *_without_metric(plan, index))
+    return Filled(plan, tuple(rows), remarks, tuple(dict.fromkeys(filter(None, unlike))))
 
 
 def chosen(
     planned: PlannedRun, plan: TablePlan, index: Index, column: Column
 ) -> dict[int, IndexedRun]:
-    """One record for each seed that has the column's score.
+    """Return one record for each seed that has the column's score.
 
     Of several one of the paper's own data and the scale's own model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        if found.score(column) is None or not _same_weights(found, planned, column):
-            continue
-        if plan.any_seed or found.seed in plan.seeds:
+        # A metric that a model computes must be computed by the model that is asked for.
+        tasks = (found.record["config"]["task"], planned.run.task)
+        same_weights = all(len({scored_with(x, t) for t in tasks}) == 1 for x in column.metrics)
+        wanted = plan.any_seed or found.seed in plan.seeds
+        if wanted and same_weights and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
 
     # A stand-in that this scale asks for is no reason to take another record.
@@ -191,21 +148,18 @@ def chosen(
         marked = bool(marks_of([found], own, column.split) & NOT_THE_PAPERS)
         return marked, found.config_hash != planned.config_hash(found.seed)
 
-    return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
+    groups = sorted(by_seed.items())
+    return {s: group[0] if len(group) == 1 else min(group, key=rank) for s, group in groups}
 
 
-def _same_weights(found: IndexedRun, planned: PlannedRun, column: Column) -> bool:
-    """Whether a metric that a model computes is computed by the one that is asked for."""
-    task = found.record["config"]["task"]
-    return all(
-        scored_with(name, task) == scored_with(name, planned.run.task) for name in column.metrics
-    )
-
-
-def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
+def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
+    """Return the cell of row ``i`` and column ``j`` of a plan, with what was recorded."""
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
+    records: list[IndexedRun] = []
+    if planned is not None:
+        records = list(chosen(planned, plan, index, column).values())
     by_seed = {one.seed: value for one in records if (value := one.score(column)) is not None}
     values = list(by_seed.values())
     cell = Cell(
@@ -222,35 +176,27 @@ def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cel
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
         by_seed=by_seed,
         answers={one.seed: found for one in records if (found := one.answers(column))},
-        begun=_begun(records),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
-    marks = marks_of(records, planned, column.split)
-    if plan.scale == "laptop":
-        marks.add(Mark.LAPTOP)
-    if row.taken_from is not None:
-        marks.add(Mark.BASELINE)
-    if cell.found < cell.wanted:
-        marks.add(Mark.FEWER)
-    if all(one.is_constant(column) for one in records):
-        marks.add(Mark.CONSTANT)
-    # Of some figures no number came down to us.
     number = cell.ours if math.isnan(printed) else printed
-    if cell.deviation is not None and too_wide(
-        cell.deviation, number, cell.printed_spread, column.decimals
-    ):
-        marks.add(Mark.WIDE)
+    spread, digits = cell.printed_spread, column.decimals
+    wide = cell.deviation is not None and too_wide(cell.deviation, number, spread, digits)
+    called_for = {
+        Mark.LAPTOP: plan.scale == "laptop",
+        Mark.BASELINE: row.taken_from is not None,
+        Mark.FEWER: cell.found < cell.wanted,
+        Mark.CONSTANT: all(one.is_constant(column) for one in records),
+        Mark.WIDE: wide,
+    }
+    marks = marks_of(records, planned, column.split)
+    marks |= {mark for mark, called in called_for.items() if called}
     verdict = CellVerdict.TREND
     if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
         verdict = compare(printed, cell.ours, cell.spread, column.decimals)
         if cell.spread is None:
             marks.add(Mark.NO_SPREAD)
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
-
-
-def _begun(records: Iterable[IndexedRun]) -> frozenset[tuple[str, str]]:
-    return frozenset[tuple[str, str]]().union(*(begun_with(one.record) for one in records))
 
 
 def _without_run(row: Row, column: Column) -> CellVerdict:
@@ -261,27 +207,24 @@ def _without_run(row: Row, column: Column) -> CellVerdict:
     return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
 
 
-def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
-    """In what a cell's seeds were not made or scored alike: their mean is of different things."""
+def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
+    """Return in what the runs of a cell's seeds differ but the seed; empty if in nothing."""
     records = [one.record for one in found]
+    data = [record["dataset"] for record in records]
     values = {
-        # Fingerprints are made with a key of each run's own: no two are alike.
-        "data": {_data(one) for one in records},
+        # Fingerprints are made with a key of each run: no two are equal.
+        "data": {(one.get("source"), *sorted(one.get("counts", {}).items())) for one in data},
         "signature of scores": {one["scores"][column.split]["signature"] for one in records},
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
-    apart += [f"weights of {name}" for name in names_apart(_begun(found))]
+    begun = (pair for one in records for pair in begun_with(one))
+    apart += [f"weights of {name}" for name in names_apart(begun)]
     return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
 
 
-def _data(record: Mapping[str, Any]) -> tuple[object, ...]:
-    dataset = record["dataset"]
-    return dataset.get("source"), *sorted(dataset.get("counts", {}).items())
-
-
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:
-    """Finished runs that lack a column's metric: training them again would not help."""
+    """Name finished runs that lack a column's metric: training them again would not help."""
     remarks: dict[str, None] = {}
     for (_, j), planned in plan.runs.items():
         column = plan.columns[j]
@@ -292,3 +235,55 @@ def _without_metric(plan: TablePlan, index: Index) -> list[str]:
                     f"type dpft score {found.path}"
                 ] = None
     return list(remarks)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run that has no record with the scores that a cell needs."""
+
+    planned: PlannedRun
+    seed: int
+
+    @property
+    def line(self) -> str:
+        """The run in a list of ``dpft sweep``, and after ``dpft train``."""
+        return shlex.join(self.planned.overrides(self.seed))
+
+
+def missing(plan: TablePlan, index: Index) -> list[Missing]:
+    """Return the runs that a table lacks, each with each seed once, in the order of the rows.
+
+    Where any seed counts, as many are named as are still wanted. A finished run that lacks a metric
+    is not named: to train it again would not help (``dpft score`` may).
+    """
+    # By words: a run may be planned twice, with and without the mark of an override.
+    lacking: dict[tuple[tuple[str, ...], int], PlannedRun] = {}
+    for (_, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        have = set(chosen(planned, plan, index, column))
+        have |= {f.seed for f in index.of(planned.key) if f.has_scores(column.split)}
+        if not plan.any_seed:
+            have &= set(plan.seeds)
+        still = [seed for seed in plan.seeds if seed not in have]
+        for seed in still[: max(0, len(plan.seeds) - len(have))]:
+            lacking.setdefault((planned.words, seed), planned)
+    order = {planned.words: place for place, planned in enumerate(plan.distinct)}
+    runs = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
+    return sorted(runs, key=lambda one: (order[one.planned.words], one.seed))
+
+
+def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
+    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale.
+
+    A table none of whose tasks has a record is not composed, which takes long.
+    """
+    if scale not in table.scales:
+        return None
+    plan = empty_plan(table, scale)
+    words = {
+        word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
+    }
+    tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
+    if tasks & index.tasks:
+        plan = make_plan(table, scale)
+    return fill(plan, index).numbers

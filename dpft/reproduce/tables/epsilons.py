@@ -1,4 +1,4 @@
-"""The epsilons that a paper prints, beside those of the same settings by our accountants.
+"""The epsilons that a paper prints, next to those of the same settings by our accountants.
 
 They follow from the paper's settings and the published number of training records: no run and no
 data are needed, and they are the same at every scale.
@@ -12,7 +12,7 @@ from typing import Any
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Run, parse
+from dpft.config.schema import parse
 from dpft.reproduce.papers.schema import PaperTable, Row
 from dpft.reproduce.tables.plan import words_at
 
@@ -22,13 +22,9 @@ NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 @dataclass(frozen=True)
 class EpsilonCell:
-    """A printed epsilon and ours.
+    """A printed epsilon and ours by the same accountant (PRV: its estimate), or ``why`` none.
 
-    Attributes:
-        accountant: a key of `NAMES`.
-        columns: labels of the columns whose runs it is of; none: of all of the row.
-        ours: by the same accountant; PRV: its estimate; None where there is no finite number.
-        why: why there is none.
+    ``columns`` are labels of the columns whose runs it is of; none: of all of the row.
     """
 
     accountant: str
@@ -49,25 +45,26 @@ class EpsilonCell:
 
 
 def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, ...]]:
-    """The epsilon cells of each of ``rows``, from the paper's settings."""
-    computed: dict[Any, dict[str, Any] | str] = {}
+    """Return the epsilon cells of each of ``rows``, from the paper's settings."""
+    computed: dict[Any, dict[str, Any]] = {}
     return [_of_row(table, row, computed) for row in rows]
 
 
 def _of_row(
-    table: PaperTable, row: Row, computed: dict[Any, dict[str, Any] | str]
+    table: PaperTable, row: Row, computed: dict[Any, dict[str, Any]]
 ) -> tuple[EpsilonCell, ...]:
     cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
-    # Columns that need no run of their own share the row's.
     columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
     for accountant, by_column in row.epsilons.items():
         for column in columns:
             printed = by_column.get(column.key, by_column.get(None))
             if printed is None:
                 continue
-            run = parse(compose(words_at(table, column, row, "paper")))
-            answer = _computed(run, computed)
-            value, why = (None, answer) if isinstance(answer, str) else (answer[accountant], None)
+            value, why = None, None
+            try:
+                value = _computed(words_at(table, column, row, "paper"), computed)[accountant]
+            except ConfigError as error:
+                why = str(error)
             if isinstance(value, dict):
                 value = value["estimate"]
             cells.setdefault((accountant, printed, value, why), []).append(column.label)
@@ -79,18 +76,14 @@ def _of_row(
     )
 
 
-def _computed(run: Run, computed: dict[Any, dict[str, Any] | str]) -> dict[str, Any] | str:
-    """Epsilons by accountant, or why there are none; each mechanism once."""
+def _computed(words: Sequence[str], computed: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Return the epsilons of a run by accountant; each mechanism is computed once."""
     from dpft.training.mechanisms import make_mechanism, published_size
 
-    try:
-        size, optim = published_size(run), run.optim
-        key = (
-            *(size, run.privacy, optim.epochs, optim.steps),
-            *(optim.batch_size, optim.sampling_rate, optim.rate_like),
-        )
-        if key not in computed:
-            computed[key] = make_mechanism(run, size).epsilons()
-    except ConfigError as error:
-        return str(error)
+    run = parse(compose(words))
+    size, optim = published_size(run), run.optim
+    length = (optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate, optim.rate_like)
+    key = (size, run.privacy, length)
+    if key not in computed:
+        computed[key] = make_mechanism(run, size).epsilons()
     return computed[key]

@@ -1,4 +1,4 @@
-"""Marks: what must stand beside a number so that nobody takes it for more than it is."""
+"""Marks: letters that keep a number from being taken for more than it is."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePosixPath
 
+from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import is_other_size, is_part
-from dpft.config.schema import audit_of
+from dpft.config.schema import Audit, build
 from dpft.reproduce.tables.plan import PlannedRun
 from dpft.reproduce.tables.record_index import IndexedRun
-from dpft.runs.lineage import is_trained_before
 
-# As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
-_GENERATED = ("generated sample data", "synthetic training records")
-_PART_OR_OTHER = (
-    *("first ", "images from other files than the published ones", "lossy JPEG copies"),
-)
-_STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
+_GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
+_PART_OR_OTHER = (Flag.LIMITED_TRAIN, Flag.LIMITED_EVAL, Flag.OTHER_FILES, Flag.LOSSY_COPIES)
+_STAND_INS = (Flag.BUNDLED_MODEL, Flag.STAND_IN_MODEL, Flag.QUANTISED_WEIGHTS, *TRAINED_BASE)
 
 
 class Mark(Enum):
-    """A letter for the cell, and what the legend says of it."""
+    """A letter for the cell, and its meaning in the legend."""
 
     def __init__(self, letter: str, meaning: str) -> None:
         self.letter = letter
@@ -45,24 +42,24 @@ NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL
 
 
 def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> set[Mark]:
-    """The marks that records of a planned run call for, by their labels, settings and counts.
+    """Return the marks of records of a planned run, by their flags, settings and counts.
 
     A model that stands in for the paper's is marked, though the scale asks for it.
     """
     marks = {Mark.OTHER} if planned.altered else set()
     for one in found:
-        config, labels = one.record["config"], one.record.get("labels", [])
+        config, flags = one.record["config"], one.record.get("flags", [])
         task = config["task"]
         limited = task.get("limit_train") is not None or task.get("limit_eval") is not None
-        other = any(label.startswith(_PART_OR_OTHER) for label in labels)
+        other = has(flags, *_PART_OR_OTHER)
         if limited or other or _is_other_size(one, planned) or is_part(one.record, split):
             marks.add(Mark.SUBSET)
-        if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
+        if has(flags, *_GENERATED) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
         base = one.record.get("model", {}).get("base_model") or config["model"]["path"]
         # A copy in a folder has the name of the model on the hub.
         is_papers = PurePosixPath(base).name == PurePosixPath(planned.paper_model).name
-        if not is_papers or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
+        if not is_papers or has(flags, *_STAND_INS):
             marks.add(Mark.MODEL)
         if "shuffled" in one.record["privacy"]["voided_by"]:
             marks.add(Mark.SHUFFLED)
@@ -70,8 +67,9 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
 
 
 def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
-    """Whether the training records are not as many as the published set has."""
+    """Return whether the training records are not as many as the published set has."""
     count = one.record["dataset"]["counts"].get("train")
     if count is None or planned.train_size is None:
         return False
-    return is_other_size(count - audit_of(one.record["config"]).planted, planned.train_size)
+    audit = build(Audit, one.record["config"].get("audit", {}), "audit")
+    return is_other_size(count - audit.planted, planned.train_size)

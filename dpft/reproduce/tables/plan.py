@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpft.config.compose import compose
@@ -26,6 +26,7 @@ _DECIDED = {
     "name": "runs_dir=FOLDER",
     "force": "dpft train ... force=true for the one run that is meant",
 }
+Known = dict[tuple[object, ...], "PlannedRun"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +36,10 @@ class PlannedRun:
     Attributes:
         words: its overrides, without the seed.
         run: the settings, with seed 0.
-        key: see `match_key`.
         model_path: of the model that the table asks for, whatever the user's overrides chose.
         paper_model: the same at the paper's scale: where it is another, a model stands in for it.
         train_size: records of the published training set, whatever the user's overrides say.
-        altered: whether overrides of the user make another experiment of it than the table's.
+        altered: whether overrides of the user make it another experiment than the table's.
     """
 
     words: tuple[str, ...]
@@ -51,22 +51,21 @@ class PlannedRun:
     paper_model: str
 
     def config_hash(self, seed: int) -> str:
-        """The hash of the run with this seed, as its run directory has it."""
+        """Return the hash of the run with this seed, as its run directory has it."""
         return config_hash({**self.run.identity(), "seed": seed})
 
     def overrides(self, seed: int) -> tuple[str, ...]:
-        """What is typed after ``dpft train``."""
+        """Return the words after ``dpft train``."""
         return (*self.words, f"seed={seed}")
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What a table asks for at a scale, whose columns and rows it has.
+    """The runs of a table at a scale, with the columns and rows of that scale.
 
     Attributes:
         seeds: of each run; with ``any_seed``, records of others count too.
         runs: by place (row, column); a printed dash and what is not run have none.
-        skipped: rows that this scale leaves out.
         extra: the user's overrides.
     """
 
@@ -82,7 +81,7 @@ class TablePlan:
 
     @property
     def runnable(self) -> Iterator[tuple[int, int, Row, Column]]:
-        """The cells that a run could fill, by place: not what is copied, or a printed dash."""
+        """The cells that a run could fill, by place: no copied number and no printed dash."""
         for i, row in enumerate(self.rows):
             for j, column in enumerate(self.columns):
                 printed = row.printed.get(column.key) is not None
@@ -99,13 +98,13 @@ class TablePlan:
 
 
 def key_of(word: str) -> str:
-    """What an override sets: ``optim.lr`` of ``++optim.lr=1``."""
+    """Return the setting of an override: ``optim.lr`` of ``++optim.lr=1``."""
     key = setting_of(word)
     return _SHORT.get(key, key)
 
 
 def merged(*lists: Sequence[str]) -> tuple[str, ...]:
-    """Overrides in order; of several that set the same, the last."""
+    """Return overrides in order; of several for one setting, the last."""
     last: dict[str, str] = {}
     for word in (word for words in lists for word in words):
         last.pop(key_of(word), None)
@@ -114,30 +113,26 @@ def merged(*lists: Sequence[str]) -> tuple[str, ...]:
 
 
 def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
-    """The overrides of a cell's run at a scale, without a seed."""
-    own = _own_words(table, column, row, scale)
-    if scale == "paper":
-        return merged(table.setting, _PAPERS, own)
-    assert table.laptop is not None
-    return merged(table.laptop.setting, _PAPERS, own)
+    """Return the overrides of a cell's run at a scale, without a seed."""
+    laptop = table.laptop if scale == "laptop" else None
+    setting = table.setting if laptop is None else laptop.setting
+    return merged(setting, _PAPERS, _own_words(table, column, row, scale))
 
 
 def _own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
-    """Those overrides of a cell's run that its column and row set themselves."""
+    """Return the overrides that the cell's column and row set themselves."""
     own = (*column.run, *(row.run or ()))
-    if scale == "paper" or table.laptop is None:
+    if scale != "laptop" or table.laptop is None:
         return own
     swap = table.laptop.swap
     return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
 def empty_plan(table: PaperTable, scale: str) -> TablePlan:
-    """Columns and rows of a scale, with seed 0 and without runs."""
-    laptop = table.laptop if scale == "laptop" else None
-    columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
-    skipped = tuple(row for row in table.rows if laptop is not None and laptop.skips(row))
-    rows = tuple(row for row in table.rows if row not in skipped)
-    return TablePlan(table, scale, (0,), True, columns, rows, {}, skipped, ())
+    """Return the columns and rows of a scale, with seed 0 and without runs."""
+    part = table.at(scale)
+    skipped = tuple(row for row in table.rows if row not in part.rows)
+    return TablePlan(table, scale, (0,), True, part.columns, part.rows, {}, skipped, ())
 
 
 def make_plan(
@@ -145,23 +140,21 @@ def make_plan(
     scale: str = "paper",
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
+    known: Known | None = None,
 ) -> TablePlan:
-    """Compose and check what a table needs.
+    """Compose and check the runs of a table, whose overrides the user's ``extra`` ones replace.
 
-    Args:
-        table: what is printed.
-        scale: one of `SCALES`.
-        seeds: None: as many as the paper averages over (one, where it does not say, and at the
-            laptop's scale), and records of any seed count.
-        extra: the user's overrides of every run, over those of the table.
+    Without ``seeds`` there are as many as the paper averages over, else one, and records of any
+    seed count. Runs that other plans without overrides of the user composed are ``known``; new ones
+    are added.
 
     Raises:
-        ConfigError: for a scale that the table does not have, or an override that cannot be.
-        PaperError: for a cell whose run does not compose; names table and row.
+        ConfigError: the table does not have the scale, or an override of the user is wrong.
+        PaperError: a cell's run does not compose; names table and row.
     """
     if scale not in SCALES:
         raise ConfigError(f"scale is {scale!r}; expected {' or '.join(SCALES)}: type scale=laptop")
-    if scale == "laptop" and table.laptop is None:
+    if scale not in table.scales:
         raise ConfigError(
             f"{table.name} has no runs that fit a laptop; type dpft table {table.name} scale=paper"
         )
@@ -169,7 +162,7 @@ def make_plan(
         if key_of(word) in _DECIDED:
             raise ConfigError(f"got {word}, which a table decides; type {_DECIDED[key_of(word)]}")
     plan = empty_plan(table, scale)
-    known: dict[tuple[object, ...], PlannedRun] = {}
+    known = {} if known is None else known
     runs: dict[tuple[int, int], PlannedRun] = {}
     for i, j, row, column in plan.runnable:
         words = words_at(table, column, row, scale)
@@ -177,9 +170,8 @@ def make_plan(
         free = tuple(word for word in extra if _is_free(word, table.unknown, own))
         papers_own = words_at(table, column, row, "paper")
         models = tuple(word for word in papers_own if key_of(word) in ("model", "model.path"))
-        key = (words, column.split, free, models)
         try:
-            if key not in known:
+            if (key := (words, column.split, free, models)) not in known:
                 known[key] = planned(words, column.split, extra, free, models)
         except ConfigError as error:
             where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
@@ -204,21 +196,17 @@ def planned(
     free: Sequence[str] = (),
     models: Sequence[str] | None = None,
 ) -> PlannedRun:
-    """A run whose decoded split is ``split``: `decode.split` is added where it must be.
+    """Return a run whose decoded split is ``split``: `decode.split` is added where it must be.
 
-    Args:
-        words: overrides of the table.
-        split: which the cell's score is of.
-        extra: overrides of the user.
-        free: those of ``extra`` that alter nothing, see `_is_free`.
-        models: overrides that choose the paper's model; None: those of ``words``.
+    The user's ``extra`` words follow the table's; of them the ``free`` ones alter nothing.
+    ``models`` choose the paper's model; None: ``words`` do.
 
     Raises:
-        ConfigError: if the run does not compose, or ``words`` decode another split.
+        ConfigError: the run does not compose, or ``words`` decode another split.
     """
     together = merged(words, extra)
     config = compose(together)
-    # Other splits, such as canaries, are asked for whatever is decoded.
+    # Other splits, such as canaries, are scored whatever is decoded.
     if split in _DECODED and config["decode"]["split"] != split:
         if any(key_of(word) == "decode.split" for word in together):
             raise ConfigError(
@@ -241,13 +229,11 @@ def planned(
     )
 
 
-def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
-    """Whether an override leaves a cell the paper's own setting, as far as that is printed.
+def _is_free(word: str, unknown: Sequence[str], own: set[str]) -> bool:
+    """Return whether a user's override leaves a cell the paper's own setting.
 
-    Args:
-        word: of the user.
-        unknown: of the table: settings that the paper does not print, or single values of them.
-        own: settings of the cell's row and column. By them cells are told apart, printed or not.
+    The paper does not print the ``unknown`` settings, or single values of them. The cell's row and
+    column set its ``own`` settings, which distinguish it from others, printed or not.
     """
     key = key_of(word)
     settings = [key_of(one) for one in unknown if "=" not in one]

@@ -1,4 +1,4 @@
-"""Which records lie in some folders, by what they are records of."""
+"""Find the records in some folders, by the run that they are of."""
 
 from __future__ import annotations
 
@@ -14,29 +14,19 @@ from dpft.config.folder import conf_dir
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
-from dpft.runs.collected import read_table
 from dpft.runs.finished import RECORD, check_whole
-from dpft.runs.hidden import check_no_trial
-from dpft.runs.record import check_record, read_record
-from dpft.runs.run_index import runs_below
-from dpft.tasks.metrics.baseline import is_constant
-from dpft.tasks.metrics.correct import unpacked
+from dpft.runs.folders import check_no_trial, runs_below
+from dpft.runs.record import check_record, read_record, read_table
+from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
-_SELECTED = (
-    "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
-    "whose seeds and epsilons are given beforehand"
-)
-
-_REPEATED = (
-    "some of its steps were released twice, on other devices, threads or ranks: its epsilon is "
-    "more than what it was calibrated to, and no run of a table"
-)
+_SELECTED = "dpft select chose it by its score: its seed and epsilon are no table's"
+_REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
 
 
 class Answers(NamedTuple):
-    """Which records were answered rightly, and the digest of their references."""
+    """The digest of the references, and for each record whether it was answered rightly."""
 
     references: str
     right: tuple[bool, ...]
@@ -52,11 +42,11 @@ class IndexedRun:
     config_hash: str
 
     def has_scores(self, split: str) -> bool:
-        """Whether it holds scores of a split at all."""
+        """Return whether it holds any scores of a split."""
         return split in self.record.get("scores", {})
 
     def score(self, column: Column) -> float | None:
-        """The column's metric as it is printed, ``factor`` times the record's; None without it.
+        """Return the column's metric as it is printed; None without it.
 
         Of several names the first that the record has counts.
         """
@@ -64,34 +54,30 @@ class IndexedRun:
         return None if measured is None else column.factor * measured[1]
 
     def sampling_error(self, column: Column) -> float:
-        """What the number of scored records leaves open of a share of them, as it is printed.
+        """Return the standard error that few scored records leave to a share, as it is printed.
 
-        Of exposure, what the number of canaries leaves open. 0 where the metric is neither that nor
-        a share of records. Subsets that are scored by themselves are taken to be the whole split,
-        so that theirs is rather too small.
+        Of exposure, that of few canaries; 0 for other metrics. Subsets that are scored by
+        themselves are taken to be the whole split, so that theirs is rather too small.
         """
-        measured = self._measured(column)
-        if measured is None:
+        if (measured := self._measured(column)) is None:
             return 0.0
         name, value = measured
         section = self.record["scores"][column.split]
-        records, deviation = section["examples"], section["metrics"].get(f"{name} deviation")
+        records, metrics = section["examples"], section["metrics"]
+        error = share_error(value, records) if records and is_share(name) else 0.0
         if records and name == "exposure":
-            fitted = records - section["metrics"].get("exposures without a fit", 0)
-            # One secret has no deviation: nothing is known of how far others lie.
-            error = math.inf if deviation is None else float(deviation) / math.sqrt(fitted)
-            return column.factor * error
-        return column.factor * share_error(value, records) if records and is_share(name) else 0.0
+            deviation = metrics.get("exposure deviation")  # one secret has none
+            fitted = records - metrics.get("exposures without a fit", 0)
+            error = math.inf if deviation is None else deviation / math.sqrt(fitted)
+        return column.factor * error
 
     def is_constant(self, column: Column) -> bool:
-        """Whether an answer that never changes would score as much; False where it is not known."""
-        measured = self._measured(column)
-        return measured is not None and is_constant(
-            self.record["scores"][column.split], measured[0]
-        )
+        """Return whether an answer that never changes would score as much; False if unknown."""
+        measured, scores = self._measured(column), self.record.get("scores", {})
+        return measured is not None and is_constant(scores[column.split], measured[0])
 
     def answers(self, column: Column) -> Answers | None:
-        """Which records were answered rightly; None where the record does not say it rightly."""
+        """Return which records were answered rightly; None where that is absent or contradicted."""
         section, measured = self.record.get("scores", {}).get(column.split), self._measured(column)
         if measured is None or measured[0] != "accuracy" or "correct" not in section:
             return None
@@ -103,7 +89,7 @@ class IndexedRun:
         return Answers(section.get("references", ""), right) if agrees else None
 
     def _measured(self, column: Column) -> tuple[str, float] | None:
-        """The metric's name in the record, and its value there."""
+        """Return the metric's name in the record, and its value there."""
         metrics = self.record.get("scores", {}).get(column.split, {}).get("metrics", {})
         values = ((name, metrics.get(name)) for name in column.metrics)
         return next(((name, value) for name, value in values if value is not None), None)
@@ -113,10 +99,8 @@ class IndexedRun:
 class Index:
     """Records by `match_key`, each list in the order of the paths.
 
-    Attributes:
-        records: what was found.
-        damaged: a line for each record that cannot be read, or is no run of a table.
-        folders: where records were looked for.
+    ``damaged`` has a line for each record in the ``folders`` that cannot be read, or is no run of a
+    table.
     """
 
     records: Mapping[str, Sequence[IndexedRun]] = field(default_factory=dict)
@@ -125,18 +109,18 @@ class Index:
 
     @property
     def looked(self) -> str:
-        """Where records were looked for, with what to type."""
+        """The places where records were searched, with what to type for others."""
         places = ", ".join(map(str, self.folders)) or "neither runs nor results, which are not here"
         count = sum(map(len, self.records.values()))
         return f"{count} records from {places}; --runs DIR reads others"
 
     def of(self, key: str) -> Sequence[IndexedRun]:
-        """The records of a run, of whatever seed."""
+        """Return the records of a run with any seed."""
         return self.records.get(key, ())
 
     @property
     def tasks(self) -> set[str]:
-        """Names of the tasks that any record is of."""
+        """Names of the tasks of all records."""
         return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
 
 
@@ -149,24 +133,17 @@ def usual_folders(names: Iterable[str]) -> list[Path]:
 
 
 def make_index(folders: Iterable[Path] | None = None) -> Index:
-    """Read every record below the folders; damaged ones are named and left out.
+    """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
     Records are files of runs, at any depth, and lines of a folder's own table
-    (`dpft.runs.collected`).
-
-    Runs that ``force=true`` set aside do not count, nor does what lies under ``private/``: those
-    are secret trials. Runs that ``dpft select`` chose are named and left out.
-
-    Args:
-        folders: None: `usual_folders` of `FOLDERS`.
+    (`dpft.runs.record`). Runs that ``force=true`` set aside and secret trials under ``private/``
+    do not count. Damaged records and runs that ``dpft select`` chose are named and left out.
 
     Raises:
-        ConfigError: if a folder that was asked for is not there, or holds secret trials.
-        RecordError: if a folder's table is damaged.
+        ConfigError: a folder is missing, or holds secret trials.
+        RecordError: a folder's table is damaged.
     """
-    if folders is None:
-        folders = usual_folders(FOLDERS)
-    folders = tuple(folders)
+    folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}
     damaged = []
     seen: set[Path] = set()
@@ -174,22 +151,19 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
         if not folder.is_dir():
             raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
         check_no_trial(folder)
-        for path, read in _runs_in(folder):
-            file = path / RECORD
-            if file.resolve() in seen:
+        for path, record_of in _runs_in(folder):
+            if (real := path.resolve()) in seen:
                 continue
-            seen.add(file.resolve())
+            seen.add(real)
             try:
-                record = read()
-                config = record["config"]
+                record = record_of()
+                config, wrong = record["config"], impossible_share(record)
                 if record.get("selection"):
-                    damaged.append(f"{path}: {_SELECTED}")
-                    continue
-                if (record["mechanism"] or {}).get("repeated"):
-                    damaged.append(f"{path}: {_REPEATED}")
-                    continue
-                if wrong := impossible_share(record):
-                    damaged.append(f"{file}: {wrong}: restore it from a copy")
+                    wrong = _SELECTED
+                elif (record["mechanism"] or {}).get("repeated"):
+                    wrong = _REPEATED
+                if wrong:
+                    damaged.append(f"{path}: {wrong}")
                     continue
                 found = IndexedRun(path, record, config["seed"], record["config_hash"])
                 records.setdefault(match_key(config), []).append(found)
@@ -205,9 +179,8 @@ def _runs_in(folder: Path) -> Iterator[tuple[Path, Callable[[], dict[str, Any]]]
     for path in runs_below(folder):
         if (path / RECORD).is_file():
             yield path, partial(_read, path)
-    for run in read_table(folder):
-        path = folder / run.path
-        yield path, partial(check_record, run.record, path)
+    for name, record in read_table(folder).items():
+        yield folder / name, partial(check_record, record, folder / name)
 
 
 def _read(path: Path) -> dict[str, Any]:

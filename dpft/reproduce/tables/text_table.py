@@ -1,87 +1,55 @@
-"""A filled table as text: what every output shows, in its own way."""
+"""A filled table as text, which every renderer shows in its own way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.config.checks import Effect, names_with
-from dpft.config.schema import Run
+from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
-from dpft.reproduce.tables.agreement import SHOWN, Agreement
 from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
-from dpft.reproduce.tables.epsilons import NAMES, WITHIN, EpsilonCell
+from dpft.reproduce.tables.epsilons import NAMES, WITHIN
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import CellVerdict
+from dpft.reproduce.tables.verdicts import CellVerdict, at_least, tolerance
 
-# Of no experiment, by the schema; and where a machine keeps the data.
+# Settings that, by the schema, are no part of an experiment, and the place of the data.
 _BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
 _DATA = "task.data_dir"
+# Reversed pairs that a note lists.
+_SHOWN = 3
 
-
-@dataclass(frozen=True)
-class CellLine:
-    """A line of a cell.
-
-    Attributes:
-        text: the line.
-        kind: ``printed``, ``ours``, ``matches``, ``better``, ``worse``, ``trend`` or ``quiet``.
-        title: what says more of it, where it can be asked for.
-    """
-
-    text: str
-    kind: str
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class TextCell:
-    """A cell's lines; ``short``: they are written as one."""
-
-    parts: tuple[CellLine, ...]
-    short: bool = False
-
-    @property
-    def lines(self) -> list[str]:
-        """The text of each line."""
-        texts = [part.text for part in self.parts]
-        return [" ".join(texts)] if self.short else texts
+# A line of a cell, and its kind: printed, ours, matches, better, worse, trend or quiet.
+CellLine = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table as text.
-
-    Attributes:
-        title: with the scale.
-        names: headings of the labels.
-        headings: of the other columns: metrics, then epsilons.
-        rows: labels and cells of each.
-        notes: heading and text of each footnote.
-    """
+    """A table as text: headings of labels and of metrics and epsilons, rows of both, footnotes."""
 
     title: str
     names: tuple[str, ...]
     headings: tuple[str, ...]
-    rows: tuple[tuple[list[str], list[TextCell]], ...]
+    rows: tuple[tuple[list[str], list[list[CellLine]]], ...]
     notes: tuple[tuple[str, str], ...]
 
 
 def as_text_table(filled: Filled) -> TextTable:
-    """What is shown of a table, whatever the output."""
-    table = filled.table
-    accountants = _accountants(filled)
+    """Return the text of a filled table."""
+    table, accountants = filled.plan.table, _accountants(filled)
     rows = []
     for row in filled.rows:
-        cells = [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
+        pairs = zip(row.cells, filled.plan.columns, strict=True)
+        cells = [_cell(cell, column) for cell, column in pairs]
         cells += [_epsilon_cell(row, accountant) for accountant in accountants]
         rows.append(([show_label(value) for value in row.row.labels.values()], cells))
-    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.columns]
+    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.plan.columns]
     return TextTable(
-        title=f"{table.source}: {table.title} (scale={filled.scale})",
+        title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
         names=table.label_names,
         headings=(*metrics, *(NAMES[one] for one in accountants)),
         rows=tuple(rows),
@@ -89,88 +57,71 @@ def as_text_table(filled: Filled) -> TextTable:
     )
 
 
-def _cell(cell: Cell, column: Column) -> TextCell:
-    """What is printed; ours, as mean, deviation and seeds; difference, verdict and marks."""
-    parts = [CellLine(_printed(cell, column), "printed")]
-    if cell.ours is not None:
-        paths = ", ".join(map(shown_path, cell.paths))
-        parts.append(CellLine(_ours(cell, cell.ours, column), "ours", paths))
+def _cell(cell: Cell, column: Column) -> list[CellLine]:
+    """Return the printed number; ours; and the difference with verdict and marks.
+
+    Without ours it is one line: ``61.5 ± 0.3 ·``.
+    """
+    printed = "-" if cell.printed is None else number(cell.printed, column)
+    if cell.printed is not None:
+        if cell.std is not None:
+            printed += f" ± {_whole(cell.std, column)}"
+        if cell.unexplained is not None:
+            printed += f" ± {_whole(cell.unexplained, column)}?"
+        if cell.ci95 is not None:
+            printed += f" [{_whole(cell.ci95[0], column)}, {_whole(cell.ci95[1], column)}]"
+    verdict, kind = "", "quiet"
     if cell.verdict is not CellVerdict.NOT_PRINTED:
         difference = "" if cell.difference is None else f"{cell.difference:+.{column.decimals}f}"
         letters = "".join(mark.letter for mark in cell.marks)
-        text = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
-        said = "; ".join([str(cell.verdict), *(mark.meaning for mark in cell.marks)])
-        parts.append(CellLine(text, _kind(cell, column), said))
-    return TextCell(tuple(parts), short=cell.ours is None)
-
-
-def _kind(cell: Cell, column: Column) -> str:
+        verdict = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
     if cell.verdict in (CellVerdict.MATCHES, CellVerdict.TREND):
-        return str(cell.verdict)
-    if cell.verdict in (CellVerdict.ABOVE, CellVerdict.BELOW):
+        kind = str(cell.verdict)
+    elif cell.verdict in (CellVerdict.ABOVE, CellVerdict.BELOW):
         better = (cell.verdict is CellVerdict.ABOVE) == column.higher_is_better
-        return "better" if better else "worse"
-    return "quiet"
+        kind = "better" if better else "worse"
+    if cell.ours is None:
+        return [(" ".join(filter(None, (printed, verdict))), "quiet")]
+    ours = number(cell.ours, column)
+    if cell.deviation is not None:
+        ours += f" ± {number(cell.deviation, column)}"
+    ours += f" ({cell.found}/{cell.wanted})" if cell.found < cell.wanted else f" ({cell.found})"
+    return [(printed, "printed"), (ours, "ours"), *([(verdict, kind)] if verdict else [])]
 
 
 def number(value: float, column: Column) -> str:
-    """With the printed number of decimals."""
+    """Return a value with the printed number of decimals."""
     return f"{value:.{column.decimals}f}"
 
 
-def _printed(cell: Cell, column: Column) -> str:
-    """``61.5 ± 0.3``, or with its interval; a dash for a dash.
-
-    With a question mark where the paper does not say what stands behind the sign.
-    """
-    if cell.printed is None:
-        return "-"
-    text = number(cell.printed, column)
-    if cell.std is not None:
-        text += f" ± {_whole(cell.std, column)}"
-    if cell.unexplained is not None:
-        text += f" ± {_whole(cell.unexplained, column)}?"
-    if cell.ci95 is not None:
-        text += f" [{_whole(cell.ci95[0], column)}, {_whole(cell.ci95[1], column)}]"
-    return text
-
-
 def _whole(value: float, column: Column) -> str:
-    """With the column's number of decimals, or more: some papers print more of a deviation."""
+    """Return a deviation with the column's decimals, or more: some papers print more of it."""
     short = number(value, column)
     return short if float(short) == value else f"{value:g}"
 
 
-def _ours(cell: Cell, value: float, column: Column) -> str:
-    """``60.9 ± 0.2 (2/3)``: mean, deviation, seeds found of those wanted."""
-    text = number(value, column)
-    if cell.deviation is not None:
-        text += f" ± {number(cell.deviation, column)}"
-    seeds = f"{cell.found}/{cell.wanted}" if cell.found < cell.wanted else f"{cell.found}"
-    return f"{text} ({seeds})"
-
-
 def _accountants(filled: Filled) -> list[str]:
-    """Those that any row prints an epsilon of."""
+    """Return the accountants that any row prints an epsilon of."""
     present = {cell.accountant for row in filled.rows for cell in row.epsilons}
     return [name for name in NAMES if name in present]
 
 
-def _epsilon_cell(row: FilledRow, accountant: str) -> TextCell:
-    cells = [cell for cell in row.epsilons if cell.accountant == accountant]
-    return TextCell(tuple(map(_epsilon_line, cells)))
+def _epsilon_cell(row: FilledRow, accountant: str) -> list[CellLine]:
+    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced.
 
-
-def _epsilon_line(cell: EpsilonCell) -> CellLine:
-    """``2.68 / 2.66 =``: printed, ours, and whether it is reproduced; columns where they differ."""
-    value = "none" if cell.ours is None else f"{cell.ours:.3f}"
-    text = f"{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
-    columns = ", ".join(cell.columns)
-    return CellLine(f"{columns}: {text}" if columns else text, "quiet" if cell.within else "worse")
+    The columns are named where they differ.
+    """
+    lines = []
+    for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
+        value = "none" if cell.ours is None else f"{cell.ours:.3f}"
+        columns = f"{', '.join(cell.columns)}: " if cell.columns else ""
+        text = f"{columns}{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
+        lines.append((text, "quiet" if cell.within else "worse"))
+    return lines
 
 
 def shown_path(path: Path) -> str:
-    """A run directory without the folders of this machine."""
+    """Return a run directory without the folders of this machine."""
     if not path.is_absolute():
         return path.as_posix()
     if path.is_relative_to(Path.cwd()):
@@ -179,8 +130,8 @@ def shown_path(path: Path) -> str:
 
 
 def footnotes(filled: Filled) -> list[tuple[str, str]]:
-    """What must be read with the table: heading and text of each note."""
-    table = filled.table
+    """Return heading and text of each note that must be read with the table."""
+    table = filled.plan.table
     notes = [("Scale", _scale(filled))]
     if extra := shown_extra(filled):
         notes.append(("Overrides beside the table's", extra))
@@ -190,12 +141,14 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
     if marks:
         notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
-    notes += [("Order of rows", _order(one)) for one in filled.agreement]
+    for j, column in enumerate(filled.plan.columns):
+        order = order_of_rows(column, [(r.row.name, r.cells[j]) for r in filled.rows])
+        notes += [] if order is None else [("Order of rows", order)]
     notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if _accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
     notes += [("Copied, and run here", text) for text in _copied(filled, run=True)]
-    notes += [("Not to be had", text) for text in _rows_without_run(filled)]
+    notes += [("Not to be had", text) for text in _without_any_run(filled)]
     notes += [
         ("Row", f"{r.row.name}: {'; '.join(r.row.marks)}") for r in filled.rows if r.row.marks
     ]
@@ -208,25 +161,22 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
 
 
 def shown_extra(filled: Filled) -> str:
-    """The user's overrides as they may be published; empty without any."""
-    return " ".join(word for word in map(_without_place, filled.plan.extra) if word)
-
-
-def _without_place(word: str) -> str:
-    """An override as it may be published: nothing of where and how a machine runs it."""
-    key, _, value = word.partition("=")
-    name = key_of(word)
-    if name == _DATA or name.partition(".")[0] in _BESIDE:
-        return ""
-    return f"{key}=..." if "/" in value else word
+    """Return the user's overrides as they may be published, without folders and machines."""
+    words = []
+    for word in filled.plan.extra:
+        key, _, value = word.partition("=")
+        name = key_of(word)
+        if name != _DATA and name.partition(".")[0] not in _BESIDE:
+            words.append(f"{key}=..." if "/" in value else word)
+    return " ".join(words)
 
 
 def _scale(filled: Filled) -> str:
     seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
-    laptop = filled.table.laptop
-    if filled.scale == "laptop" and laptop is not None:
+    laptop = filled.plan.table.laptop
+    if filled.plan.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
-    over = filled.table.seeds
+    over = filled.plan.table.seeds
     if over is None:
         says = "does not say over how many seeds it averages"
     else:
@@ -234,23 +184,53 @@ def _scale(filled: Filled) -> str:
     return f"the paper's own setting; the paper {says}; {seeds}"
 
 
-def _order(one: Agreement) -> str:
-    tau = "undefined" if one.tau is None else f"{one.tau:+.2f}"
-    text = f"{one.column.label}: Kendall's tau {tau} over {one.rows} rows"
-    if not one.clear:
+def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | None:
+    """Compare the order of the rows that have both numbers; None for fewer than two.
+
+    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    for either; ours is judged by the same rule, with our deviations, and by no less than two
+    standard errors where the score is a share of the scored records.
+    """
+    both = []
+    for name, cell in rows:
+        if cell.printed is None or cell.ours is None:
+            continue
+        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
+        ours_apart = tolerance(cell.ours, spread, column.decimals)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
+    if len(both) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    printed, ours, tau = [x[1] for x in both], [x[2] for x in both], "undefined"
+    if len(set(printed)) > 1 and len(set(ours)) > 1:
+        value = float(kendalltau(printed, ours).statistic)
+        tau = tau if math.isnan(value) else f"{value:+.2f}"
+    same, close, against = 0, 0, []
+    for one, other in itertools.combinations(both, 2):
+        high, low = (one, other) if one[1] > other[1] else (other, one)
+        if high[1] - low[1] <= max(high[3], low[3]):
+            continue
+        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
+        if ahead > allowed:
+            same += 1
+        elif ahead >= -allowed:
+            close += 1
+        else:
+            numbers = [number(x, column) for x in (high[1], low[1], high[2], low[2])]
+            pair = "{} over {} ({} and {}; ours {} and {})".format(high[0], low[0], *numbers)
+            against.append((low[1] - high[1], pair))
+    text = f"{column.label}: Kendall's tau {tau} over {len(both)} rows"
+    if not (clear := same + close + len(against)):
         return f"{text}; the paper orders no pair of them clearly"
     text += (
-        f"; of {one.clear} pairs that the paper orders clearly, ours orders {one.same} the same "
-        f"way, does not tell {one.close} apart and reverses {len(one.reversed)}"
+        f"; of {clear} pairs that the paper orders clearly, ours orders {same} the same way, does "
+        f"not tell {close} apart and reverses {len(against)}"
     )
-    pairs = [
-        f"{pair.higher} over {pair.lower} ({number(pair.printed[0], one.column)} and "
-        f"{number(pair.printed[1], one.column)}; ours {number(pair.ours[0], one.column)} and "
-        f"{number(pair.ours[1], one.column)})"
-        for pair in one.reversed[:SHOWN]
-    ]
-    if len(one.reversed) > SHOWN:
-        pairs.append(f"{len(one.reversed) - SHOWN} more")
+    against.sort(key=lambda one: one[0])  # by printed distance
+    pairs = [pair for _, pair in against[:_SHOWN]]
+    pairs += [f"{len(against) - _SHOWN} more"] if len(against) > _SHOWN else []
     return f"{text}: {'; '.join(pairs)}" if pairs else text
 
 
@@ -263,31 +243,29 @@ def _epsilon_note(filled: Filled) -> str:
     )
     if "gdp_clt" in _accountants(filled):
         text += f". GDP-CLT is an {APPROXIMATION}"
-    if filled.table.unequal is not None and not all(c.within for _, c in cells):
-        text += f". Why some differ (≠): {filled.table.unequal}"
+    if filled.plan.table.unequal is not None and not all(c.within for _, c in cells):
+        text += f". Why some differ (≠): {filled.plan.table.unequal}"
     reasons = dict.fromkeys(f"{row.row.name}: {c.why}" for row, c in cells if c.why is not None)
     return "; ".join([text, *reasons])
 
 
 def _copied(filled: Filled, run: bool) -> list[str]:
-    """Rows that the paper took from elsewhere, those that this scale runs or the others."""
+    """Return the rows that the paper took from elsewhere and this scale runs, or does not run."""
     names: dict[str, list[str]] = {}
-    for row in (r.row for r in filled.rows if r.row.taken_from is not None):
-        if (row.run is not None) is run:
+    for row in (r.row for r in filled.rows):
+        if row.taken_from is not None and (row.run is not None) is run:
             names.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
-    return _listed(names)
+    return [f"{'; '.join(of)}: {why}" for why, of in names.items()]
 
 
-def _rows_without_run(filled: Filled) -> list[str]:
+def _without_any_run(filled: Filled) -> list[str]:
+    """Return the rows and columns that have no run, by the reason."""
     names: dict[str, list[str]] = {}
     for row in (r.row for r in filled.rows):
         if row.run is None and row.taken_from is None and row.why is not None:
             names.setdefault(row.why, []).append(row.name)
-    unmeasured = [column.label for column in filled.columns if not column.metrics]
+    unmeasured = [column.label for column in filled.plan.columns if not column.metrics]
     if unmeasured:
         names.setdefault("no score of a run", []).extend(unmeasured)
-    return [*_copied(filled, run=False), *_listed(names)]
-
-
-def _listed(names: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{'; '.join(of)}: {why}" for why, of in names.items()]
+    listed = [f"{'; '.join(of)}: {why}" for why, of in names.items()]
+    return [*_copied(filled, run=False), *listed]

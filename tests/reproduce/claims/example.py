@@ -1,6 +1,6 @@
 """Tables with cells written by hand, and evidence that hands them out."""
 
-from dpft.reproduce.claims.schema import CellsCheck, Expected
+from dpft.reproduce.claims.claim import CellsCheck, Expected
 from dpft.reproduce.papers.schema import Column, Laptop, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell
 from dpft.reproduce.tables.verdicts import CellVerdict
@@ -8,16 +8,10 @@ from dpft.reproduce.tables.verdicts import CellVerdict
 
 def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None, **cell):
     """A row of one column, and our number in it."""
-    made = Row(
-        labels=labels,
-        run=None if source or why else (),
-        printed={"acc": printed},
-        taken_from=source,
-        why=why,
-    )
-    verdict = (
-        CellVerdict.COPIED if source else CellVerdict.CANNOT_RUN if why else CellVerdict.NOT_RUN
-    )
+    run = None if source or why else ()
+    made = Row(labels=labels, run=run, printed={"acc": printed}, taken_from=source, why=why)
+    verdict = CellVerdict.CANNOT_RUN if why else CellVerdict.NOT_RUN
+    verdict = CellVerdict.COPIED if source else verdict
     if ours is not None:
         verdict = CellVerdict.TREND
     return made, Cell(printed, std, None, ours, deviation, 0, 1, verdict, **cell)
@@ -27,22 +21,10 @@ class Evidence:
     """A table in the place of all tables; ours are the same at both scales."""
 
     def __init__(self, *rows, higher=True, decimals=1):
-        column = Column(
-            key="acc",
-            label="accuracy",
-            decimals=decimals,
-            metrics=("accuracy",),
-            higher_is_better=higher,
-            split="dev",
-        )
+        column = Column("acc", "accuracy", decimals, ("accuracy",), higher, "dev")
         self.rows = rows
         self.only = PaperTable(
-            paper="demo",
-            number="1",
-            title="Demo",
-            source="Nobody 2020, Table 1",
-            seeds=None,
-            columns=(column,),
+            *("demo", "1", "Demo", "Nobody 2020, Table 1", None, (column,)),
             rows=tuple(made for made, _ in rows),
             laptop=Laptop((), "small"),
         )
@@ -61,10 +43,11 @@ def pattern(labels):
     }
 
 
-def check(kind, first, second=None, *, ends=(None, None), where=None, free=(), columns=()):
+def check(expected, first, second=None, *, ends=(None, None), where=None, free=(), columns=()):
+    """A check of cells; ``expected`` is a kind or an `Expected`."""
     return CellsCheck(
         table="demo/1",
-        expected=Expected(kind, *ends),
+        expected=expected if isinstance(expected, Expected) else Expected(expected, *ends),
         first=pattern(first),
         second=pattern(second or {}),
         where=pattern(where or {}),

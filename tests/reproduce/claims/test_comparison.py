@@ -1,78 +1,394 @@
-"""What several comparisons say together."""
+"""Comparisons of numbers whose outcome can be worked out by hand, and verdicts on claims."""
 
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
 import pytest
+from scipy import stats
 
-from dpft.reproduce.claims.comparison import Comparison, Outcome, Side, in_range
-from dpft.reproduce.claims.judgement import Verdict, judge
-from dpft.reproduce.claims.report import counted
-
-H, F, C, L, N = (
-    Outcome.HOLDS,
-    Outcome.FAILS,
-    Outcome.CLOSE,
-    Outcome.LACKING,
-    Outcome.CANNOT,
+from dpft.reproduce.claims.claim import Expected
+from dpft.reproduce.claims.comparison import (
+    Comparison,
+    Outcome,
+    Score,
+    Side,
+    contrast,
+    in_range,
+    interval,
+    judge,
 )
+from dpft.reproduce.claims.evaluate import compare_cells
+from dpft.reproduce.claims.show import counted
+from dpft.reproduce.papers import PaperError
+from dpft.reproduce.tables.marks import Mark
+from dpft.reproduce.tables.record_index import Answers, IndexedRun
+from tests.reproduce.claims.example import Evidence, check, row
+
+A, B = {"method": "full", "epsilon": 3}, {"method": "LoRA", "epsilon": 3}
+FULL, LORA = {"method": "full"}, {"method": "LoRA"}
+HOLDS, FAILS, CLOSE, NOT_APART = Outcome.HOLDS, Outcome.FAILS, Outcome.CLOSE, Outcome.NOT_APART
+NOT_YET, CANNOT = Outcome.NOT_YET, Outcome.CANNOT
 
 
-def judged(*outcomes, ahead=None):
-    return judged_by_checks(outcomes, ahead=ahead)
+def compared(the_check, *rows, side=Side.PRINTED, **table):
+    found = compare_cells(the_check, Evidence(*rows, **table))[0]
+    return [one for one in found if one.side is side]
 
 
-def judged_by_checks(*checks, ahead=None):
-    return judge(
-        [
-            Comparison(Side.PAPER, "x", "y", one, ahead=ahead, check=number)
-            for number, check in enumerate(checks)
-            for one in check
-        ]
-    )
+def printed(kind, first, second, ends=(None, None), *, higher=True, **more):
+    """The only comparison of two printed numbers."""
+    rows = (row(A, first, **more), row(B, second, **more))
+    (one,) = compared(check(kind, FULL, LORA, ends=ends), *rows, higher=higher)
+    return one
+
+
+def ours(expected, first, second, side=Side.LAPTOP, **ends):
+    """The only comparison of two numbers of ours: each with what `row` takes."""
+    rows = (row(A, **{"printed": 0.0} | first), row(B, **{"printed": 0.0} | second))
+    (one,) = compared(check(expected, FULL, LORA, **ends), *rows, side=side)
+    return one
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "verdict", "text"),
+    ("kind", "first", "outcome"),
     [
-        ((H, H), Verdict.HOLDS, "holds (2 of 2 hold)"),
-        ((H, C), Verdict.HOLDS, "holds (1 of 2 hold, 1 too close)"),
-        ((F, C), Verdict.FAILS, "fails (0 of 2 hold, 1 too close)"),
-        ((H, F, F), Verdict.MIXED, "mixed (1 of 3 hold)"),
-        ((C, C), Verdict.CLOSE, "too close to tell (0 of 2 hold)"),
-        ((H, L), Verdict.HOLDS, "holds so far (1 of 1 hold; 1 without numbers)"),
-        ((L, N), Verdict.NOT_YET, "not yet testable"),
-        ((N,), Verdict.CANNOT, "cannot be tested here"),
-        ((), Verdict.CANNOT, "cannot be tested here"),
+        ("above", 90.0, HOLDS),
+        # 1% of the larger, and half a unit of the only decimal: 0.8535.
+        ("above", 85.0 + 0.8, CLOSE),
+        ("above", 85.0 + 1.0, HOLDS),
+        ("above", 80.0, FAILS),
+        ("not_below", 84.2, HOLDS),
+        ("not_below", 84.0, FAILS),
+        ("on_par", 84.3, HOLDS),
+        ("on_par", 87.0, FAILS),
     ],
 )
-def test_verdicts(outcomes, verdict, text):
-    assert judged(*outcomes).verdict is verdict
-    assert counted(judged(*outcomes)) == text
+def test_the_margin_decides_what_counts(kind, first, outcome):
+    one = printed(kind, first, 85.0)
+    assert one.outcome is outcome
+    assert printed(kind, -first, -85.0, higher=False).outcome is outcome
+
+
+def test_a_printed_deviation_takes_the_place_of_one_per_cent():
+    assert printed("above", 90.0, 85.0, std=2.4).outcome is HOLDS
+    assert printed("above", 90.0, 85.0, std=2.5).outcome is CLOSE
+    # At a laptop's scale it says nothing.
+    first, second = ({"printed": 90.0, "std": 5.0, "ours": x} for x in (70.0, 65.0))
+    assert ours("above", first, second, Side.LAPTOP).outcome is HOLDS
+    assert ours("above", first, second, Side.PAPER).outcome is CLOSE
+    noisy = ({"ours": 70.0, "deviation": 3.0}, {"ours": 65.0, "deviation": 0.1})
+    assert ours("above", *noisy, Side.LAPTOP).outcome is CLOSE
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"), [(88.0, HOLDS), (90.0, HOLDS), (90.7, FAILS), (87.8, FAILS)]
+)
+def test_a_range_of_printed_numbers_is_arithmetic(first, outcome):
+    assert printed("apart", first, 85.0, (3.0, 5.0)).outcome is outcome
+
+
+def test_ratios():
+    assert printed("ratio", 23.52, 20.38, (None, 1.1), higher=False).outcome is FAILS
+    assert printed("ratio", 22.0, 20.38, (None, 1.1), higher=False).outcome is HOLDS
+
+
+def test_a_number_of_the_text_holds_as_the_text_rounds():
+    rows = (row(A, 64.18), row(B, 64.64))
+    for labels, outcome in ((FULL, FAILS), (LORA, HOLDS)):
+        (one,) = compared(check("value", labels, ends=(64.6, 64.6)), *rows, decimals=2)
+        assert one.outcome is outcome
+
+
+def test_the_best_of_some_against_the_best_of_all_others():
+    cells = ((1, 1, 50.0), (1, 2, 60.0), (2, 2, 40.0), (2, 3, None))
+    rows = [row({"rate": r, "batch": b}, value) for r, b, value in cells]
+    (one,) = compared(check("best", {"rate": 1, "batch": 2}), *rows)
+    assert (one.outcome, one.numbers["ahead"]) == (HOLDS, 10.0)
+    # By rate alone, batches are compared apart, and batches 1 and 3 have but one rate.
+    (one,) = compared(check("best", {"rate": 2}), *rows)
+    assert one.outcome is FAILS
+
+
+def test_ours_are_compared_with_what_the_paper_copied():
+    own, copied = {"ours": 88.0}, {"printed": 85.0, "source": "Somebody 2019"}
+    assert ours("above", own, copied, Side.PAPER).outcome is HOLDS
+    assert ours("above", own, copied, Side.LAPTOP).outcome is CANNOT
+    assert ours("above", copied, copied, Side.PAPER).outcome is CANNOT
+
+
+@pytest.mark.parametrize("kind", ["not_below", "on_par"])
+def test_seeds_far_apart_show_nothing_to_be_as_good(kind):
+    for marks, outcome in (((), HOLDS), ((Mark.WIDE,), CLOSE)):
+        wide = {"ours": 65.0, "deviation": 9.0, "marks": marks}
+        assert ours(kind, wide, {"ours": 70.0}).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [("above", 50.0), ("not_below", 51.0), ("on_par", 50.0)]
+)
+def test_settings_that_learned_nothing_show_nothing(kind, first):
+    idle = {"ours": 51.0, "marks": (Mark.CONSTANT,)}
+    assert ours(kind, idle | {"ours": first}, idle).outcome is CLOSE
+    # Compared with one that learned something it counts.
+    one = ours(kind, idle | {"ours": first}, {"ours": 80.0})
+    assert (one.outcome, one.idle) == (FAILS, True)
+    by_seed = [idle | {"by_seed": dict.fromkeys(range(3), value)} for value in (51.0, 50.0)]
+    assert ours("above", *by_seed).outcome is NOT_APART
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "outcome"),
+    [
+        ("above", 74.0, CLOSE),
+        ("above", 76.1, HOLDS),
+        ("not_below", 66.5, CLOSE),  # as good cannot be shown either
+        ("on_par", 70.0, CLOSE),
+    ],
+)
+def test_shares_of_few_records_say_little(kind, first, outcome):
+    one = ours(kind, {"ours": first}, {"ours": 70.0, "sampling": 3.0})
+    assert (one.outcome, one.numbers["margin"]) == (outcome, 6.0)
+
+
+def test_stand_ins_at_the_papers_scale_are_a_trend_among_themselves():
+    # The printed deviation would make this too close.
+    first = {"printed": 80.0, "std": 5.0, "ours": 70.0, "marks": (Mark.MODEL,)}
+    second = {"printed": 85.0, "std": 5.0, "ours": 65.0}
+    assert ours("above", first, second, Side.PAPER).outcome is NOT_YET
+    assert ours("above", first, second, Side.STAND_IN).outcome is HOLDS
+    # Never with copied numbers, nor with the text.
+    rows = (row(A, 80.0, ours=88.0, marks=(Mark.MODEL,)), row(B, 85.0, source="Somebody 2019"))
+    for asked in (check("above", FULL, LORA), check("value", FULL, ends=(88.0, 88.0))):
+        (paper,) = compared(asked, *rows, side=Side.PAPER)
+        assert paper.outcome is NOT_YET
+        assert not compared(asked, *rows, side=Side.STAND_IN)
+
+
+def test_what_has_not_run_and_what_never_will():
+    assert ours("above", {"ours": 88.0}, {}, Side.PAPER).outcome is NOT_YET
+    one = ours("above", {}, {"why": "GPT-3 is not public"}, Side.PAPER)
+    assert (one.outcome, one.why) == (CANNOT, "GPT-3 is not public")
+
+
+@pytest.mark.parametrize(
+    ("more", "ahead"),
+    [
+        ({}, [10.0, 15.0]),
+        ({"free": ["epsilon"]}, [10.0, 5.0, 20.0, 15.0]),
+        ({"where": {"epsilon": 8}}, [15.0]),
+    ],
+)
+def test_pairs_agree_in_every_label_that_the_check_does_not_name(more, ahead):
+    numbers = (("full", 3, 60.0), ("full", 8, 70.0), ("LoRA", 3, 50.0), ("LoRA", 8, 55.0))
+    rows = [row({"method": method, "epsilon": epsilon}, v) for method, epsilon, v in numbers]
+    found = compared(check("above", FULL, LORA, **more), *rows)
+    assert [one.numbers["ahead"] for one in found] == ahead
+
+
+@pytest.mark.parametrize(
+    "the_check",
+    [
+        check("above", {"methd": "full"}, LORA),
+        check("above", FULL, {"method": "LORA"}),
+        check("above", FULL, LORA, columns=["accc"]),
+        check("above", FULL, LORA, free=["epsilom"]),
+        check("above", {"method": "full", "epsilon": 3}, FULL),  # compares nothing
+    ],
+)
+def test_what_no_table_has_is_an_error(the_check):
+    with pytest.raises(PaperError, match="demo/1"):
+        compared(the_check, row(A, 80.0), row(B, 85.0))
+
+
+# Intervals over seeds.
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 12])
+def test_the_interval_is_scipys(seeds):
+    draw = np.random.default_rng(seeds)
+    first, second = draw.normal(60, 2, seeds), draw.normal(58, 2, seeds)
+    low, high = interval((first - second).tolist())
+    result = stats.ttest_rel(first, second)
+    assert (low, high) == pytest.approx(tuple(result.confidence_interval(0.95)))
+    assert interval([2.0, 2.0], least=3.0) == (-1.0, 5.0)
+
+
+def by_seeds(expected, first, second, **more):
+    def side(values):
+        deviation = stdev(values) if len(values) > 1 else None
+        by_seed = dict(enumerate(values, 1))
+        return {"ours": fmean(values), "deviation": deviation, "by_seed": by_seed} | more
+
+    return ours(expected, side(first), side(second))
+
+
+# Differences 1, 2 and 3: the interval is 2 -+ 2.48.
+WIDE = ([61.0, 62.0, 63.0], [60.0, 60.0, 60.0])
+# 1.9, 2.0, 2.1: 2 -+ 0.248.
+TIGHT = ([61.9, 62.0, 62.1], [60.0, 60.0, 60.0])
+
+
+@pytest.mark.parametrize(
+    ("expected", "scores", "outcome"),
+    [
+        (Expected("above"), WIDE, NOT_APART),
+        (Expected("above"), TIGHT, HOLDS),
+        (Expected("above"), TIGHT[::-1], FAILS),
+        (Expected("not_below", equivalence=1), WIDE, HOLDS),  # 0.6 of 60
+        (Expected("not_below", equivalence=1), WIDE[::-1], NOT_APART),
+        (Expected("not_below", equivalence=1), TIGHT[::-1], FAILS),
+        (Expected("on_par", equivalence=1), WIDE, NOT_APART),
+        (Expected("on_par", equivalence=1), TIGHT, FAILS),
+        (Expected("on_par", equivalence=4), TIGHT, HOLDS),
+        (Expected("apart", 1.5, 2.5), TIGHT, HOLDS),
+        (Expected("apart", 1.9, 2.5), TIGHT, NOT_APART),
+        (Expected("apart", 3, 5), TIGHT, FAILS),
+    ],
+)
+def test_the_interval_takes_the_place_of_the_margin(expected, scores, outcome):
+    one = by_seeds(expected, *scores)
+    assert (one.outcome, one.seeds) == (outcome, 3)
+
+
+def test_one_seed_in_common_keeps_the_margin():
+    one = by_seeds(Expected("above"), [62.0], [60.0])
+    assert (one.outcome, one.seeds) == (HOLDS, 0)
+    # How far apart is as good over several seeds, the claim must say.
+    assert by_seeds(Expected("on_par"), *TIGHT).seeds == 0
+
+
+@pytest.mark.parametrize("kind", ["above", "best"])
+def test_a_tie_over_all_seeds_distinguishes_nothing(kind):
+    column = replace(Evidence(row(FULL, 0.0)).only.columns[0], metrics=("BLEU",))
+    tied, ahead = (Score("x", v, by_seed=dict.fromkeys(range(3), v)) for v in (3.0, 4.0))
+    blank = Comparison(Side.LAPTOP, "x", "", NOT_YET)
+    assert contrast(blank, Expected(kind), column, tied, tied).outcome is NOT_APART
+    assert contrast(blank, Expected(kind), column, ahead, tied).outcome is HOLDS
+
+
+def right(*wrong, references="d"):
+    return Answers(references, tuple(number not in wrong for number in range(400)))
+
+
+def accuracies(first, second, silent=()):
+    """Two settings of two seeds, by their right answers; silent seeds of the second hide them."""
+    scores = []
+    for answers, hidden in ((first, ()), (second, silent)):
+        values = {seed: 100 * float(np.mean(one.right)) for seed, one in enumerate(answers)}
+        known = {s: one for s, one in enumerate(answers) if s not in hidden}
+        sampling = 100 * math.sqrt(0.9 * 0.1 / 400)
+        scores.append(
+            Score("x", fmean(values.values()), None, sampling, by_seed=values, answers=known)
+        )
+    column = replace(Evidence(row(FULL, 0.0)).only.columns[0], factor=100.0)
+    return contrast(Comparison(Side.LAPTOP, "x", "", NOT_YET), Expected("above"), column, *scores)
+
+
+def test_answers_to_the_same_records_count_instead_of_shares_of_them():
+    """Of 400 records one setting errs on 40, the other on the same and eight more."""
+    many, few = [right(*range(48))] * 2, [right(*range(40))] * 2
+    one = accuracies(few, many)
+    assert one.outcome is HOLDS
+    half = 200 * math.sqrt(8 - 400 * (8 / 400) ** 2 + 1) / 400
+    assert (one.numbers["low"], one.numbers["high"]) == pytest.approx((2 - half, 2 + half))
+    # Of other records, or where one run does not say, two shares of so many.
+    assert accuracies([right(*range(40), references="e"), few[1]], many).outcome is NOT_APART
+    assert accuracies(few, many, silent=(1,)).outcome is NOT_APART
+
+
+def best_of(*by_seed, first):
+    rows = [
+        row({"rate": rate}, 0.0, ours=fmean(scores.values()), by_seed=scores,
+            runs=(IndexedRun(Path("abc"[rate % 3]), {}, 0, ""),))
+        for rate, scores in enumerate(by_seed)
+    ]  # fmt: skip
+    (one,) = compared(check("best", {"rate": first}), *rows, side=Side.LAPTOP)
+    return one
+
+
+def test_the_best_at_a_seed_is_chosen_by_the_others():
+    by_seed = [
+        {1: 60.0, 2: 61.0, 3: 62.0},
+        {1: 90.0, 2: 45.0, 3: 45.0},
+        dict.fromkeys((1, 2, 3), 50.0),
+    ]
+    one = best_of(*by_seed, first=[0, 1])
+    # Without seed 2, or 3, the second is the better one: 67.5.
+    assert one.numbers["first"] == pytest.approx((60 + 45 + 45) / 3)
+    assert one.runs == ("a", "b", "c")
+
+
+def test_the_best_of_many_equal_ones_is_not_ahead_by_chance():
+    """Chosen by the seeds that it is compared with it would be, at every draw."""
+    ahead = []
+    for draw in range(40):
+        scores = np.random.default_rng(draw).normal(50, 1, (13, 3)).tolist()
+        one = best_of(*(dict(enumerate(values)) for values in scores), first=list(range(12)))
+        ahead.append(one.numbers["ahead"])
+    # The largest of twelve means of three lies 0.94 above the rest, on average.
+    assert abs(fmean(ahead)) < 0.35
+
+
+def test_the_best_of_rows_without_common_seeds_has_no_interval():
+    three = {0: 50.0, 1: 51.0, 2: 52.0}
+    assert best_of(three, three, {0: 50.0}, first=[0, 2]).seeds == 0
+
+
+# Verdicts.
+
+
+def judged(*checks):
+    """The verdict on a claim whose checks have these outcomes by the margin, in words."""
+    return counted(
+        judge(
+            [
+                Comparison(Side.PAPER, "x", "y", one, check=number)
+                for number, outcomes in enumerate(checks)
+                for one in outcomes
+            ]
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("checks", "text"),
     [
-        (((H, H), (C,)), "holds in part (2 of 3 hold, 1 too close)"),
-        (((H, C), (H,)), "holds (2 of 3 hold, 1 too close)"),
-        (((H, C, C), (H, H)), "holds in part (3 of 5 hold, 2 too close)"),
-        (((C, L), (H,)), "holds in part so far (1 of 2 hold, 1 too close; 1 without numbers)"),
-        (((H,), (L,)), "holds so far (1 of 1 hold; 1 without numbers)"),
-        (((H,), (N,)), "holds (1 of 1 hold)"),
-        (((H, H), (F,)), "mixed (2 of 3 hold)"),
-        (((F,), (C,)), "fails (0 of 2 hold, 1 too close)"),
-        (((C,), (N,)), "too close to tell (0 of 1 hold)"),
+        (([HOLDS, CLOSE],), "holds (1 of 2 hold, 1 too close)"),
+        (([FAILS, CLOSE],), "fails (0 of 2 hold, 1 too close)"),
+        (([HOLDS, FAILS, FAILS],), "mixed (1 of 3 hold)"),
+        (([CLOSE],), "too close to tell (0 of 1 hold)"),
+        (([HOLDS, NOT_YET],), "holds so far (1 of 1 hold; 1 without numbers)"),
+        (([NOT_YET, CANNOT],), "not yet testable"),
+        (([CANNOT],), "cannot be tested here"),
+        (([HOLDS, HOLDS], [CLOSE]), "holds in part (2 of 3 hold, 1 too close)"),
+        (([HOLDS, CLOSE], [HOLDS]), "holds (2 of 3 hold, 1 too close)"),
     ],
 )
-def test_a_check_that_is_mostly_too_close_keeps_a_claim_from_holding(checks, text):
-    assert counted(judged_by_checks(*checks)) == text
+def test_verdicts_by_the_margin(checks, text):
+    assert judged(*checks) == text
 
 
-def test_directions_are_counted_whatever_the_margin():
-    both = judged(C, F, L, ahead=False)
-    assert (both.ahead, both.behind) == (0, 2)  # what has no numbers has no direction
+def test_verdicts_by_seeds():
+    holds, fails = by_seeds(Expected("above"), *TIGHT), by_seeds(Expected("above"), *TIGHT[::-1])
+    open_ = by_seeds(Expected("above"), *WIDE)
+    by_margin = by_seeds(Expected("above"), [62.0], [60.0])
+    assert counted(judge([holds, holds])) == "confirmed here (2 of 2 hold)"
+    assert counted(judge([fails])) == "contradicted here (0 of 1 hold)"
+    # One interval of many may fail by chance; one check that fails is enough.
+    text = "fails in part (0 of 3 hold, 2 not told apart with 3 seeds)"
+    assert counted(judge([fails, open_, open_])) == text
+    assert judge([fails, *[replace(open_, check=2)] * 3]).verdict is Outcome.CONTRADICTED
+    assert counted(judge([open_])) == "not told apart with 3 seeds (0 of 1 hold)"
+    assert judge([holds, open_]).verdict is Outcome.IN_PART
+    # A setting that learned nothing, or a number by the margin, confirms nothing.
+    for other in (replace(holds, idle=True), by_margin):
+        assert judge([holds, other]).verdict is HOLDS
+    assert judge([holds, fails]).verdict is Outcome.MIXED
 
 
 def test_a_measured_range_across_the_end_is_too_close():
-    at_most = (None, 1.1)
-    assert in_range(0.9, 1.1, at_most) is H
-    assert in_range(1.0, 1.2, at_most) is C
-    assert in_range(1.11, 1.2, at_most) is F
+    ranges = ((0.9, 1.1), (1.0, 1.2), (1.11, 1.2))
+    assert [in_range(*one, (None, 1.1)) for one in ranges] == [HOLDS, CLOSE, FAILS]

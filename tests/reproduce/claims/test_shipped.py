@@ -10,17 +10,13 @@ from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.reproduce.bench import catalog
 from dpft.reproduce.bench.catalog import BenchSettings
-from dpft.reproduce.claims import cells, load
-from dpft.reproduce.claims.cells import Evidence
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, load
 from dpft.reproduce.claims.comparison import Outcome, Side
-from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.judgement import Verdict
-from dpft.reproduce.claims.schema import ROOT, BenchCheck, CellsCheck, FigureCheck
+from dpft.reproduce.claims.evaluate import Evidence, evaluate
 from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.lists import load as load_list
 from dpft.reproduce.papers import load as load_table
 from dpft.reproduce.papers import names
-from dpft.reproduce.tables.plan import words_at
 from dpft.reproduce.tables.record_index import Index
 
 CLAIMS = load()
@@ -33,20 +29,12 @@ def results():
     return {claim.name: evaluate(claim, evidence) for claim in CLAIMS}
 
 
-def test_every_headline_claim_is_there():
-    counts = {path.stem: len(load(path.stem)) for path in ROOT.glob("*.yaml")}
-    assert counts == {"li2022": 19, "he2022": 13, "bu2023": 17}
-    for paper, count in counts.items():
-        wanted = [f"{paper}/c{n:02}" for n in range(1, count + 1)]
-        assert [claim.name for claim in load(paper)] == wanted
-
-
 def test_without_records_nothing_of_ours_is_known_but_what_is_computed(results):
     for name, result in results.items():
         assert set(result.sides) <= {Side.COMPUTED}, name
-        if result.by_us.verdict is Verdict.NOT_YET:
+        if result.by_us.verdict is Outcome.NOT_YET:
             assert result.commands, name
-        if result.by_us.verdict is Verdict.CANNOT:
+        if result.by_us.verdict is Outcome.CANNOT:
             assert result.reasons, name
 
 
@@ -72,27 +60,10 @@ def test_every_command_is_one_that_dpft_takes(results):
             assert options["name"] in known, command
 
 
-def test_what_a_table_chooses_has_the_name_by_which_its_records_are_told():
-    tables = [load_table(*name.split("/")) for name in names()]
-    words = {
-        word
-        for table in tables
-        for scale in ("paper", "laptop")[: 1 if table.laptop is None else 2]
-        for row in table.rows
-        for column in table.columns
-        for word in words_at(table, column, row, scale)
-        if word.startswith(tuple(f"{choice}=" for choice in cells.CHOICES))
-    }
-    assert len(words) > 10
-    for word in words:
-        group, _, name = word.partition("=")
-        assert compose(["task=e2e", word])[group]["name"] == name
-
-
 def test_what_is_as_good_over_seeds_is_said():
     for claim in CLAIMS:
         for one in claim.checks:
-            if isinstance(one, CellsCheck) and one.ours and one.expected.alike:
+            if isinstance(one, CellsCheck) and one.sides != ("printed",) and one.expected.alike:
                 table = load_list(one.table) if isinstance(one, FigureCheck) else None
                 table = table or load_table(*one.table.split("/"))
                 columns = [c for c in table.columns if c.key in (one.columns or (c.key,))]
@@ -110,43 +81,17 @@ def test_benchmarks_name_styles_and_models():
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict", "ahead", "behind"),
+    ("name", "verdict", "holds", "fails"),
     [
-        ("li2022/c01", Verdict.HOLDS, 10, 0),
-        ("li2022/c02", Verdict.FAILS, 4, 0),
-        ("li2022/c16", Verdict.HOLDS, 5, 0),
-        ("he2022/c06", Verdict.HOLDS, 12, 4),
-        ("he2022/c07", Verdict.MIXED, 3, 5),
-        ("he2022/c08", Verdict.HOLDS, 6, 0),
-        ("bu2023/c06", Verdict.MIXED, 4, 0),
-        ("bu2023/c14", Verdict.HOLDS, 6, 0),
-        ("bu2023/c15", Verdict.HOLDS, 37, 3),
-        ("bu2023/c16", Verdict.FAILS, 0, 0),
+        ("li2022/c02", Outcome.FAILS, 0, 4),
+        ("li2022/c16", Outcome.HOLDS, 4, 0),
+        ("he2022/c06", Outcome.HOLDS, 16, 0),
+        ("he2022/c07", Outcome.MIXED, 5, 3),
+        ("bu2023/c06", Outcome.MIXED, 3, 1),
+        ("bu2023/c16", Outcome.FAILS, 0, 1),
     ],
 )
-def test_what_the_printed_numbers_say(results, name, verdict, ahead, behind):
+def test_what_the_printed_numbers_say(results, name, verdict, holds, fails):
     printed = results[name].by_print
-    assert (printed.verdict, printed.ahead, printed.behind) == (verdict, ahead, behind)
-
-
-def numbers(result, key, outcome=None):
-    return [c.numbers[key] for c in result.printed if outcome in (None, c.outcome)]
-
-
-def test_where_the_printed_numbers_disagree_with_the_text(results):
-    gains = numbers(results["li2022/c02"], "ahead")
-    assert sorted(gains) == pytest.approx([2.33, 2.87, 5.74, 6.20])
-    (gap,) = numbers(results["bu2023/c06"], "ahead", Outcome.FAILS)
-    assert gap == pytest.approx(5.89)  # ViT-large at epsilon 2; the 2% is that at epsilon 8
-    assert min(numbers(results["he2022/c07"], "ahead")) == pytest.approx(-1.699)
-    memory = results["bu2023/c02"].printed
-    assert [one.text[-5:] for one in memory] == ["1.154", "1.354"]
-    (one,) = results["bu2023/c16"].printed
-    assert "64.6 is printed of GPT2-large, all-layer (AUTO), 1, 8" in one.text
-
-
-def test_comparisons_of_two_tables_that_read_the_same_name_the_table():
-    (claim,) = load("he2022/c07")
-    ours = [one.what for one in evaluate(claim, Evidence(Index(), [])).ours]
-    alike = [what for what in ours if "BLEU (GPT-2, full, 3)" in what]
-    assert sorted({what.partition(",")[0] for what in alike}) == ["li2022/7", "li2022/8"]
+    counts = (printed.count[Outcome.HOLDS], printed.count[Outcome.FAILS])
+    assert (printed.verdict, *counts) == (verdict, holds, fails)

@@ -42,7 +42,7 @@ def test_what_is_malformed_is_named(tmp_path):
     path = tmp_path / "demo" / "1.yaml"
     path.parent.mkdir()
     path.write_text(LIST.replace("run: [eps=8]", "runs: [eps=8]"))
-    with pytest.raises(PaperError, match=r"1\.yaml, row 2 \(8\).*'runs'"):
+    with pytest.raises(PaperError, match=r"1\.yaml: rows\.1\.runs"):
         read(path, is_list=True)
     path.write_text("- 1")
     with pytest.raises(PaperError, match=r"1\.yaml"):

@@ -1,4 +1,4 @@
-"""Printed epsilons beside those of our accountants."""
+"""Printed epsilons next to those of our accountants."""
 
 import pytest
 
@@ -36,6 +36,6 @@ PRINTED = [name for name in papers.names() if any(row.epsilons for row in load(n
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_table_whose_epsilons_do_not_come_out_says_which_side_is_off_and_why(name):
+def test_a_table_whose_epsilons_do_not_come_out_says_why(name):
     cells = [cell for row in epsilons(load(name), load(name).rows) for cell in row]
     assert all(cell.within for cell in cells) is (load(name).unequal is None)

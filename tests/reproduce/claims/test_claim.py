@@ -1,0 +1,68 @@
+"""Files of claims: what they may hold, and what is refused. The reader is that of tables."""
+
+import pytest
+
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, Untestable, read
+from dpft.reproduce.papers import PaperError
+
+SMALL = """
+c01:
+  says: One is better than the other.
+  source: Table 1
+  checks:
+    - cells: li2022/2
+      expect: above
+      first: {method: full}
+      second: {method: [RGP, prefix]}
+    - bench: time
+      first: [bk]
+      second: [none]
+      ratio: [null, 1.2]
+      models: [gpt2]
+      command: dpft bench --model gpt2
+    - figure: li2022/9
+      expect: {apart: [1, null]}
+      first: {variant: long}
+      second: {variant: short}
+      variants: {long: [], short: [optim.epochs=1]}
+      sides: [laptop]
+    - cannot: no run has it
+"""
+
+
+def read_text(tmp_path, text):
+    path = tmp_path / "nobody2020.yaml"
+    path.write_text(text)
+    return read(path)
+
+
+def test_a_small_file(tmp_path):
+    (one,) = read_text(tmp_path, SMALL)
+    assert one.name == "nobody2020/c01"
+    cells, bench, variants, cannot = one.checks
+    assert isinstance(cells, CellsCheck)
+    assert cells.second == {"method": ("RGP", "prefix")}
+    assert (len(cells.sides), isinstance(cells, FigureCheck)) == (3, False)
+    assert isinstance(bench, BenchCheck)
+    assert bench.ratio == (None, 1.2)
+    assert isinstance(variants, FigureCheck)
+    assert variants.sides == ("laptop",)
+    assert (variants.expected.kind, variants.expected.low) == ("apart", 1.0)
+    assert cannot == Untestable("no run has it")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("expect: above", "expect: abov", "checks.0.cells.expect.kind"),
+        ("- cells: li2022/2", "- table: li2022/2", "checks.0"),
+        ("      second: {method: [RGP, prefix]}\n", "", "checks.0.cells"),
+        ("expect: above", "expect: best", "checks.0.cells"),
+        ("ratio: [null, 1.2]", "ratio: [2, 1]", "checks.1.bench.ratio"),
+        ("{apart: [1, null]}", "apart", "checks.2.figure.expect"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path, old, new, place):
+    assert SMALL.count(old) == 1
+    with pytest.raises(PaperError, match=rf"nobody2020\.yaml: c01\.{place}"):
+        read_text(tmp_path, SMALL.replace(old, new))

@@ -1,0 +1,174 @@
+"""Where runs are stored: names of folders, searches, secret trials, and files that records name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft.cli.app import app
+from dpft.cli.train import resumed
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Model, parse
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
+from dpft.report.gather import gather
+from dpft.runs.errors import RecordError
+from dpft.runs.folders import (
+    check_no_trial,
+    generations_file,
+    generations_files,
+    is_run,
+    run_path,
+    runs_below,
+)
+from dpft.sweep.find import find
+from tests.report.pages.example import a_run, a_selection, record
+
+SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "a\x1b[2Jb"])
+def test_a_models_name_leads_to_no_other_folder(name):
+    raw = compose(["runs_dir=there"])
+    raw["model"]["name"] = name
+    with pytest.raises(ConfigError, match=r"model\.name"):
+        run_path(parse(raw))
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["task=sst2", "task.name=dpft.tasks.glue:SST2"], "SST2-"),
+        (["clip=none", "eps=null", "model.name=mine"], "e2e-mine-none-s0-"),
+    ],
+)
+def test_a_folders_name_has_the_main_choices(words, begins):
+    path = run_path(parse(compose(["runs_dir=there", *words])))
+    assert str(path.parent) == "there"
+    assert path.name.startswith(begins)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (
+        *("b/record.json", "a/identity.json", "a/checkpoints/step-1/manifest.json"),
+        *("deep/er/ledger.jsonl", "c.old-1/record.json", "privately/record.json"),
+        *("select/private/trials/t/record.json", "select/chosen/record.json", "notes/README.md"),
+    ):
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / name).write_text("")
+    return tmp_path / "runs"
+
+
+def test_the_search_finds_runs_at_any_depth_but_no_trials_and_nothing_set_aside(folder):
+    (folder / "again").symlink_to(folder)
+    names = [path.relative_to(folder).as_posix() for path in runs_below(folder)]
+    assert names == ["a", "b", "deep/er", "privately", "select/chosen"]
+    for name in ("c.old-1", "select/private/trials/t"):  # the name of the folder itself is ignored
+        assert runs_below(folder / name) == [folder / name]
+        assert is_run(folder / name)
+    assert not is_run(folder / "notes")
+
+
+def test_a_trial_is_recognised_by_the_files_around_it(tmp_path, monkeypatch):
+    selection = a_selection(tmp_path / "one")
+    check_no_trial(selection)
+    check_no_trial(selection / "chosen")
+    check_no_trial(selection / "chosen/private/metrics.jsonl")  # a run's own folder
+    (tmp_path / "link").symlink_to(selection / "private/trials/a")
+    monkeypatch.chdir(selection / "private/trials/a")
+    inside = ("private", "private/trials/a", "private/trials/none", "private/trials/a/model")
+    for path in (*(selection / name for name in inside), Path("model/.."), tmp_path / "link"):
+        with pytest.raises(ConfigError, match="secret trials"):
+            check_no_trial(path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "RUN"),
+        ("compare", "RUN", "RUN"),
+        ("compare", "RUN/record.json"),
+        ("table", "--runs", "RUN"),
+        ("figure", "--runs", "RUN"),
+        ("claims", "--runs", "RUN"),
+        ("decode", "RUN"),
+        ("sweep", "--watch", "RUN"),
+        ("score", "RUN"),
+        ("generate", "RUN", "n=1", "sources=sample"),
+    ],
+    ids=" ".join,
+)
+def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, words):
+    trial = a_selection(tmp_path / "one") / "private/trials/a"
+    before = sorted(tmp_path.rglob("*"))
+    typed = [str(trial) + w[3:] if w.startswith("RUN") else w for w in words]
+    result = CliRunner().invoke(app, typed)
+    assert result.exit_code == 2, result.output
+    assert "secret trials of a selection" in result.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_trial_is_neither_resumed_nor_trained_further(tmp_path):
+    trial = a_selection(tmp_path / "one") / "private/trials/a"
+    with pytest.raises(ConfigError, match="secret trials"):
+        resumed({"resume": str(trial)}, ["resume=x"])
+    with pytest.raises(ConfigError, match="secret trials"):
+        load_model(Model("custom", str(trial / "model")), Needs("causal"), seed=0)
+
+
+def test_a_file_of_the_run_is_found(tmp_path):
+    a_run(tmp_path / "run")
+    (tmp_path / "linked").symlink_to("run")
+    for run in (tmp_path / "run", tmp_path / "linked"):
+        found = generations_files(run, {"generations": {"test": "generations/test.jsonl"}})
+        assert found == {"test": run / "generations/test.jsonl"}
+    assert generations_files(tmp_path / "run", {}) == {}
+
+
+@pytest.fixture(params=["up", "absolute", "file link", "folder link", "private"])
+def astray(tmp_path, request):
+    """Make a run whose record leads to a secret outside of its generations."""
+    secret = tmp_path / "secret" / "test.jsonl"
+    secret.parent.mkdir()
+    secret.write_text(SECRET)
+    run = tmp_path / "run"
+    names = {
+        "up": "generations/../../secret/test.jsonl",
+        "absolute": str(secret),
+        "private": "private/test.jsonl",
+    }
+    name = names.get(request.param, "generations/test.jsonl")
+    a_run(run, record(generations={"test": name}))
+    if request.param == "file link":
+        (run / name).unlink()
+        (run / name).symlink_to(secret)
+    elif request.param == "folder link":
+        shutil.rmtree(run / "generations")
+        (run / "generations").symlink_to(secret.parent)
+    elif request.param == "private":
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(SECRET)
+    return run
+
+
+def test_a_file_elsewhere_is_neither_read_nor_shown(astray):
+    with pytest.raises(RecordError, match="generations"):
+        generations_files(astray, json.loads((astray / "record.json").read_text()))
+    (target,) = find([astray]).targets
+    gathered = gather(target, private=True, samples=5)
+    assert "secret" not in str(gathered.generations)
+    result = CliRunner().invoke(app, ["score", str(astray)])
+    assert result.exit_code == 2
+    assert "generations" in result.stderr
+
+
+def test_nothing_is_written_through_a_link_out_of_the_run(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/generations").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="by a link"):
+        generations_file(tmp_path / "run", "generations/test.jsonl")
