@@ -17,9 +17,8 @@ from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.checks import COUNT, SEED, build
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
+from dpft.config.schema import Count, Decode, build
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -39,15 +38,11 @@ class GenerateSettings:
         system: what every conversation begins with.
     """
 
-    n: int
+    n: Count
     sources: str | None = None
     out: str | None = None
     seed: int = 0
     system: str | None = None
-
-    def __post_init__(self) -> None:
-        COUNT.check("n", self.n)
-        SEED.check("seed", self.seed)
 
 
 def main(
@@ -78,7 +73,7 @@ def main(
         raise ConfigError(
             "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
         )
-    settings = build(GenerateSettings, plain, "generate")
+    settings = build(GenerateSettings, plain)
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
@@ -205,9 +200,9 @@ def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
     if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
-    settings = build(Decode, nucleus | dict(overrides), "decode")
-    settings.check(build(Decode, nucleus, "decode"))
-    return settings
+    if overrides.get("sample") is False:  # refused for another reason, see `sample`
+        nucleus["top_p"] = 1.0
+    return build(Decode, nucleus | dict(overrides), "decode")
 
 
 def _print(content: Mapping[str, Any], out: Path) -> None:

@@ -51,7 +51,6 @@ def main(
             "texts; expected a run of a classifier. Leave the option out"
         )
     settings = decoding(overrides or (), trained.run.decode)
-    settings.check(trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}; expected a file ending in {' or '.join(_SUFFIXES)}")

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dpft.plan.metering import Meter, Operation, Operations
-from dpft.privacy.clipping.checks.schedule import Schedule
+from dpft.privacy.clipping.checks.checker import Schedule
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.precision import as_on_gpu
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dpft.config.audit import Audit
+from dpft.config.schema import Audit
 from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_lineage

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dpft.config import plugins
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -44,19 +43,16 @@ _BESIDE = ("name", "train_size", "beams", "eval_split")
 
 def load_task(config: Mapping[str, Any]) -> Task:
     """Return the task ``config["name"]``, with the group's other keys as its settings."""
-    from dpft.config.checks import build
+    from dpft.config.schema import build
 
     name = str(config["name"])
     module, colon, cls = TASKS.get(name, name).partition(":")
     try:
         if colon:
             found = getattr(importlib.import_module(module), cls)
-        elif (part := plugins.find("tasks", name)) is not None:
-            found = part.load()
         else:
-            known = [*TASKS, *plugins.names("tasks")]
             raise ConfigError(
-                f"no task {name!r}{suggestion(name, known)}; expected one of {', '.join(known)}, "
+                f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, "
                 "or your.module:YourTask"
             )
     except ConfigError:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.config import plugins
+from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
@@ -66,7 +66,7 @@ class Task(ABC):
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
         for name in self.metrics:  # scores are computed at the end, which would be too late
-            plugins.load("metrics", name)
+            imported.load("task.metrics", name)
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from dpft.config.checks import one_of
-from dpft.config.errors import DataError
+from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
 from dpft.tasks.metrics import scorers, shown

@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dpft.config.checks import one_of
-from dpft.config.errors import DataError, SplitError
+from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries

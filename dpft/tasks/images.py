@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import yaml
 
-from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError, suggestion
 from dpft.config.files import regular
 from dpft.config.flags import Flag, Stored, flag, sentences
+from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks import unpickle
 from dpft.tasks.classification import Classes
@@ -242,14 +242,10 @@ def hub_images(
 class Images(Classes):
     """Classify the images of one data set; rows are `LabelledImage`s."""
 
-    image_size: int | None = None
+    image_size: Count | None = None
 
     record_is = "one image of the training set with its class"
     layout: ClassVar[Layout | None] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        COUNT.check("task.image_size", self.image_size)
 
     def rows(self, split: str) -> Sequence[LabelledImage]:
         if split not in ("train", "test"):

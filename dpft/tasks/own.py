@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow.compute as pc
 
-from dpft.config.checks import Count, Fraction
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
+from dpft.config.schema import Count, Fraction
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpft.config import plugins
+from dpft.config import imported
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def all_scores(
     """
     scores, signatures = dict(task.score(predictions)), [task.signature()]
     for name in task.metrics:
-        metric: Metric = plugins.load("metrics", name)
+        metric: Metric = imported.load("task.metrics", name)
         further = metric.score(predictions)
         if twice := scores.keys() & further.keys():
             raise ConfigError(
@@ -71,7 +71,7 @@ def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> boo
 
 def lower_ones(task: Task) -> list[str]:
     """Return the scores by metrics of other packages that are better the lower they are."""
-    further = (plugins.load("metrics", name) for name in task.metrics)
+    further = (imported.load("task.metrics", name) for name in task.metrics)
     return sorted({one for metric in further for one in getattr(metric, "lower", ())})
 
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from dpft.config import plugins
-from dpft.config.clip import Clip
-from dpft.config.errors import ConfigError, RankError
-from dpft.config.optim import Optim
-from dpft.config.schema import Run
+from dpft.config import imported
+from dpft.config.errors import ConfigError, RankError, SettingError
+from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.families import FAMILIES
 from dpft.models.load import LoadedModel, load_model, without_hub
@@ -23,7 +21,6 @@ from dpft.parallel.mesh import Pipelines
 from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.functions import ClipFunction, own_function
-from dpft.privacy.clipping.rules import RULES, Rule
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
@@ -82,11 +79,10 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "flat",  # has no defaults: every part of a style is given below
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=plugins.load("styles", str(clip.groups)) if clip.own_groups else clip.partition,
+            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
             clip_function=clip_function(clip),
             adaptive=quantiles_of(clip),
-            rules=rules_for(model),
             cohort=cohort,
         )
     except ValueError as error:
@@ -263,15 +259,15 @@ def _load(
 def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
     """Return the shapes of microbatches where these may not depend on which records are drawn.
 
-    That is where batches have one size, where rounding would otherwise make records depend on
-    each other, and where each shape is compiled.
+    Where batches have one size, and where rounding would otherwise make records depend on each
+    other.
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
         return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    if not mechanism.private or (free and not run.compile):
+    if not mechanism.private or free:
         return None
     return FixedShapes(mechanism.batch_size)
 
@@ -305,84 +301,44 @@ def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None
     return None
 
 
-# Parts of other packages (`dpft.config.plugins`): loaded, checked, and recorded.
+# Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
+
+_METRIC = "metric"
 
 
 def clip_function(clip: Clip) -> str | ClipFunction:
-    """Return the clip function of the settings: a name of dpft, or another package's function.
+    """Return the clip function of the settings: a name of dpft's, or the user's function.
 
     Raises:
-        ConfigError: it cannot be imported, or does not bound what a record contributes.
+        SettingError: it cannot be imported, or does not bound what a record contributes.
     """
-    name = clip.clip_function
-    if name in CLIP_FUNCTIONS:
-        return name
-    function: ClipFunction = plugins.load("clip_functions", name)
+    if clip.clip_function in CLIP_FUNCTIONS:
+        return clip.clip_function
+    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
     try:
-        own_function(function, name)
+        own_function(function, clip.clip_function)
     except ValueError as error:
-        raise ConfigError(f"{error} ({_part('clip_functions', name)})") from error
+        raise SettingError("clip.clip_function", clip.clip_function, advice=str(error)) from error
     return function
 
 
-def rules_for(model: nn.Module) -> dict[str, Rule]:
-    """Return other packages' rules for layers of a model, by qualified class name.
-
-    Raises:
-        ConfigError: one cannot be imported, is no rule, or is for a layer that dpft has one for.
-    """
-    rules: dict[str, Rule] = {}
-    for name in _layers_with_rule(model):
-        part = _part("rules", name)
-        if name in RULES:
-            raise ConfigError(
-                f"{part}: dpft has a rule for that layer itself; expected one for a class of the "
-                f"package's own: pip uninstall {part.package}"
-            )
-        found = part.load()
-        rule = found() if isinstance(found, type) else found
-        if not isinstance(rule, Rule):
-            raise ConfigError(
-                f"{part} is a {type(rule).__name__}; expected a subclass of "
-                "dpft.privacy.clipping.rules.Rule"
-            )
-        rules[name] = rule
-    return rules
-
-
-def own_parts(run: Run, model: nn.Module) -> list[dict[str, str]]:
-    """Return origin and code digest of each part that another package contributes to a run."""
+def own_parts(run: Run) -> list[dict[str, str]]:
+    """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])
-    used = [] if task in TASKS or ":" in task else [("tasks", task)]
-    used += [("metrics", name) for name in run.task.get("metrics") or ()]
+    asked = [] if task in TASKS else [("task", task)]
+    asked += [(_METRIC, name) for name in run.task.get("metrics") or ()]
     if run.clip.private:
         if run.clip.clip_function not in CLIP_FUNCTIONS:
-            used.append(("clip_functions", run.clip.clip_function))
+            asked.append(("clip function", run.clip.clip_function))
         if run.clip.own_groups:
-            used.append(("styles", str(run.clip.groups)))
-        used += [("rules", name) for name in _layers_with_rule(model)]
-    return [_part(kind, name).origin() for kind, name in used]
+            asked.append(("clipping style", run.clip.groups))
+    return [imported.origin(kind, path) for kind, path in asked]
 
 
-def deciding_parts(run: Run, model: nn.Module) -> dict[str, str]:
-    """Return the code of other packages that a step's sum follows from, for the ledger's header."""
+def deciding_parts(run: Run) -> dict[str, str]:
+    """Return the code of the user that a step's sum follows from, for the head of the ledger."""
     return {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
-        for part in own_parts(run, model)
-        if part["kind"] != plugins.KINDS["metrics"]
+        for part in own_parts(run)
+        if part["kind"] != _METRIC
     }
-
-
-def _layers_with_rule(model: nn.Module) -> list[str]:
-    classes = {
-        f"{cls.__module__}.{cls.__qualname__}"
-        for kind in {type(module) for module in model.modules()}
-        for cls in kind.__mro__
-    }
-    return [name for name in plugins.names("rules") if name in classes]
-
-
-def _part(kind: str, name: str) -> plugins.Plugin:
-    part = plugins.find(kind, name)
-    assert part is not None, f"{name} was found before"
-    return part

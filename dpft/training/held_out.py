@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import Run
+from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
-from dpft.privacy.clipping.trials import random_state_kept
+from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.metrics.shown import majority

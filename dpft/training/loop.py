@@ -13,15 +13,14 @@ import torch
 from torch import nn
 
 from dpft.config.errors import DivergedError, TrainingError
-from dpft.config.optim import Optim
-from dpft.config.schedule import lr_factor
+from dpft.config.schema import Optim, lr_factor
 from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
-from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
+from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
 from dpft.training.statistics import StepStatistics
 

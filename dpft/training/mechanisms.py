@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
-from dpft.config.optim import Optim
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.config.schema import Run
+from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
 from dpft.config.files import regular
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import write_atomic

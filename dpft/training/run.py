@@ -12,11 +12,10 @@ from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
 from dpft import runs
-from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.published import with_part_flags
-from dpft.config.schema import SHORTHANDS, Run
+from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
 from dpft.parallel.cohort import TrainingCohort, together

@@ -28,8 +28,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
-from dpft.config.schema import Run
-from dpft.config.track import SERVICES
+from dpft.config.schema import SERVICES, Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart

@@ -11,8 +11,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ModelError
-from dpft.config.schedule import warmup_steps
-from dpft.config.schema import Run
+from dpft.config.schema import Run, warmup_steps
 from dpft.models.load import stored_weights
 from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys
@@ -164,7 +163,7 @@ def prepare(
         stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.from_first(stored)  # only the first rank has the folder
     shapes = fixed_shapes(run, parts)
-    own = deciding_parts(run, loaded.model)
+    own = deciding_parts(run)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
         "data": runs.keyed_fingerprint(stored, plain),
@@ -206,8 +205,6 @@ def prepare(
     if mechanism.private:
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, run.optim.microbatch_tokens, parts.pipeline)
-    if run.compile:
-        clipper.compile()
     auditor = None
     if audit is not None:
         given = (loaded, objective, records[0], clipper, mechanism, key)

@@ -17,12 +17,11 @@ from typing import Any
 
 import yaml
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
 from dpft.config.folder import defaults, settings_of
 from dpft.config.overrides import override
-from dpft.config.schema import Run
+from dpft.config.schema import Decode, Run
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.spec import fitting_batch

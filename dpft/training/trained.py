@@ -94,7 +94,7 @@ def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
         ConfigError: they are not those of a run, or of another version.
     """
     try:
-        return parse(content, stored=True)
+        return parse(content)
     except ConfigError as error:
         raise ConfigError(
             f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"

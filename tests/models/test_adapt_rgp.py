@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.adapt import Adapt
+from dpft.config.schema import Adapt
 from dpft.models.rgp import CarriedLinear
 from dpft.privacy import make_clipper
 from dpft.training.assembly import make_optimizer

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError
-from dpft.config.parallel import Parallel
+from dpft.config.schema import Parallel
 from dpft.parallel.cohort import Replicas, SingleProcess, UnansweredError, _connected
 from dpft.parallel.layouts import _pipelines, _sharded
 from dpft.parallel.mesh import Pipelines

@@ -12,8 +12,7 @@ import torch
 
 from dpft.config.compose import compose
 from dpft.config.errors import RankError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import parse
+from dpft.config.schema import Evaluate, parse
 from dpft.models.load import load_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs import read_norms, read_record

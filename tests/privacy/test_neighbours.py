@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback
 
-from dpft.config.optim import Optim
+from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes, padded

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.evaluate import Evaluate
 from dpft.config.flags import sentences
+from dpft.config.schema import Evaluate
 from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json
 from dpft.tasks.sources import hub_rows
 from dpft.training.held_out import held_out_records

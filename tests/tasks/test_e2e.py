@@ -89,7 +89,7 @@ def test_instances_are_runs_of_consecutive_equal_rows(tmp_path):
         ({"loss": "median"}, "task.loss is 'median'"),
         ({"max_length": 1}, "task.max_length is 1"),
         ({"max_lenght": 100}, "unknown setting task.max_lenght; did you mean 'max_length'"),
-        ({"limit_train": "many"}, "task.limit_train is 'many'.*expected int or null"),
+        ({"limit_train": "many"}, "task.limit_train is 'many'.*expected a whole number or null"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

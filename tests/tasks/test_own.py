@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, parse
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task, own

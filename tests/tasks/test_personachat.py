@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
+from dpft.config.schema import Decode
 from dpft.tasks import load_task
 from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_lines, read_text
 from dpft.tasks.sources import hub_rows

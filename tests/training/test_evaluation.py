@@ -15,8 +15,7 @@ from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import parse
+from dpft.config.schema import Evaluate, parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task

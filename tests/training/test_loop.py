@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
-from dpft.config.optim import Optim
-from dpft.config.schedule import lr_factor
+from dpft.config.schema import Optim, lr_factor
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers

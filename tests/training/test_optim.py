@@ -9,9 +9,7 @@ from torch import nn
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.optim import OPTIMIZERS, Optim
-from dpft.config.schedule import lr_factor
-from dpft.config.schema import parse
+from dpft.config.schema import OPTIMIZERS, Optim, lr_factor, parse
 from dpft.training.assembly import make_optimizer
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from dpft import runs
-from dpft.config.decode import Decode
 from dpft.config.errors import TrainingError
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, parse
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.causal import Causal
 from dpft.training.predictions import predict

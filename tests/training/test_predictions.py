@@ -5,9 +5,8 @@ import json
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, parse
 from dpft.tasks import load_task
 from dpft.tasks.glue import SST2
 from dpft.tasks.metrics.shown import unpacked

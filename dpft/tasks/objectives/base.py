@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.packed import values
 
 if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded

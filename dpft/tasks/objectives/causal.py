@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction

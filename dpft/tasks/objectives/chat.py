@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import Any
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import Conversation

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import Written, how_to_choose, own_settings, positions

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.dealing import answered

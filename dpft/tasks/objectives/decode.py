@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpft.privacy.clipping.trials import random_state_kept
+from dpft.privacy.untouched import random_state_kept
 
 if TYPE_CHECKING:
     from dpft.tasks.objectives.base import Losses

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.causal import Causal

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, Infilling
@@ -63,7 +63,7 @@ def clipped(model, task, batch, style, **options):
         clear(model)
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "materialised", "per_layer"])
 def test_clipped_sums_equal_an_autograd_loop(chosen, style):
     model, task, records = chosen
     if isinstance(task, Infilling):  # by a decoder that is tied to the embeddings

@@ -3,9 +3,7 @@
 import pytest
 from transformers import GenerationConfig
 
-from dpft.config.adapt import Adapt
-from dpft.config.decode import Decode
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Decode, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs

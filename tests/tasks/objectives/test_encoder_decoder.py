@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from dpft.config.decode import Decode
-from dpft.config.schema import Model
+from dpft.config.schema import Decode, Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.decode import decode

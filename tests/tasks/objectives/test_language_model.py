@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import LanguageModel
 from dpft.tasks.objectives.records import TextRecord

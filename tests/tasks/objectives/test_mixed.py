@@ -46,7 +46,7 @@ def test_products_are_rounded_and_nothing_else():
     assert model.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "materialised", "per_layer"])
 def test_one_record_moves_the_sum_by_its_threshold_at_most(style):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 3))

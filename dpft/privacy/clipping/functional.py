@@ -1,22 +1,19 @@
-"""The rule of any module: its call is computed again, for each record by itself.
+"""The handler of any module without a rule: its call is computed again, for each record by itself.
 
-A module without a rule of its own is a function of its parameters and inputs. Of one record's share
-of the inputs, that function's vector-Jacobian product with the record's output gradients is what
-the record adds to the parameters' gradients. `torch.func.vmap` does this for all records together;
-where it cannot (control flow that depends on the data, functions without a batching rule), one
-record follows the other. Nothing but the parameters asked for is differentiated, but everything
-inside the module is computed again, its children too.
-
-Such gradients are formed, whatever their size: held where they are small, otherwise formed a few
-records at a time, once for the norms and once for the sum.
+Such a module is a function of its parameters and inputs. Of one record's share of the inputs, that
+function's vector-Jacobian product with the record's output gradients is what the record adds to the
+parameters' gradients. `torch.func.vmap` does this for all records together; where it cannot
+(control flow that depends on the data, functions without a batching rule), one record follows the
+other. Nothing but the parameters asked for is differentiated, but everything inside the module is
+computed again, its children too, and the per-example gradients are held.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,20 +21,16 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from dpft.privacy.clipping.rules.base import (
-    GramCache,
-    Rule,
-    SquaredNorm,
-    UnsupportedLayerError,
-    Use,
-    zero_rows,
-)
-from dpft.privacy.clipping.rules.costs import PIECE
-from dpft.privacy.clipping.rules.uses import DirectUse, squared_rows
+from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, Use
+from dpft.privacy.untouched import random_state_kept
 
 # Parts of a batch, for which a module with layers inside is computed again one after the other: its
 # activations are held beside those of the whole model.
 _PARTS = 4
+
+# By how much of its norm a record's output may differ when it is computed alone.
+_ROUNDING = 1e-3
+_HALF_ROUNDING = 5e-2
 
 
 class AutomaticRule(Rule):
@@ -73,7 +66,7 @@ class Arguments:
         return cls(spec, others, places), [leaves[i] for i in places]
 
     def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """The same with these tensors."""
+        """Return the same with these tensors."""
         leaves = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
@@ -121,7 +114,7 @@ class Recomputation:
     unheard: Callable[[], AbstractContextManager[None]]
 
     def joined(self, arrived: Mapping[int, Tensor]) -> Tensor:
-        """Gradients of the outputs, by their number, as one tensor ``(R, n)``; zeros for others."""
+        """Join gradients of the outputs, by their number, as ``(R, n)``; zeros for the others."""
         like = next(iter(arrived.values()))
         parts = [
             arrived[i].reshape(self.records, -1)
@@ -134,15 +127,13 @@ class Recomputation:
     def uses(
         self, names: Mapping[str, str], tensors: Sequence[Tensor], g: Tensor, batch: int
     ) -> list[tuple[str, Use]]:
-        """What the call adds to the gradients of its parameters, by their canonical names.
+        """Return what the call adds to the gradients of its parameters, by canonical names.
 
-        Args:
-            names: canonical names by names within the module.
-            tensors: of the arguments.
-            g: as of `joined`.
-            batch: ``B``; records of the losses have ``R / B`` rows of the model's batch each.
+        Raises:
+            UnsupportedLayerError: if the module cannot be computed again.
         """
-        split = self._split()
+        # With one row of the model's batch there is nothing to split.
+        split = [b and self.records > 1 for b in self.batched]
         # Rows of a record come one after the other.
         inputs = [
             x.reshape(batch, -1, *x.shape[1:]) if b else x
@@ -153,69 +144,50 @@ class Recomputation:
             part.reshape(batch, -1, *shape[1:]).to(dtype)
             for part, (shape, dtype) in zip(g.split(sizes, 1), self.shapes, strict=True)
         ]
-        formed_numbers = batch * sum(p.numel() for p in self.parameters.values())
-        if formed_numbers <= max(PIECE, held_numbers(*inputs, g)):
-            formed = self.gradients(list(names), inputs, gradients)
-            how = self.describe()
-            return [
-                (name, AutomaticUse(h, owned=True, how=how))
-                for name, h in zip(names.values(), formed, strict=True)
-            ]
+        formed = self.gradients(list(names), inputs, gradients, split)
+        way = "record by record" if self.rule.loops else "vmap"
+        how = f"automatic, {type(self.module).__name__} again ({way})"
         return [
-            (name, RecomputedUse(self, local, tuple(inputs), tuple(gradients)))
-            for local, name in names.items()
+            (name, AutomaticUse(h, owned=True, how=how))
+            for name, h in zip(names.values(), formed, strict=True)
         ]
 
     def gradients(
-        self, locals_: Sequence[str], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+        self,
+        locals_: Sequence[str],
+        inputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        split: Sequence[bool],
     ) -> list[Tensor]:
-        """Per-example gradients of some parameters, ``(n, *shape)`` each.
-
-        Args:
-            locals_: the parameters' names within the module.
-            inputs: tensor arguments, ``(n, k, ...)`` where they are batched.
-            gradients: of the outputs, ``(n, k, ...)``.
-
-        Raises:
-            UnsupportedLayerError: if the module cannot be computed again.
-        """
-        n = len(gradients[0])
-        parts = min(n, _PARTS) if any(self.module.children()) and not self.rule.loops else 1
-        formed = [
-            self._formed(
-                locals_,
-                [x[part] if b else x for x, b in zip(inputs, self._split(), strict=True)],
-                [g[part] for g in gradients],
-            )
-            for part in _slices(n, parts)
-        ]
-        if len(formed) > 1:
-            formed = [[torch.cat(several) for several in zip(*formed, strict=True)]]
-        return formed[0]
+        """Form per-example gradients of some parameters, ``(B, *shape)`` each."""
+        batch = len(gradients[0])
+        parts = min(batch, _PARTS) if any(self.module.children()) and not self.rule.loops else 1
+        size = -(-batch // parts)
+        formed = []
+        for part in (slice(start, start + size) for start in range(0, batch, size)):
+            few = [x[part] if b else x for x, b in zip(inputs, split, strict=True)]
+            formed.append(self._formed(locals_, few, [g[part] for g in gradients], split))
+        if len(formed) == 1:
+            return formed[0]
+        return [torch.cat(several) for several in zip(*formed, strict=True)]
 
     def alone(self, inputs: Sequence[Tensor], record: int) -> tuple[Tensor, ...]:
-        """The outputs of one record, with nothing else in the batch."""
+        """Compute the outputs of one record, with nothing else in the batch."""
         rows = [
             x.unflatten(0, (self.records, -1))[record].clone() if b else x
             for x, b in zip(inputs, self.batched, strict=True)
         ]
         return self._run({}, rows)
 
-    def describe(self) -> str:
-        """In words, for ``dpft bench --explain``."""
-        way = "record by record" if self.rule.loops else "vmap"
-        return f"automatic, {type(self.module).__name__} again ({way})"
-
-    def _split(self) -> tuple[bool, ...]:
-        """Which inputs have a row for each record; with one record there is nothing to split."""
-        return self.batched if self.records > 1 else (False,) * len(self.batched)
-
     def _formed(
-        self, locals_: Sequence[str], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+        self,
+        locals_: Sequence[str],
+        inputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        split: Sequence[bool],
     ) -> list[Tensor]:
         parameters = {name: self.parameters[name].detach() for name in locals_}
-        n, split = len(gradients[0]), self._split()
-        if n > 1 and not self.rule.loops:
+        if len(gradients[0]) > 1 and not self.rule.loops:
             try:
                 return self._batched(parameters, inputs, gradients, split)
             except torch.OutOfMemoryError:
@@ -223,7 +195,7 @@ class Recomputation:
             except Exception:
                 self.rule.loops = True
         formed: list[list[Tensor]] = []
-        for i in range(n):
+        for i in range(len(gradients[0])):
             rows = [x[i] if b else x for x, b in zip(inputs, split, strict=True)]
             try:
                 formed.append(self._one(parameters, rows, [g[i] for g in gradients]))
@@ -294,65 +266,47 @@ class AutomaticUse(DirectUse):
         return self.how
 
 
-@dataclass(frozen=True)
-class RecomputedUse(Use):
-    """One parameter's gradients, too large to be held: formed in portions, as often as needed."""
+def takes_rows(
+    module: nn.Module, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Return whether a module gives each record what its own row makes of it, and nothing else.
 
-    call: Recomputation
-    local: str
-    inputs: tuple[Tensor, ...]
-    gradients: tuple[Tensor, ...]
-    dropped: Tensor | None = None
+    One that repeats the one row does not, nor one that counts the parameter's numbers, or adds its
+    rows to positions. Tried without gradients: the first record is given another row, and of the
+    others nothing may change.
+    """
+    own = module._parameters[local]
+    assert own is not None
+    given, tensors = Arguments.of((args, kwargs))
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
-        value = torch.cat(
-            [squared_rows(self.rows(index).per_example()) for index in self.portions()]
-        )
-        return SquaredNorm(value, value)
+    def outputs(value: Tensor) -> list[Tensor]:
+        module._parameters[local] = value  # type: ignore[assignment]
+        copies, named = given.filled([x.clone() for x in tensors])  # it may write to them
+        with random_state_kept(rows):
+            return Arguments.of(module.forward(*copies, **named))[1]
 
-    def portions(self) -> Sequence[Tensor]:
-        n, numel = len(self.gradients[0]), self.call.parameters[self.local].numel()
-        index = torch.arange(n, device=self.gradients[0].device)
-        portions: tuple[Tensor, ...] = index.split(max(1, PIECE // numel))
-        return portions
-
-    def rows(self, index: Tensor) -> RecomputedUse:
-        split = self.call._split()
-        return replace(
-            self,
-            inputs=tuple(x[index] if b else x for x, b in zip(self.inputs, split, strict=True)),
-            gradients=tuple(g[index] for g in self.gradients),
-            dropped=None if self.dropped is None else self.dropped[index],
-        )
-
-    def per_example(self) -> Tensor:
-        (formed,) = self.call.gradients([self.local], self.inputs, self.gradients)
-        return formed if self.dropped is None else zero_rows(formed, self.dropped)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        out = torch.zeros_like(self.call.parameters[self.local], requires_grad=False)
-        self.add_weighted_sum(weights, out)
-        return out
-
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        for index in self.portions():
-            formed = DirectUse(self.rows(index).per_example())
-            formed.add_weighted_sum(weights[index].to(formed.gradients.dtype), out)
-
-    def without(self, dropped: Tensor) -> RecomputedUse:
-        return replace(self, dropped=dropped)
-
-    def form(self) -> str:
-        return f"{self.call.describe()}, twice, in portions"
+    with torch.no_grad():
+        expected = outputs(own)
+        try:
+            found = outputs(torch.cat([own + 1, rows[1:]]))
+            return [y.shape for y in found] == [y.shape for y in expected] and all(
+                close(y[1:], whole[1:])
+                for y, whole in zip(found, expected, strict=True)
+                if y.dim() and len(y) == len(rows)
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return False
+        finally:
+            module._parameters[local] = own
 
 
-def held_numbers(*tensors: Tensor) -> int:
-    """What a call holds until its gradients are formed: they may take as much."""
-    return sum(x.numel() for x in tensors)
-
-
-def _slices(n: int, parts: int) -> Iterator[slice]:
-    """``parts`` slices of ``n`` rows, as equal as may be."""
-    size = -(-n // parts)
-    for start in range(0, n, size):
-        yield slice(start, start + size)
+def close(y: Tensor, expected: Tensor) -> bool:
+    """Return whether rounding explains the difference, where ``expected`` is finite."""
+    if not y.is_floating_point():
+        return True
+    allowed = _HALF_ROUNDING if y.dtype.itemsize < 4 else _ROUNDING
+    whole = expected.double().where(expected.isfinite(), 0)
+    difference = (y.double() - whole).where(expected.isfinite(), 0).norm()
+    return bool(difference <= allowed * whole.norm())
