@@ -53,7 +53,7 @@ def main(
 
     Without a name it lists every figure and what it is made from: computed, from recorded runs,
     from files of dpft bench, or from what a run keeps under private/ (--runs may name the run).
-    Files made of noiseless data go to private/ below the folder. docs/how-to/figures.md.
+    Files made of noiseless data go to private/ below the folder. docs/how-to/tables.md.
     """
     words = overrides or ()
     request = Request.parse(words, scale, seeds, folders, only_missing=only_missing, run=run)
