@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpft.privacy.accounting import RDPCurve, Trials, at_most, composed, run_curve
+from dpft.privacy.accounting import RDPCurve, composed, run_curve
+from dpft.privacy.accounting.selection import Trials, at_most
 
 ORDERS = np.concatenate([np.linspace(1.05, 10, 40), np.array([12.0, 16, 32, 64, 256, 1e4])])
 SHAPES = (-0.5, 0.0, 0.5, 1.0, 3.0, math.inf)

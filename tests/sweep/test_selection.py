@@ -20,7 +20,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.config.track import SERVICES
 from dpft.privacy import Mechanism, accounting
-from dpft.privacy.accounting import Trials
+from dpft.privacy.accounting.selection import Trials
 from dpft.report.cost import composed
 from dpft.runs import RunError, RunLockedError, config_hash
 from dpft.runs.finished import marked

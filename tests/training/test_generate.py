@@ -18,7 +18,7 @@ from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
-from dpft.privacy.accounting import Trials
+from dpft.privacy.accounting.selection import Trials
 from dpft.sweep.release import release
 from dpft.sweep.selection import Selection
 from dpft.tasks.chat import Chat
