@@ -40,7 +40,7 @@ CLIPS = [
         "none",
         "ghost",
         "bk",
-        "flat",
+        "materialised",
         "lee_kifer",
         "per_layer",
         "per_param",

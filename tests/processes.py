@@ -23,7 +23,7 @@ _SERVER.set_forkserver_preload(
         *("dpft.cli.app", "hydra", "dpft.cli.train", "dpft.training.run"),
         # What a run imports on its way.
         *("prv_accountant", "dp_accounting.rdp", "dp_accounting.pld.privacy_loss_distribution"),
-        *("dpft.tasks.metrics.bleu", "dpft.tasks.metrics.rouge", "dpft.tasks.metrics.e2e"),
+        *("sacrebleu", "rouge_score.rouge_scorer", "dpft.tasks.metrics.e2e"),
         *("dpft.tasks.own_texts", "dpft.tasks.generation", "dpft.tasks.classification"),
         *("dpft.tasks.samples.own", "dpft.tasks.objectives.causal", "dpft.models.lora"),
         *("pandas", "peft", "transformers.models.gpt2.modeling_gpt2"),

@@ -6,7 +6,7 @@ import pytest
 
 from dpft.config.flags import Flag, flag
 from dpft.config.published import is_other_size, with_part_flags
-from dpft.config.schema import audit_of
+from dpft.config.schema import Audit, build
 from dpft.privacy.accounting import rdp_curve, spent
 from dpft.report.comparison import as_markdown, row
 from dpft.runs.record import check_record, read_table
@@ -32,7 +32,8 @@ def check_guarantee(record):
 
 def check_flags(record):
     """Parts of published sets, and copies of a secret, are named whenever the record was made."""
-    task, audit = record["config"]["task"], audit_of(record["config"])
+    task = record["config"]["task"]
+    audit = build(Audit, record["config"].get("audit", {}), "audit")
     count = record["dataset"]["counts"]["train"] - audit.planted
     whole = task.get("limit_train") is None and task.get("synthetic") is None
     if whole and is_other_size(count, task["train_size"]):

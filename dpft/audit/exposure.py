@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpft.config.audit import Audit
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Audit
 from dpft.privacy import keys
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.records import Record, TextRecord

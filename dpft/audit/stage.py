@@ -128,7 +128,7 @@ class Stage:
                 shapes=shapes,
                 batch_size=mechanism.batch_size,
                 weight=audit.weight,
-                token_budget=self._run.optim.token_budget,
+                token_budget=self._run.optim.microbatch_tokens,
                 key=key,
             )
         return Auditor(parts) if parts else None

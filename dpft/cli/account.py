@@ -10,11 +10,10 @@ import typer
 
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
-from dpft.config.clip import Clip
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.config.schema import parse
+from dpft.config.schema import Clip, parse
 from dpft.report.terminal import echo
 
 

@@ -1,4 +1,4 @@
-"""``dpft cp``: recipes, and copies of them."""
+"""``dpft cp``: recipes, complete settings of common jobs in a commented file each, and copies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dpft.config import recipes
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
+
+RECIPES = Path(__file__).parents[1] / "config/recipes"
 
 
 def main(
@@ -23,18 +24,23 @@ def main(
 
     A recipe holds all settings of a job, with comments; dpft train --config mine.yaml runs it.
     """
+    known = {path.stem: path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.yaml"))}
     if recipe is None:
-        width = max(map(len, recipes.names()))
-        for name in recipes.names():
-            echo(f"  {name:<{width}}  {recipes.summary(name)}")
+        width = max(map(len, known))
+        for name, text in known.items():
+            echo(f"  {name:<{width}}  {text.partition(chr(10))[0].lstrip('# ')}")
         return
-    text = recipes.text(recipe)
+    if recipe not in known:
+        raise ConfigError(
+            f"there is no recipe {recipe!r}{suggestion(recipe, known)}; expected one of "
+            f"{', '.join(known)}"
+        )
     file = file or Path(f"{recipe}.yaml")
     if file.is_dir():
         file = file / f"{recipe}.yaml"
     try:
         with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.write(known[recipe])
     except FileNotFoundError as error:
         raise ConfigError(f"{file.parent} is no folder; expected one that is there") from error
     except FileExistsError as error:

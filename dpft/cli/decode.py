@@ -9,10 +9,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from dpft.cli.options import DecodeSettings, RunFolder
-from dpft.config.checks import build
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
-from dpft.config.parallel import Parallel
+from dpft.config.schema import Decode, Parallel, build
 from dpft.report.terminal import echo
 
 
@@ -30,7 +28,6 @@ def main(
     trained = loaded_run(path)
     run = trained.run
     settings = decoding(overrides or (), run.decode)
-    settings.check(run.decode)
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
         for field in dataclasses.fields(Decode)

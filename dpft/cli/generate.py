@@ -1,4 +1,4 @@
-"""``dpft generate``: synthetic records from a trained run, with their guarantee beside them."""
+"""``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.checks import COUNT, SEED, build
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
+from dpft.config.schema import Count, Decode, build
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -29,29 +28,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerateSettings:
-    """What is asked for.
+    """What to write.
 
     Attributes:
         n: how many texts to sample.
         sources: what to write targets for, see `dpft.training.synthesis.find_sources`.
         out: the file; None: ``synthetic/`` in the run's folder.
         seed: of sources and sampling.
-        unique: leave out records that repeat another.
-        check_sources: refuse sources that are those of the training records.
         system: what every conversation begins with.
     """
 
-    n: int
+    n: Count
     sources: str | None = None
     out: str | None = None
     seed: int = 0
-    unique: bool = False
-    check_sources: bool = True
     system: str | None = None
-
-    def __post_init__(self) -> None:
-        COUNT.check("n", self.n)
-        SEED.check("seed", self.seed)
 
 
 def main(
@@ -60,7 +51,7 @@ def main(
         list[str] | None,
         typer.Argument(
             help="n=1000; sources=dev, test, sample, FILE or [a,b]; system=TEXT (of a chat); "
-            "out=FILE; seed=0; unique=true; decode.top_p=0.9 and other settings of decode."
+            "out=FILE; seed=0; decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
     not_private: Annotated[
@@ -82,13 +73,13 @@ def main(
         raise ConfigError(
             "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
         )
-    settings = build(GenerateSettings, plain, "generate")
+    settings = build(GenerateSettings, plain)
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.privacy.guarantee import Guarantee
-    from dpft.training.synthesis import find_sources, keep, sample
+    from dpft.training.synthesis import find_sources, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -98,11 +89,9 @@ def main(
         )
     task, how = trained.task, _decode(trained, decoding)
     if settings.system is not None and task.name != "chat":
-        raise ConfigError(f"system={settings.system!r} beside task {task.name}; expected task chat")
+        raise ConfigError(f"system={settings.system!r} with task {task.name}; expected task chat")
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
-    sources = find_sources(
-        task, settings.sources, settings.n, settings.seed, settings.check_sources
-    )
+    sources = find_sources(task, settings.sources, settings.n, settings.seed)
     if not how.sample and settings.n > max(1, sources.distinct):
         raise ConfigError(
             f"decode.sample=false writes the same text for the same source, of which there are "
@@ -113,47 +102,32 @@ def main(
     from dpft.training.progress import Progress
 
     with Progress() as progress:
-        # A figure of the training records: to be looked at, but not to land in a log file.
+        # A figure of the training records: to be looked at, but not in a log file.
         if sources.in_training and progress.console.is_terminal:
             progress.warn(
                 f"{sources.in_training:,} of {sources.distinct:,} sources are sources of training "
                 "records too; mind whether they are public"
             )
         with progress.phase("sampling", settings.n) as advance:
-            written, cut = sample(
+            synthetic = sample(
                 *(task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance),
                 system=settings.system,
             )
-    synthetic = keep(task, sources.rows, written, cut, settings.unique)
     if not synthetic.targets:
-        what = "is a conversation" if task.name == "chat" else "has a word"
-        begun = task.name == "chat" and settings.system is None
         raise DataError(
-            f"none of the {settings.n} texts {what}; expected one at least: train for longer"
-            + (", or type system=TEXT to begin them" if begun else "")
+            f"none of the {settings.n} texts has a word or is a conversation; expected one at "
+            "least: train for longer, or begin conversations with system=TEXT"
         )
     sampling = {
         **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
-        **{"seed": settings.seed, "unique": settings.unique},
+        "seed": settings.seed,
         **({} if settings.system is None else {"system": settings.system}),
     }
-    # Sampling takes long enough for another command to have written it meanwhile.
-    _check_place(out, task.written_as)
+    _check_place(out, task.written_as)  # another command may have written it meanwhile
     content = _write(trained, path, synthetic, sources, sampling, out)
-    _say(content, out)
+    _print(content, out)
     typed = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
     echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{typed} --train")
-
-
-def _beside(out: Path) -> list[Path]:
-    from dpft.training.synthesis import side_path
-
-    return [side_path(out, kind) for kind in ("json", "md")]
-
-
-def _unnamed(out: Path) -> Path:
-    """What the records are called until their guarantee lies beside them."""
-    return out.with_name(f".{out.name}.tmp")
 
 
 def _check_place(out: Path, usual: str) -> None:
@@ -163,10 +137,8 @@ def _check_place(out: Path, usual: str) -> None:
             f"out={out} ends in {out.suffix or 'nothing'}; expected {Path(usual).suffix}, which is "
             "the form that this task writes"
         )
-    # Beside records without a name, the guarantee is of a command that was broken off.
-    for file in (out, *([] if _unnamed(out).exists() else _beside(out))):
-        if file.exists():
-            raise ConfigError(f"{file} exists; give another file with out=FILE")
+    if out.exists():
+        raise ConfigError(f"{out} exists; give another file with out=FILE")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -181,33 +153,30 @@ def _write(
     sampling: Mapping[str, Any],
     out: Path,
 ) -> dict[str, Any]:
-    """Records with their guarantee: the records get their name last, and never without it."""
+    """Write records and guarantee; the records get their name last, and never without it."""
     from dpft.runs.atomic import write_atomic
     from dpft.runs.errors import disk_report
-    from dpft.training.synthesis import as_markdown, side_file
+    from dpft.training.synthesis import as_markdown, side_file, side_path
 
-    unnamed = _unnamed(out)
-    written: list[Path] = []
+    unnamed = out.with_name(f".{out.name}.tmp")
     try:
         trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
         digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
         content = side_file(
             trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
         )
-        texts = (json.dumps(content, indent=2, ensure_ascii=False) + "\n", as_markdown(content))
-        for file, text in zip(_beside(out), texts, strict=True):
-            write_atomic(file, text)
-            written.append(file)
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_atomic(side_path(out), text)
+        write_atomic(side_path(out, "md"), as_markdown(content))
         unnamed.replace(out)
     except OSError as error:
-        for file in (unnamed, *written):
-            file.unlink(missing_ok=True)
+        unnamed.unlink(missing_ok=True)
         raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
     return content
 
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of this verb, and those of decode."""
+    """Return settings of this verb, and those of decode."""
     known = [field.name for field in dataclasses.fields(GenerateSettings)]
     plain: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
@@ -216,9 +185,8 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         if equals and key.startswith("decode."):
             decoding[key.removeprefix("decode.")] = read_value(value)
         elif equals and key in known:
-            # File names are not to become numbers or dates.
-            words = ("sources", "out", "system")
-            plain[key] = value if key in words else read_value(value)
+            # File names must not become numbers or dates.
+            plain[key] = value if key in ("sources", "out", "system") else read_value(value)
         else:
             raise ConfigError(
                 f"got {word!r}{suggestion(key, known)}; expected "
@@ -228,26 +196,23 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
-    """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
+    """Return nucleus sampling with p = 0.9; texts as long as the run's answers, or its records."""
     nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
     if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
-    settings = build(Decode, nucleus | dict(overrides), "decode")
-    settings.check(build(Decode, nucleus, "decode"))
-    return settings
+    if overrides.get("sample") is False:  # refused for another reason, see `sample`
+        nucleus["top_p"] = 1.0
+    return build(Decode, nucleus | dict(overrides), "decode")
 
 
-def _say(content: Mapping[str, Any], out: Path) -> None:
-    beside, records = _beside(out), content["records"]
-    left_out = ", ".join(
-        f"{records[key]} {word}"
-        for key, word in (
-            ("empty_left_out", "without text in its form"),
-            ("duplicates_left_out", "repeated"),
-        )
-        if records[key]
-    )
-    echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
+def _print(content: Mapping[str, Any], out: Path) -> None:
+    from dpft.privacy.guarantee import Guarantee
+    from dpft.training.synthesis import side_path
+
+    records = content["records"]
+    empty = records["empty_left_out"]
+    left_out = f" ({empty} without text in its form)" if empty else ""
+    echo(f"{out}: {records['written']} records{left_out}")
     if stopped := records["stopped_before_their_end"]:
         warn(
             f"note: {stopped} of them were stopped before their end; "
@@ -255,9 +220,7 @@ def _say(content: Mapping[str, Any], out: Path) -> None:
         )
     if cut := records["sources_cut_for_the_model"]:
         warn(f"note: {cut} of their sources were too long for the model, which saw a part of each")
-    echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
-    from dpft.privacy.guarantee import Guarantee
-
+    echo(f"{side_path(out, 'md')}: the guarantee, also as {side_path(out).name}")
     guarantee = Guarantee.of_record(content)
     echo(guarantee.sentence)
     for note in guarantee.notes:

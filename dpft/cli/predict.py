@@ -51,7 +51,6 @@ def main(
             "texts; expected a run of a classifier. Leave the option out"
         )
     settings = decoding(overrides or (), trained.run.decode)
-    settings.check(trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}; expected a file ending in {' or '.join(_SUFFIXES)}")
@@ -63,17 +62,6 @@ def main(
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")
     columns = {name for question in questions for name in question.cells}  # JSON lines differ
-    for number, question in enumerate(questions, 1):  # before hours of work that could not be kept
-        try:
-            _spelled([question.cells], out.suffix).encode()
-        except UnicodeEncodeError as error:
-            from dpft.tasks.tables import brief
-
-            raise DataError(
-                f"{file}, record {number}: got {brief(error.object[error.start :])}, no valid "
-                "Unicode, which could not be written behind the answers; expected text: correct or "
-                "remove it"
-            ) from error
     # A model of plain texts writes none.
     plain = trained.task.unconditional
     written = _LIKELIHOOD if plain else (column,)
@@ -85,7 +73,7 @@ def main(
     stay_offline_if_unreachable()
     likely: list[str] = []
     if probabilities:
-        from dpft.tasks.objectives.choice import Choice
+        from dpft.tasks.objectives.classifier import Choice
 
         objective = trained.task.objective(trained.loaded)
         assert isinstance(objective, Choice)
@@ -109,7 +97,8 @@ def main(
         for question, p in zip(questions, found, strict=True)
     ]
     # For its owner alone, as the rows may be.
-    write_atomic(out, _spelled(rows, out.suffix), mode=0o600)
+    text = _spelled(rows, out.suffix).encode(errors="backslashreplace")  # of half an emoji
+    write_atomic(out, text, mode=0o600)
     echo(f"{out}: {len(rows):,} rows")
 
 
@@ -118,13 +107,15 @@ def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     text = io.StringIO()
     columns = dict.fromkeys(name for row in rows for name in row)
-    table = csv.DictWriter(text, list(columns))  # whose line ends have a carriage return quoted
+    table = csv.DictWriter(text, list(columns))  # its line ends have a carriage return quoted
     table.writeheader()
-    table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:  # a CSV file holds messages and the like as JSON
+        table.writerow(
+            {
+                name: json.dumps(value, ensure_ascii=False, default=str)
+                if isinstance(value, list | dict)
+                else value
+                for name, value in row.items()
+            }
+        )
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Messages and the like as JSON, which a CSV file can hold and others can read."""
-    structured = isinstance(value, list | dict)
-    return json.dumps(value, ensure_ascii=False, default=str) if structured else value

@@ -17,7 +17,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.training.quality import Generated, Overlap
+    from dpft.training.synthesis import Generated
     from dpft.training.trained import TrainedRun
 
 
@@ -48,52 +48,37 @@ def main(
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
-    from dpft.training.quality import read_generated
+    from dpft.training.synthesis import read_generated
 
-    made = read_generated(trained.task, path, file, trained.record["config_hash"])
+    file = file or path / "synthetic" / trained.task.written_as
+    made = read_generated(trained.task, file, trained.record["config_hash"])
     _overlap(trained, path, made, private)
     if train:
         _train(trained, path, made, overrides or ())
 
 
 def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) -> None:
-    """Write the overlap, and print it if it was asked for."""
-    from dpft.training.quality import OVERLAP, held_out_texts, overlaps, written
+    """Write the overlap with training records, also of held-out ones; print it if private."""
+    from dpft.runs.atomic import owners_folder, write_atomic
+    from dpft.runs.errors import disk_report
+    from dpft.training.held_out import check_scored
+    from dpft.training.synthesis import OVERLAP, overlaps, written_text
 
-    task, groups = trained.task, {"synthetic": made.texts}
+    task, split, groups = trained.task, trained.run.decode.split, {"synthetic": made.texts}
     try:
-        if held_out := held_out_texts(task, trained.run.decode.split):
-            groups["held_out"] = held_out
+        records = task.records(split)
+        check_scored(task, split, records)
+        if records:
+            groups["held_out"] = [written_text(record) for record in records]
     except DataError as error:
         warn(f"note: no held-out records to compare with: {error}")
     try:
-        training = (written(record) for record in task.records("train"))
+        training = (written_text(record) for record in task.records("train"))
         found = dict(zip(groups, overlaps(list(groups.values()), training), strict=True))
     except DataError as error:
         warn(f"note: overlap with training records is not known, since they are not found: {error}")
         return
     where = path / "private" / "quality" / f"{made.file.stem}.json"
-    _save(where, made, found)
-    if private:
-        names = {
-            "runs": f"runs of {OVERLAP} words that occur in training",
-            "holding": "records that hold such a run",
-            "copies": "records that are a training record",
-        }
-        rows = [
-            [name, *map(_number, shares)]
-            for field, name in names.items()
-            if (shares := [getattr(one, field) for one in found.values()])
-        ]
-        heads = [group.replace("_", "-") for group in groups]
-        print_table(["share of", *heads], rows, right=heads)
-    warn(f"{where}: must not be published{'' if private else '; --private shows it'}")
-
-
-def _save(where: Path, made: Generated, found: dict[str, Overlap]) -> None:
-    from dpft.runs.atomic import owners_folder, write_atomic
-    from dpft.runs.errors import disk_report
-
     content = {
         "file": made.file.name,
         "sha256": made.side["sha256"],
@@ -104,8 +89,21 @@ def _save(where: Path, made: Generated, found: dict[str, Overlap]) -> None:
         owners_folder(where.parent)
         write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
     except OSError as error:
-        said = disk_report(where.parent.parent, error)
-        raise DataError(f"cannot write to {where.parent}: {said}") from error
+        problem = disk_report(where.parent.parent, error)
+        raise DataError(f"cannot write to {where.parent}: {problem}") from error
+    if private:
+        names = {
+            "runs": f"runs of {OVERLAP} words that occur in training",
+            "holding": "records that hold such a run",
+            "copies": "records that are a training record",
+        }
+        rows = [
+            [name, *(_number(getattr(one, field)) for one in found.values())]
+            for field, name in names.items()
+        ]
+        heads = [group.replace("_", "-") for group in groups]
+        print_table(["share of", *heads], rows, right=heads)
+    warn(f"{where}: must not be published{'' if private else '; --private shows it'}")
 
 
 def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence[str]) -> None:
@@ -113,8 +111,8 @@ def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence
     from dpft.config.compose import compose
     from dpft.config.schema import parse
     from dpft.tasks.metrics.shown import shown
-    from dpft.training.quality import words_on
     from dpft.training.run import run_experiment
+    from dpft.training.synthesis import words_on
 
     where = path.resolve()
     # Other records in a file of the same name are another run's, so the name has their digest.
@@ -124,11 +122,10 @@ def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence
     outcome = run_experiment(run)
     split = run.decode.split
     scores = outcome.record["scores"][split]
-    values = {
-        name: None if value is None else shown(name, value, scores["signature"])
+    rows = [
+        [name, _number(None if value is None else shown(name, value, scores["signature"]))]
         for name, value in scores["metrics"].items()
-    }
-    rows = [[name, _number(value)] for name, value in values.items()]
+    ]
     print_table([f"score on {split}, trained on them", "value"], rows, right=["value"])
     echo(f"compare it with the run that wrote them: dpft report {path} {outcome.path}")
 

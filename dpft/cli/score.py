@@ -19,8 +19,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.card import write_card
 from dpft.report.terminal import echo
-from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions, figure
 
 
 def main(

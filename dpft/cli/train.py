@@ -13,8 +13,7 @@ import typer
 from dpft.cli import train_help
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
-from dpft.config.checks import Effect, names_with
-from dpft.config.compose import find_packages_choices, resolved
+from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import (
@@ -25,7 +24,7 @@ from dpft.config.overrides import (
     refusals_told,
     setting_of,
 )
-from dpft.config.schema import Run, parse
+from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import secho
 
@@ -80,9 +79,10 @@ def main(arguments: Settings = None) -> None:
     _check_one_mode(words)
     parts = pairwise([part for word in words for part in word.split("=", 1)])
     places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
-    own = [choice for place in places for choice in own_choices(place)]
+    for place in places:
+        own_choices(place)  # refuses what would never be read
     if {"--help", "-h"} & {*words}:
-        train_help.show(own)
+        train_help.show()
         return
     check_words(words)
     check_budget(words)
@@ -111,7 +111,6 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
-    find_packages_choices()
     with refusals_told():
         job()
 
@@ -149,7 +148,7 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.report.console import Console
     from dpft.runs.folders import run_path
     from dpft.runs.lock import LOCK_NAME, DirectoryLock
-    from dpft.training.data import read_data
+    from dpft.training.mechanisms import read_data
     from dpft.training.progress import Progress
 
     data, path, alone = None, run_path(run), launched() == 1

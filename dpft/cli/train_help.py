@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Sequence
-
-from dpft.cli.output import width_to_fit
 from dpft.config import folder
 from dpft.report.terminal import echo
 
@@ -52,46 +47,10 @@ Settings in a group are typed with its name, as in optim.lr=1e-4; --cfg job show
 """
 
 
-def show(own: Sequence[str] = ()) -> None:
-    """Print it, broken into lines that fit the terminal.
-
-    Args:
-        own: choices of one's own (``--config-dir``), each as it is typed.
-    """
-    width = width_to_fit()
-    page = _PAGE.format(groups="\n".join(_groups(own)), settings="\n".join(_settings()))
-    for line in page.splitlines():
-        echo(line if width is None else _broken(line, width))
-
-
-def _groups(own: Sequence[str]) -> list[str]:
-    """Each group with its choices; those of one's own may be of groups that dpft has not."""
-    choices = {group: {*folder.choices(group)} for group in folder.groups()}
-    for choice in own:
-        group, _, name = choice.removeprefix("+").partition("=")
-        choices.setdefault(group, set()).add(name)
-    return [f"{group}: {', '.join(sorted(names))}" for group, names in sorted(choices.items())]
-
-
-def _settings() -> list[str]:
-    """The lines of config.yaml that set something of no group, comments included."""
+def show() -> None:
+    """Print the page."""
+    groups = "\n".join(f"{group}: {', '.join(folder.choices(group))}" for group in folder.groups())
     plain = {key for key, value in folder.main().items() if not isinstance(value, dict)}
     text = (folder.conf_dir() / "config.yaml").read_text(encoding="utf-8")
-    return [f"  {line}" for line in text.splitlines() if line.partition(":")[0] in plain]
-
-
-def _broken(line: str, width: int) -> str:
-    """A line of at most so many columns; what follows stands under the comment or second column."""
-    comment = re.match(r"\s*\S+ .*?# ", line)
-    second = re.match(r"\s*\S.*?\s{2,}(?=\S)", line)
-    begins = comment or second or re.match(r"\s*", line)
-    indent = " " * (len(begins[0]) if begins else 0)
-    if comment:
-        indent = f"{indent[:-2]}# "
-    return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=indent or "  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    lines = [f"  {line}" for line in text.splitlines() if line.partition(":")[0] in plain]
+    echo(_PAGE.format(groups=groups, settings="\n".join(lines)))

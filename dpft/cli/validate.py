@@ -61,7 +61,7 @@ def main(
 
 
 def shipped() -> list[list[str]]:
-    """Every choice of every shipped config group, one at a time."""
+    """Return every choice of every shipped config group, one at a time."""
     typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
     needs = {
         "model=custom": ["model.path=FOLDER"],
@@ -71,9 +71,9 @@ def shipped() -> list[list[str]]:
 
 
 def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
-    """What a run of these overrides leaves open; nothing, as a rule.
+    """Return what could not be checked of a run of these overrides; nothing, as a rule.
 
-    Of a run that is resumed the size of the data was known, and checked, when the run began.
+    The size of the data of a resumed run was checked when the run began.
 
     Args:
         overrides: as for train.
@@ -103,7 +103,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     if mechanism is None:  # data of one's own
         doubts.append(_NO_SIZE)
     if whole:
-        from dpft.training.without_weights import check_model
+        from dpft.training.assembly import check_model
 
         unchecked = check_model(run, task, mechanism)
         doubts += [] if unchecked is None else [unchecked]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from dpft.config import folder, plugins
+from dpft.config import folder
 from dpft.config.defaults import with_defaults
 from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
@@ -23,11 +23,11 @@ from dpft.config.overrides import check_flags, check_words, explained, readable,
 
 
 class _UnusualError(Exception):
-    """Something that only Hydra itself should compose."""
+    """Only Hydra itself should compose this."""
 
 
 def compose(overrides: Sequence[str]) -> Config:
-    """The resolved config for ``overrides``.
+    """Return the resolved config for ``overrides``.
 
     Raises:
         ConfigError: for an override that Hydra refuses.
@@ -42,25 +42,25 @@ def compose(overrides: Sequence[str]) -> Config:
 
 
 def compose_by_hydra(overrides: Sequence[str], resolve: bool = True) -> Config:
-    """As `compose`, whatever the overrides; interpolations may be left as they are."""
+    """Do as `compose`, whatever the overrides; interpolations may be left as they are."""
     from hydra import compose as hydra_compose
 
     with initialised(), refusals_told():
-        config = plain(hydra_compose("config", overrides=list(overrides)), resolve)
+        config = _plain(hydra_compose("config", overrides=list(overrides)), resolve)
     return with_defaults(config, overrides) if resolve else config
 
 
 def sweeper(overrides: Sequence[str]) -> Config:
-    """The settings of Hydra's sweeper for ``overrides``, interpolations left as they are."""
+    """Return the settings of Hydra's sweeper, interpolations left as they are."""
     from hydra import compose as hydra_compose
 
     with initialised(), refusals_told():
         whole = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-        return plain(whole.hydra.sweeper, resolve=False)
+        return _plain(whole.hydra.sweeper, resolve=False)
 
 
 def shipped(names: Mapping[str, str]) -> Config:
-    """The resolved config of some choices by group, and of the default ones in other groups.
+    """Return the resolved config of some choices by group, and of the default ones otherwise.
 
     A group is empty where there is no such choice.
     """
@@ -68,43 +68,38 @@ def shipped(names: Mapping[str, str]) -> Config:
         group: folder.settings_of(group, name) or {}
         for group, name in (folder.defaults() | dict(names)).items()
     }
-    return with_defaults(
-        _resolved(config | folder.main()), [f"{group}={n}" for group, n in names.items()]
-    )
+    words = [f"{group}={name}" for group, name in names.items()]
+    return with_defaults(_resolved(config | folder.main()), words)
 
 
 @contextmanager
 def initialised() -> Iterator[None]:
-    """Hydra, set up unless it is, as in one of its jobs."""
+    """Set Hydra up, unless it is, as in one of its jobs."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
     if GlobalHydra.instance().is_initialized():
         yield
         return
-    find_packages_choices()
-    # Refusals are told where they arise, so that the caller can say which of many it was.
     with initialize_config_dir(str(folder.conf_dir()), version_base="1.3"):
         yield
 
 
-@cache
-def find_packages_choices() -> None:
-    """Have Hydra look for choices in other installed packages too, behind dpft's own."""
-    from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
+def resolved(config: Any, words: Sequence[str]) -> Config:
+    """Return the config in a job of Hydra's, which composed ``words``.
 
-    class PackagesChoices(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for part, place in plugins.conf_dirs():
-                search_path.append(part.package, f"file://{place}")
+    Raises:
+        ConfigError: for an interpolation of a setting that does not exist.
+    """
+    from omegaconf.errors import OmegaConfBaseException
 
-    Plugins.instance().register(PackagesChoices)
+    try:
+        return with_defaults(_plain(config), words)
+    except OmegaConfBaseException as error:
+        raise ConfigError(explained(error)) from error
 
 
-def plain(config: Any, resolve: bool = True) -> Config:
-    """What Hydra composed as a mapping."""
+def _plain(config: Any, resolve: bool = True) -> Config:
     from omegaconf import OmegaConf
 
     content = OmegaConf.to_container(config, resolve=resolve)
@@ -112,34 +107,25 @@ def plain(config: Any, resolve: bool = True) -> Config:
     return {str(key): value for key, value in content.items()}
 
 
-def resolved(config: Any, words: Sequence[str]) -> Config:
-    """`compose` in a job of Hydra's, which composed ``words`` and would add a line to an error.
-
-    Raises:
-        ConfigError: for an interpolation of what is not there.
-    """
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        return with_defaults(plain(config), words)
-    except OmegaConfBaseException as error:
-        raise ConfigError(explained(error)) from error
-
-
 def _composed_of_files(overrides: Sequence[str]) -> Config:
     chosen = tuple(word for word in overrides if word.partition("=")[0] in folder.defaults())
-    values = [_key_and_value(word) for word in overrides if word not in chosen]
     config = copy.deepcopy(_unresolved(chosen))
-    for key, value in values:
-        _set(config, key, value)
+    for key, value in [_key_and_value(word) for word in overrides if word not in chosen]:
+        *groups, leaf = key.split(".")
+        place: Any = config
+        for name in groups:
+            place = place.get(name) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or leaf not in place or isinstance(place[leaf], dict):
+            raise _UnusualError
+        place[leaf] = copy.deepcopy(value)
     return _resolved(config)
 
 
 @cache
 def _unresolved(chosen: tuple[str, ...]) -> Config:
-    """The config of some choices of dpft's own, interpolations left as they are."""
+    """Return the config of some shipped choices, interpolations left as they are."""
     names = folder.defaults() | {
-        group: name for group, _, name in (w.partition("=") for w in chosen)
+        group: name for group, _, name in (word.partition("=") for word in chosen)
     }
     if any(name not in folder.choices(group) for group, name in names.items()):
         raise _UnusualError
@@ -151,7 +137,7 @@ def _unresolved(chosen: tuple[str, ...]) -> Config:
 
 @cache
 def _key_and_value(word: str) -> tuple[str, Any]:
-    """Of an override that only sets a value."""
+    """Return key and value of an override that only sets a value."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import OverrideType
     from hydra.errors import HydraException
@@ -167,18 +153,8 @@ def _key_and_value(word: str) -> tuple[str, Any]:
     return override.key_or_group, value
 
 
-def _set(config: Config, key: str, value: Any) -> None:
-    *folders, leaf = key.split(".")
-    place: Any = config
-    for name in folders:
-        place = place.get(name) if isinstance(place, dict) else None
-    if not isinstance(place, dict) or leaf not in place or isinstance(place[leaf], dict):
-        raise _UnusualError
-    place[leaf] = copy.deepcopy(value)
-
-
 def _resolved(config: Config) -> Config:
-    """Interpolations resolved; they ask for settings at the top and of the task alone."""
+    """Resolve interpolations; they refer to settings at the top and of the task alone."""
     part = {
         key: value
         for key, value in config.items()
@@ -193,6 +169,6 @@ def _resolved_part(text: str) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return plain(OmegaConf.create(json.loads(text)))
+        return _plain(OmegaConf.create(json.loads(text)))
     except OmegaConfBaseException as error:
         raise _UnusualError from error

@@ -1,8 +1,8 @@
-"""What a run on one's own data begins with, where nothing was typed: by model, method and task.
+"""What a run on one's own data begins with, where nothing is typed: by model, method and task.
 
 One rate does not serve all: what trains every weight of GPT-2 leaves a new head as it was drawn.
-The tasks of the papers, and whoever chooses a preset, keep the settings that stand in ``conf/``.
-docs/reference/optimisation.md has the pilots and the papers behind each row.
+The papers' tasks, and whoever chooses a preset, keep the settings of ``conf/``. The rows are in
+``defaults.yaml``.
 """
 
 from __future__ import annotations
@@ -10,126 +10,39 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dpft.config import folder
 from dpft.config.overrides import check_spellings, setting_of
 
-_MINILM = ("package:minilm", "sentence-transformers/all-MiniLM-L6-v2")
-_ENCODERS = (
-    *("FacebookAI/roberta-base", "FacebookAI/roberta-large"),
-    *("google-bert/bert-base-uncased", "google-bert/bert-large-uncased"),
-)
-_SMALL_WRITERS = (
-    *("distilbert/distilgpt2", "openai-community/gpt2", "openai-community/gpt2-medium"),
-    *("openai-community/gpt2-large", "openai-community/gpt2-xl", "microsoft/DialoGPT-medium"),
-    *("openai-community/openai-gpt", "google-t5/t5-small", "google-t5/t5-base"),
-    *("google/flan-t5-base", "facebook/bart-base", "facebook/bart-large"),
-    *("package:smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
-)
-_VITS = (
-    *("google/vit-base-patch16-224", "google/vit-large-patch16-224"),
-    "WinKawaks/vit-small-patch16-224",
-)
-_WRITING = ("text2text", "chat", "language_modeling")
-# Of which a user types one, meaning it instead of the others.
+# A user types one of these, and means it instead of the others.
 _SIZES = ("optim.batch_size", "optim.sampling_rate", "optim.rate_like")
-_FLAT = ("bk", "ghost", "lee_kifer", "materialised")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Settings for some models, one method and some tasks.
+    """Settings for some models, one method and some tasks, by the names that are typed."""
 
-    Attributes:
-        models: by ``model.path``.
-        adapt: the method.
-        tasks: by name.
-        source: where the values come from, in a few words.
-        values: by the name that is typed.
-        usual: whether it is the method of these models and tasks where none is typed.
-    """
-
-    models: tuple[str, ...]
+    models: Sequence[str]  # by ``model.path``
     adapt: str
-    tasks: tuple[str, ...]
-    source: str
+    tasks: Sequence[str]
+    source: str  # where the values come from
     values: Mapping[str, Any] = field(default_factory=dict)
-    usual: bool = False
+    usual: bool = False  # whether it is the method of these models and tasks by default
 
 
-ROWS = (
-    Row(
-        _MINILM,
-        "linear",
-        ("classification",),
-        "a pilot on 5,000 sentences",
-        {
-            "model.pooling": "mean",
-            "optim.lr": 1e-2,
-            "optim.sampling_rate": 0.2,
-            "optim.epochs": 10,
-            "optim.schedule": "linear",
-            "clip.threshold": 3.0,
-        },
-        usual=True,
-    ),
-    Row(
-        _MINILM,
-        "lora",
-        ("classification",),
-        "a pilot on 5,000 sentences",
-        {
-            "model.pooling": "mean",
-            "optim.lr": 3e-3,
-            "optim.sampling_rate": 0.2,
-            "optim.epochs": 10,
-            "optim.schedule": "linear",
-            "clip.threshold": 1.0,
-        },
-    ),
-    Row(
-        _MINILM,
-        "full",
-        ("classification",),
-        "results/sst2-minilm, 67,349 sentences; a pilot on 5,000 learned nothing",
-        {"optim.lr": 1e-3, "optim.schedule": "linear"},
-    ),
-    Row(
-        _ENCODERS,
-        "full",
-        ("classification",),
-        "Bu et al. 2023, table 6, and He et al. 2022, table 8, without a pilot",
-        {"optim.lr": 3e-4, "optim.schedule": "linear"},
-    ),
-    Row(
-        _SMALL_WRITERS,
-        "lora",
-        _WRITING,
-        "the range of Li et al. 2022, table 6, without a pilot",
-        {"optim.lr": 1e-3, "optim.schedule": "linear", "optim.microbatch_tokens": 1024},
-    ),
-    Row(
-        ("meta-llama/Meta-Llama-3-8B",),
-        "lora",
-        _WRITING,
-        "what is usual without privacy, without a pilot",
-        {"optim.lr": 2e-4, "optim.schedule": "linear", "optim.microbatch_tokens": 1024},
-    ),
-    Row(
-        _VITS,
-        "full",
-        ("cifar10", "cifar100", "svhn", "gtsrb", "food101"),
-        "Bu et al. 2023, table 6, without a pilot",
-        {"optim.lr": 5e-4, "optim.batch_size": 1000, "optim.epochs": 5},
-    ),
+ROWS = tuple(
+    Row(**row) for row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 )
 
 
 def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
-    """The config with the settings of its row in place of those that nobody typed.
+    """Return the config with the settings of its row in place of those that were not typed.
 
-    What was taken stands in it under ``origin``: ``values`` by name, and the ``source``.
+    What was taken is added as ``origin``: ``values`` by name, and the ``source``.
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
@@ -151,7 +64,7 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
         return config
     row = max(fitting, key=lambda row: row.usual and not chosen)
     config, taken = copy.deepcopy(config), {}
-    if config["adapt"]["name"] != row.adapt:
+    if method != row.adapt:
         config["adapt"] = copy.deepcopy(folder.settings_of("adapt", row.adapt))
         taken["adapt"] = row.adapt
     if typed.intersection(_SIZES):
@@ -168,20 +81,21 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
 
 
 def _applies(key: str, config: folder.Config) -> bool:
-    """Whether it is of effect, and optimizer and clipping are those that the rows are of."""
+    """Return whether it has an effect, and optimizer and clipping are those that rows are for."""
     group, _, leaf = key.partition(".")
+    optim, clip = config["optim"], config["clip"]
     if group == "optim":
-        if leaf == "epochs" and config["optim"].get("steps") is not None:
-            return False  # steps are what counts
-        return config["optim"].get("name") in ("adam", "adamw") and leaf in config["optim"]
+        if leaf == "epochs" and optim.get("steps") is not None:
+            return False  # steps override epochs
+        return optim.get("name") in ("adam", "adamw") and leaf in optim
     if group == "clip":
-        flat = config["clip"].get("plan") in _FLAT and config["clip"].get("groups") == "flat"
-        return flat and not config["clip"].get("adaptive") and "threshold" in config["clip"]
+        one_group = clip.get("groups") == "flat" and not clip.get("adaptive")
+        return one_group and "threshold" in clip
     return True
 
 
 def origin_in_words(origin: Mapping[str, Any]) -> str:
-    """One line: which settings were taken, and from where."""
+    """Return one line: which settings were taken, and from where."""
     values = " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in origin["values"].items()

@@ -1,9 +1,11 @@
-"""Errors that are the user's to mend. The command line prints them as one message, no traceback."""
+"""Errors that the user can correct. The command line prints each as one message."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Any
 
 # The note on an interrupt before which nothing was taken that the same command could continue.
 NO_STEP = "no step was taken"
@@ -32,6 +34,39 @@ class DpftError(Exception):
 
 class ConfigError(DpftError):
     """A setting is unknown, missing, or has an impossible value."""
+
+
+class Missing(Enum):
+    """Stands for the value of a setting that has none."""
+
+    UNKNOWN = "there is no setting of that name"
+    UNSET = "the setting has no value"
+
+
+class SettingError(ConfigError):
+    """One setting is wrong.
+
+    Attributes:
+        key: the setting as it is typed, such as ``clip.threshold``.
+        got: its value, or one of `Missing`.
+        expected: which values it may have.
+        advice: what to type instead, or why.
+    """
+
+    def __init__(self, key: str, got: Any, expected: str = "", advice: str = "") -> None:
+        self.key, self.got, self.expected, self.advice = key, got, expected, advice
+        if got is Missing.UNKNOWN:
+            said = f"unknown setting {key}"
+        elif got is Missing.UNSET:
+            said = f"{key} is not set"
+        else:
+            said = f"{key} is {got!r}"
+        if expected:
+            said = f"{said}; expected {expected}"
+        super().__init__(f"{said}; {advice}" if advice else said)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # ranks send each other their errors
+        return type(self), (self.key, self.got, self.expected, self.advice)
 
 
 class NotInstalledError(ConfigError):
@@ -76,3 +111,10 @@ def suggestion(got: str, known: Iterable[str]) -> str:
     close = [one for one in (meant, meant.rpartition(".")[2]) if one in names and not begun]
     close = close or difflib.get_close_matches(got, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise SettingError with the nearest name if ``value`` is not in ``known``."""
+    if value not in known:
+        close = suggestion(str(value), known).removeprefix("; ")
+        raise SettingError(name, value, f"one of {', '.join(known)}", close)

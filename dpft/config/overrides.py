@@ -1,4 +1,4 @@
-"""What Hydra refuses to compose, in one sentence each, with what to type instead."""
+"""Settings as they are typed: how they are read, and what Hydra refuses in one sentence each."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ _EXTRAS = {
 # What a text may hold without quotation marks, and what makes more of it than a text.
 _PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
 _GRAMMAR = re.compile(r"[(){}\"'\\$]")
-# The budget, and what takes it away.
 _BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
 
 
 def setting_of(word: str) -> str:
-    """The name of the setting that an override changes: ``eps`` of ``++eps=3``."""
+    """Return the name of the setting that an override changes: ``eps`` of ``++eps=3``."""
     return word.lstrip("+~").partition("=")[0]
 
 
 def quoted(text: str) -> str:
-    """A text in quotation marks, as Hydra reads them; ``${...}`` in it is resolved all the same."""
+    """Return a text in quotation marks, as Hydra reads them; ``${...}`` in it is resolved."""
     # Backslashes are themselves but before a quotation mark.
     escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), text)
     return f'"{escaped}"'
@@ -77,10 +76,10 @@ def _value(value: Any, literal: bool) -> str:
 
 
 def readable(word: str) -> str:
-    """The word, with quotation marks around texts that Hydra reads with such alone.
+    """Return the word with quotation marks around texts that Hydra reads with such alone.
 
     Its grammar knows ASCII letters and few signs. What may be meant as more than a text, or a list
-    of some, is left as it was typed.
+    of texts, is left as it was typed.
     """
     key, _, value = word.partition("=")
     listed = value.startswith("[") and value.endswith("]")
@@ -99,22 +98,15 @@ def _readable(part: str) -> str:
 
 
 def check_flags(flags: Sequence[str]) -> None:
-    """Refuse settings that are typed as flags, such as ``--epsilon 3``.
-
-    Raises:
-        ConfigError: naming the setting that was meant, if one is like it.
-    """
+    """Raise ConfigError for settings that are typed as flags, such as ``--epsilon 3``."""
     for word in flags:
         name = word.partition("=")[0]
         if word.startswith("="):
             raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
         if not word.startswith("-") or word == "-":
             continue  # the value of a flag
-        if word.startswith("--"):
-            known = any(flag.startswith(name) for flag in _LONG)
-        else:
-            known = word.startswith(_SHORT)
-        if not known:
+        long = word.startswith("--") and any(flag.startswith(name) for flag in _LONG)
+        if not long and (word.startswith("--") or not word.startswith(_SHORT)):
             key = name.strip("-").replace("-", "_")
             raise ConfigError(
                 f"there is no flag {name}{_meant(key)}; settings are typed as NAME=VALUE, as in "
@@ -123,27 +115,38 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Refuse settings that Hydra would take, and of which one would be ignored.
-
-    Raises:
-        ConfigError: for a budget beside the noise that decides instead of it, and for a group
-            without a choice.
-    """
-    pairs = (word.partition("=") for word in words if "=" in word)
-    typed = {key.lstrip("+"): value for key, _, value in pairs}
+    """Raise ConfigError for settings that Hydra would take, and of which one would be ignored."""
+    typed = _typed_values(words)
     for group in groups():
-        if typed.get(group) in ("", "null"):
-            raise ConfigError(
-                f"{group} is {typed[group] or 'empty'!r}; expected one of "
-                f"{', '.join(choices(group))}"
-            )
+        if typed.get(group) in _EMPTY:
+            got = typed[group] or "empty"
+            raise ConfigError(f"{group} is {got!r}; expected one of {', '.join(choices(group))}")
     noise = typed.get("privacy.noise_multiplier", "null")
+    if noise not in _EMPTY:
+        _refuse_budget(typed, f"privacy.noise_multiplier={noise}, from which epsilon follows")
+
+
+def check_budget(words: Sequence[str]) -> None:
+    """Raise ConfigError for a budget next to ``clip=none``.
+
+    Not called for a point of a sweep of ``clip=none,bk``, whose points without privacy ignore it.
+    """
+    typed = _typed_values(words)
+    if typed.get("clip") == "none":
+        _refuse_budget(typed, "clip=none, which trains without privacy")
+
+
+def _typed_values(words: Sequence[str]) -> dict[str, str]:
+    pairs = (word.partition("=") for word in words if "=" in word)
+    return {key.lstrip("+"): value for key, _, value in pairs}
+
+
+def _refuse_budget(typed: Mapping[str, str], why: str) -> None:
     for budget in _BUDGETS:
-        if noise not in _EMPTY and typed.get(budget, "null") not in _EMPTY:
+        if typed.get(budget, "null") not in _EMPTY:
             raise ConfigError(
-                f"got {budget}={typed[budget]} beside privacy.noise_multiplier={noise}, from which "
-                f"epsilon follows; expected one of them: leave {budget} out, or type "
-                "privacy.noise_multiplier=null"
+                f"got {budget}={typed[budget]} next to {why}; expected one of them: leave {budget} "
+                f"out, or type {budget}=null"
             )
 
 
@@ -160,40 +163,20 @@ def check_spellings(config: Mapping[str, Any], words: Sequence[str]) -> None:
             )
 
 
-def check_budget(words: Sequence[str]) -> None:
-    """Refuse a budget that is typed where all that is typed trains without privacy.
-
-    A sweep may have `clip=none,bk` beside it: its points without privacy are one.
-
-    Raises:
-        ConfigError: for ``clip=none`` beside ``eps``.
-    """
-    typed = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
-    if typed.get("clip") != "none":
-        return
-    for budget in _BUDGETS:
-        if typed.get(budget, "null") not in _EMPTY:
-            raise ConfigError(
-                f"got {budget}={typed[budget]} beside clip=none, which trains without privacy: no "
-                f"epsilon is kept to; expected one of them: leave {budget} out, or type "
-                f"{budget}=null or clip=bk"
-            )
-
-
 @contextmanager
 def refusals_told() -> Iterator[None]:
-    """What Hydra raises inside becomes a ConfigError of one sentence.
+    """Turn what Hydra raises inside into a ConfigError of one sentence.
 
-    Hydra would print its exceptions and leave. With HYDRA_FULL_ERROR=1 it raises them; who has set
-    that gets them as they are.
+    Hydra would print its exceptions and leave. With HYDRA_FULL_ERROR=1 it raises them; a user who
+    has set that gets them as they are.
     """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    if before == "1":
         yield
         return
-    before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
@@ -201,37 +184,22 @@ def refusals_told() -> Iterator[None]:
         absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
         raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
     finally:
-        if before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
+        del os.environ["HYDRA_FULL_ERROR"]
+        if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
 def explained(error: Exception) -> str:
-    """Hydra's refusal in one sentence: what was got, what was expected, what to type."""
+    """Return Hydra's refusal in one sentence: what was got, what was expected, what to type."""
     from omegaconf.errors import InterpolationResolutionError
 
     text = str(error)
-    override = getattr(error, "override", None)
-    if override is not None:
-        return _unreadable(override, text)
+    word = getattr(error, "override", None)
+    if word is not None:
+        return _unreadable(word, text)
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None:
-        group, _, name = missing.rpartition("/")
-        if missing in _EXTRAS:
-            return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
-        options = sorted(getattr(error, "options", None) or ())
-        place, _, path = missing.partition("/")
-        if "/" in path and place in groups():  # a folder, where a name is asked for
-            hint = f"model=custom model.name=NAME model.path={path}" if place == "model" else ""
-            return f"{place} is {path!r}; expected a name that `dpft ls {place}` shows" + (
-                hint and f". For a folder type {hint}"
-            )
-        if not group or not options:
-            return f"there is no config {missing!r}; expected one that `dpft ls` shows"
-        return (
-            f"{group} is {name!r}{suggestion(name, options)}; expected one of {', '.join(options)}"
-        )
+        return _no_choice(missing, sorted(getattr(error, "options", None) or ()))
     if got := re.match(r"Could not override '(.+?)'", text):
         key = got[1]
         if "No match in the defaults list" in text and key in groups():
@@ -246,20 +214,37 @@ def explained(error: Exception) -> str:
         return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"
     if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         key, _, value = got[1].partition("=")
-        said = (
+        return (
             f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
-            f"list type '{key}=[{value}]'"
+            f"list type '{key}=[{value}]', for one text {_typed(key, value)}"
         )
-        words = re.search(r"[^\W\d]", value) is not None
-        return f"{said}, for one text {_typed(key, value)}" if words else said
+    said = " ".join(text.split())
     if isinstance(error, InterpolationResolutionError):
         reason = text.partition("\n")[0]
         return f"{error.full_key}: {reason}; expected a setting, as in ${{seed}}, or another value"
-    return _one_line(error)
+    cause = error.__cause__
+    if cause is not None and f"{cause}" not in text:
+        said = " ".join(f"{said}: {cause}".split())
+    return said or type(error).__name__
+
+
+def _no_choice(missing: str, options: Sequence[str]) -> str:
+    """Return what is said of a choice that does not exist, such as ``task/e2``."""
+    group, _, name = missing.rpartition("/")
+    if missing in _EXTRAS:
+        return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
+    place, _, path = missing.partition("/")
+    if "/" in path and place in groups():  # a folder, where a name is asked for
+        said = f"{place} is {path!r}; expected a name that `dpft ls {place}` shows"
+        custom = f". For a folder type model=custom model.name=NAME model.path={path}"
+        return said + custom if place == "model" else said
+    if not group or not options:
+        return f"there is no config {missing!r}; expected one that `dpft ls` shows"
+    return f"{group} is {name!r}{suggestion(name, options)}; expected one of {', '.join(options)}"
 
 
 def _meant(key: str) -> str:
-    """``; did you mean 'x'?``, also where the name is right and its group is wrong or missing."""
+    """Return ``; did you mean 'x'?``, also where the name is right and its group is not."""
     leaf = key.rpartition(".")[2]
     known = settings()
     short = SHORTHANDS.values()  # suggested by their other names
@@ -267,29 +252,22 @@ def _meant(key: str) -> str:
     return suggestion(same[0], same) if len(same) == 1 else suggestion(key, known)
 
 
-def _unreadable(override: str, text: str) -> str:
-    if "=" not in override:
-        known = settings()
-        if override in known:
-            example = "3" if override == "eps" else "VALUE"
-            return f"got {override!r} without a value; type {override}={example}"
-        return f"got {override!r}{_meant(override)}; expected NAME=VALUE, as in eps=3"
-    reason = text.partition("\nSee ")[0]
-    reason = " ".join(reason.removeprefix(f"Error parsing override '{override}'").split())
-    if override.partition("=")[2].startswith("~"):
-        return f"cannot read {override!r}: ~ stands for nothing there; type $HOME instead"
-    key, _, value = override.partition("=")
-    return f"cannot read {override!r} ({reason}); for this very text type {_typed(key, value)}"
+def _unreadable(word: str, text: str) -> str:
+    """Return what is said of an override that Hydra cannot read."""
+    key, equals, value = word.partition("=")
+    if not equals and word in settings():
+        return f"got {word!r} without a value; type {word}={'3' if word == 'eps' else 'VALUE'}"
+    if not equals:
+        return f"got {word!r}{_meant(word)}; expected NAME=VALUE, as in eps=3"
+    if value.startswith("~"):
+        return f"cannot read {word!r}: ~ stands for nothing there; type $HOME instead"
+    reason = text.partition("\nSee ")[0].removeprefix(f"Error parsing override '{word}'")
+    return (
+        f"cannot read {word!r} ({' '.join(reason.split())}); for this very text type "
+        f"{_typed(key, value)}"
+    )
 
 
 def _typed(key: str, value: str) -> str:
-    """A setting with a value of any signs, as it is typed in a shell."""
+    """Return a setting with a value of any signs, as it is typed in a shell."""
     return shlex.quote(f"{key}={quoted(value)}")
-
-
-def _one_line(error: BaseException) -> str:
-    said = f"{error}"
-    cause = error.__cause__
-    if cause is not None and f"{cause}" not in said:
-        said = f"{said}: {cause}" if said else f"{cause}"
-    return " ".join(said.split()) or type(error).__name__

@@ -1,93 +1,541 @@
-"""From Hydra's composed config to typed, checked settings.
+"""The settings of a run: their types and ranges, and what each of them changes.
 
-Hydra rejects unknown keys unless they are added with ``+``; the dataclasses here reject those too,
-and wrong types, so that no setting is silently without effect.
+A group of settings is a frozen pydantic dataclass: it refuses unknown keys and wrong types, so that
+no setting is silently without effect. ``Annotated`` adds a range and an `Effect`. What makes two
+configs the same run, or repetitions of one experiment, follows from the effects (`experiment`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import re
+import types
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from enum import Enum
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from dpft.config.adapt import Adapt
-from dpft.config.audit import Audit
-from dpft.config.checks import (
-    Bounds,
-    Count,
-    Effect,
-    Fraction,
-    Positive,
-    Seed,
-    build,
-    names_with,
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, ValidationError, create_model
+from pydantic.dataclasses import dataclass
+
+from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
+from dpft.config.flags import Flag, Stored, flag
+from dpft.privacy.spec import (
+    CLIP_FUNCTIONS,
+    PARTITIONS,
+    PLANS,
+    Accountant,
+    Allocation,
+    Partition,
+    Sampling,
+    Style,
+    misfit,
+    style_of,
 )
-from dpft.config.clip import Clip
-from dpft.config.decode import Decode
-from dpft.config.errors import ConfigError
-from dpft.config.evaluate import Evaluate
-from dpft.config.optim import Optim
-from dpft.config.parallel import Parallel
-from dpft.config.privacy import Privacy
-from dpft.config.track import Track
-from dpft.privacy.spec import TWO_BACKWARDS
+from dpft.privacy.thresholds import HIGHEST, LOWEST
 
-# Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
-_POOLED = ("linear", "bias", "lora", "full")
+T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+HUGE = 1e30  # products with larger numbers overflow in float32
+Count = Annotated[int, Gt(0)]
+Whole = Annotated[int, Ge(0)]
+Seed = Annotated[int, Ge(0), Lt(2**63)]  # what random generators have room for
+Positive = Annotated[float, Gt(0), Le(HUGE)]
+NonNegative = Annotated[float, Ge(0), Le(HUGE)]
+Threshold = Annotated[float, Ge(LOWEST), Le(HIGHEST)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+Share = Annotated[float, Gt(0), Lt(1)]
+Processes = Annotated[int, Gt(0), Le(4096)]
+Canaries = Annotated[int, Ge(0), Le(1e6)]  # their scores are arrays in memory
+
 # Other names of settings of ``privacy``, where their values stand too.
 SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.sampling"}
 
 
-@dataclass(frozen=True)
+class Effect(Enum):
+    """What a setting changes. One without an effect is part of the identity, the safe side."""
+
+    IDENTITY = "what is computed: another value is another experiment"
+    REPETITION = "which run of an experiment it is: scores of all of them stand for one cell"
+    EXECUTION = "where and how it is computed, which may change when a run is resumed"
+    PLACE = "where a run is stored, and what it is called"
+
+
+@dataclass(frozen=True, config=STRICT)
 class Model:
-    """``conf/model``: which model, and how it is built.
+    """``conf/model``: which model, and how it is built."""
 
-    Attributes:
-        name: in tables and names of runs.
-        path: a hub id, a folder, or one of the other forms of docs/reference/models.md.
-        tied: ``false`` gives the output head a copy of the embedding; None: as the model is.
-        init: ``scratch`` draws all weights.
-        dropout: of all its layers; None: the model's own.
-        checkpointing: whether each block's activations are computed again in the backward, and not
-            kept from the forward.
-        pooling: ``mean``: a classifier reads the mean over the tokens, see `dpft.models.pooling`;
-            None: what the model's own head reads.
-    """
-
-    name: str
-    path: Annotated[str, Effect.REPETITION]
-    tied: bool | None = None
+    name: str  # in tables and names of runs
+    path: Annotated[str, Effect.REPETITION]  # a form of docs/reference/models.md
+    tied: bool | None = None  # false: the output head is a copy of the embedding; None: as it is
     init: Literal["pretrained", "scratch"] = "pretrained"
-    dropout: Fraction | None = None
-    checkpointing: Annotated[bool, Effect.REPETITION] = False
-    pooling: Literal["mean"] | None = None
+    dropout: Fraction | None = None  # of all layers; None: the model's own
+    checkpointing: Annotated[bool, Effect.REPETITION] = False  # blocks are computed again
+    pooling: Literal["mean"] | None = None  # what a classifier reads, see `dpft.models.pooling`
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """What ``dpft sweep`` tells the jobs that it starts; no part of what a run computes.
+# Each adaptation with the settings that it must have, and those that it may have.
+_ADAPTATIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    **dict.fromkeys(("full", "scratch", "linear", "bias", "attention"), ((), ())),
+    "top2": (("blocks",), ()),
+    "lora": (("rank", "alpha"), ("dropout", "targets")),
+    "prefix": (("length",), ("hidden",)),
+    "rgp": (("rank", "follow"), ()),
+}
+ADAPTATIONS = tuple(_ADAPTATIONS)
+# Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
+_POOLED = ("linear", "bias", "lora", "full")
 
-    Attributes:
-        folder: of the sweep; None: the run belongs to none.
-        keep_going: whether the other points run after one failed.
-        list: a file of points, one line of overrides each.
-        point: which of its lines, from 0.
-        metric: the score that a job returns to the sweeper; None: the first of the split.
+
+@dataclass(frozen=True, config=STRICT)
+class Adapt:
+    """``conf/adapt``: which parameters are trained, or what is added to them."""
+
+    name: str  # one of `ADAPTATIONS`
+    blocks: Count | None = None  # top2: how many of the last transformer blocks
+    rank: Count | None = None  # lora, rgp: of an update, or of the carriers
+    alpha: Count | None = None  # lora: the update is scaled by alpha / rank
+    dropout: Fraction | None = None  # lora: of the adapters' inputs
+    targets: tuple[str, ...] | None = None  # lora: names of layers; None: queries and values
+    length: Count | None = None  # prefix: positions that it takes
+    hidden: Count | None = None  # prefix: width of the network it comes out of; None: no network
+    # rgp: what the carriers follow, the update since the start (Yu et al. 2021c) or the weight (the
+    # code they published).
+    follow: Literal["update", "weight"] | None = None
+
+    def __post_init__(self) -> None:
+        one_of("adapt.name", self.name, ADAPTATIONS)
+        needs, may_have = _ADAPTATIONS[self.name]
+        takes = (*needs, *may_have)
+        for name in _names(Adapt):
+            value = getattr(self, name)
+            if name in needs and value is None:
+                advice = f"type adapt={self.name}, whose file sets it"
+                raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
+            if name not in ("name", *takes) and value is not None:
+                takes_text = ", ".join(f"adapt.{t}" for t in takes) or "no settings"
+                why = f"adapt={self.name} takes {takes_text}"
+                raise SettingError(f"adapt.{name}", value, "null", why)
+
+
+_QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Clip:
+    """``conf/clip``: how per-example gradients are clipped, and where noise and budget go."""
+
+    plan: Annotated[str, Effect.REPETITION]  # all plans form the same sum
+    groups: str = "flat"  # what is clipped together: a partition, or your.module:name
+    # C: each of K groups is clipped to C/sqrt(K). Adaptive: where every group's estimate begins.
+    threshold: Threshold | None = None
+    thresholds: tuple[Threshold, ...] | None = None  # one number per group instead
+    clip_function: str = "abadi"  # min(1, C/n); automatic: C/(n + 0.01); or your.module:name
+    count: Count | None = None  # of groups (uniform) or of devices (per_device)
+    boundary: Count | None = None  # blocks in the first group (two_group)
+    patterns: tuple[Any, ...] | None = None  # of names, a list per group (custom, per_device)
+    adaptive: bool = False  # whether thresholds follow private quantiles of the norms
+    quantile: Share | None = None  # q: the share of records that should not be clipped
+    quantile_lr: Positive | None = None  # eta of the geometric update
+    quantile_budget: Share | None = None  # r: the share of the budget spent on quantiles
+    quantile_noise: Positive | None = None  # sigma_b instead of r
+    rescale: Threshold | None = None  # what all thresholds together are scaled to
+    allocation: Allocation = "global"  # how noise is spread over the groups
+
+    def __post_init__(self) -> None:
+        one_of("clip.plan", self.plan, PLANS)
+        for name, known in (("groups", tuple(PARTITIONS)), ("clip_function", CLIP_FUNCTIONS)):
+            value = getattr(self, name)
+            if ":" not in value:
+                one_of(f"clip.{name}", value, (*known, "your.module:name"))
+        reason = misfit(self._parts)
+        if reason is not None:
+            said = f"{reason}: type clip={self.style} with its own plan"
+            raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
+        if not self.private:
+            names = ("threshold", "thresholds", *_QUANTILE)
+            self._without_effect(names, "without clipping", "clip=bk")
+            return
+        self._check_groups()
+        self._check_thresholds()
+        self._check_quantiles()
+
+    @property
+    def private(self) -> bool:
+        """Whether gradients are clipped at all."""
+        return self.plan != "none"
+
+    @property
+    def style(self) -> str:
+        """The name of plan, groups, and fixed or adaptive thresholds in run names and tables."""
+        return style_of(self._parts)
+
+    @property
+    def own_groups(self) -> bool:
+        """Whether a rule of the user's groups the parameters."""
+        return self.groups not in PARTITIONS
+
+    @property
+    def partition(self) -> Partition:
+        """How parameters are grouped, but for `own_groups`.
+
+        Raises:
+            ValueError: for settings that these groups do not take.
+        """
+        return Partition(self.groups, self.count, self.boundary, self.patterns)
+
+    @property
+    def _parts(self) -> Style:
+        return Style(self.plan, self.groups, self.adaptive)  # type: ignore[arg-type]
+
+    def _check_groups(self) -> None:
+        if self.own_groups:
+            names = ("count", "boundary", "patterns", "thresholds")
+            self._without_effect(names, f"with clip.groups={self.groups}", "clip=custom")
+            return
+        try:
+            object.__setattr__(self, "patterns", self.partition.patterns)
+        except ValueError as error:
+            advice = f"{error}; its settings are typed as ++clip.count=4"
+            raise SettingError("clip.groups", self.groups, advice=advice) from error
+
+    def _check_thresholds(self) -> None:
+        if self.threshold is None and self.thresholds is None:
+            advice = "type clip.threshold=0.1"
+            raise SettingError("clip.threshold", None, "a number > 0 for a private run", advice)
+        if self.thresholds is not None and self.threshold is not None:
+            advice = "clip.thresholds is set too: type clip.threshold=null"
+            raise SettingError("clip.threshold", self.threshold, "one of both", advice)
+        if self.groups == "flat" and self.thresholds is not None:
+            advice = "all parameters are one group: type clip.threshold=0.1"
+            raise SettingError("clip.thresholds", list(self.thresholds), "null", advice)
+        if self.groups == "flat" and self.allocation != "global":
+            advice = "all parameters are one group: choose groups, such as clip=per_layer"
+            raise SettingError("clip.allocation", self.allocation, "global", advice)
+
+    def _check_quantiles(self) -> None:
+        if not self.adaptive:
+            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
+            self._without_effect(_QUANTILE, "while thresholds are fixed", f"clip={choice}")
+            return
+        for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
+            if getattr(self, name) is None:
+                advice = f"type clip.{name}={example}"
+                raise SettingError(f"clip.{name}", None, "a number where thresholds adapt", advice)
+        if (self.quantile_budget is None) == (self.quantile_noise is None):
+            advice = "type clip.quantile_budget=0.01 clip.quantile_noise=null"
+            expected = f"exactly one of it and clip.quantile_noise={self.quantile_noise}"
+            raise SettingError("clip.quantile_budget", self.quantile_budget, expected, advice)
+        if self.rescale is not None and self.groups == "flat":
+            advice = f"a single group would stay there: type clip=bk clip.threshold={self.rescale}"
+            raise SettingError("clip.rescale", self.rescale, "null", advice)
+
+    def _without_effect(self, names: tuple[str, ...], when: str, choice: str) -> None:
+        for name in names:
+            if (value := getattr(self, name)) is not None:
+                advice = f"it has no effect {when}: leave it out, or type {choice}"
+                raise SettingError(f"clip.{name}", value, "null", advice)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Privacy:
+    """``conf/privacy``: the budget, and how it is spent."""
+
+    epsilon: Positive | None = None  # or noise_multiplier
+    delta: Share | None = None  # None: `dpft.privacy.spec.default_delta`
+    accountant: Accountant = "pld"  # which one calibrates the noise
+    noise_multiplier: Positive | None = None  # sigma of all that a step releases
+    sampling: Sampling = "poisson"  # how records come into batches, see `dpft.privacy.sampling`
+    # truncated_poisson: the size of every batch; None: `dpft.privacy.accounting.fitting_size`.
+    max_batch: Count | None = None
+    noise_seed: Annotated[Seed | None, Effect.REPETITION] = None  # public, in place of a secret key
+
+    def __post_init__(self) -> None:
+        if self.max_batch is not None and self.sampling != "truncated_poisson":
+            advice = f"sampling={self.sampling} ignores it: type sampling=truncated_poisson"
+            raise SettingError("privacy.max_batch", self.max_batch, "null", advice)
+        if self.noise_multiplier is not None and self.noise_multiplier * HUGE < 1:
+            advice = "it bounds no epsilon; for training without privacy type clip=none"
+            raise SettingError("privacy.noise_multiplier", self.noise_multiplier, "more", advice)
+
+
+Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Optim:
+    """``conf/optim``: the optimizer, the expected batch size, and how long it runs."""
+
+    name: Optimizer
+    lr: Positive  # at its peak
+    epochs: NonNegative  # passes over the data in expectation
+    batch_size: Count | None = None  # expected records in a logical batch, or
+    sampling_rate: Annotated[float, Gt(0), Le(1)] | None = None  # q, a record's chance to be in it
+    # A task whose published size the batch size was chosen for: it is scaled to this task's size,
+    # so that the sampling rate stays the same (Li et al. 2022, appendix L).
+    rate_like: str | None = None
+    steps: Whole | None = None  # overrides epochs
+    # Most padded tokens in memory at once; auto: as many as fit a GPU, or 1,024 on a CPU.
+    microbatch_tokens: Annotated[Count, Effect.REPETITION] = 2048
+    weight_decay: NonNegative = 0.0  # decoupled from the gradient for adamw and lamb
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # decay of both moments, of Adam and LAMB
+    adam_epsilon: Positive = 1e-8  # in the denominator of Adam and LAMB
+    momentum: Fraction = 0.0  # of sgd
+    schedule: Literal["constant", "linear"] = "constant"  # after the warm-up; linear: to zero
+    warmup_steps: Whole = 0  # in which the rate rises from zero to its peak, or
+    warmup_ratio: Annotated[float, Ge(0), Le(1)] | None = None  # the same as a share of all steps
+
+    def __post_init__(self) -> None:
+        if self.batch_size is None and self.sampling_rate is None:
+            advice = "type it, or optim.sampling_rate: type optim.batch_size=1024"
+            raise SettingError("optim.batch_size", Missing.UNSET, advice=advice)
+        if self.batch_size is not None and self.sampling_rate is not None:
+            advice = f"optim.batch_size is {self.batch_size}: type optim.batch_size=null"
+            raise SettingError("optim.sampling_rate", self.sampling_rate, "null", advice)
+        if self.rate_like is not None and self.batch_size is None:
+            advice = "it scales a batch size: type optim.batch_size=1024 optim.sampling_rate=null"
+            raise SettingError("optim.rate_like", self.rate_like, "null", advice)
+        if self.warmup_ratio is not None and self.warmup_steps:
+            advice = f"optim.warmup_ratio is {self.warmup_ratio}: type optim.warmup_ratio=null"
+            raise SettingError("optim.warmup_steps", self.warmup_steps, "0", advice)
+        if self.momentum and self.name != "sgd":
+            advice = f"it has no effect on optim={self.name}: type optim=sgd"
+            raise SettingError("optim.momentum", self.momentum, "0", advice)
+        if self.name == "sgd" and self.betas != (0.9, 0.999):
+            advice = "it has no effect on optim=sgd: type optim.momentum, or leave it out"
+            raise SettingError("optim.betas", list(self.betas), "the default", advice)
+
+
+def warmup_steps(settings: Optim, steps: int) -> int:
+    """Return the steps of the warm-up in a run of ``steps``; a share is rounded up."""
+    if settings.warmup_ratio is None:
+        return settings.warmup_steps
+    return math.ceil(settings.warmup_ratio * steps)
+
+
+def lr_factor(settings: Optim, step: int, steps: int) -> float:
+    """Return the learning rate over its peak: linear warm-up, then constant or linear to zero."""
+    warmup = warmup_steps(settings, steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if settings.schedule == "constant":
+        return 1.0
+    return max(0.0, (steps - step) / max(1, steps - warmup))
+
+
+@dataclass(frozen=True, config=STRICT)
+class Decode:
+    """``conf/decode``: beam search or sampling."""
+
+    beams: Count = 5  # texts that are kept at each step; 1: greedy search, or sampling
+    sample: bool = False  # whether tokens are drawn
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0  # of sampling: the likeliest tokens up to this
+    max_new_tokens: Count = 100  # where a text is stopped
+    length_penalty: float = 1.0  # of beam search: exponent of the length that divides a log-prob.
+    # Prompts that are answered together; those that are sampled share a stream of random numbers.
+    batch_size: Annotated[Count, Effect.REPETITION] = 32
+    split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"  # whose prompts
+
+    def __post_init__(self) -> None:
+        if self.sample and self.beams > 1:
+            advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
+            raise SettingError("decode.beams", self.beams, "one beam", advice)
+        if not self.sample and self.top_p != 1:
+            advice = "it has no effect: type decode.sample=true decode.beams=1, or decode.top_p=1"
+            raise SettingError("decode.top_p", self.top_p, "1", advice)
+        if self.beams == 1 and self.length_penalty != 1:
+            advice = "it has no effect on decode.beams=1: type decode.length_penalty=1"
+            raise SettingError("decode.length_penalty", self.length_penalty, "1", advice)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Evaluate:
+    """``conf/evaluate``: when the model is evaluated on held-out records, and what that chooses."""
+
+    every: Count | Literal["epoch"] | None = None  # steps, or expected passes; None: never
+    split: Literal["dev", "test"] = "dev"
+    file: str | None = None  # in place of the split
+    max_records: Count | None = None  # spread evenly over the split or file; None: all
+    best: Literal["loss", "accuracy"] | None = None  # by which weights are chosen; None: the last
+    # Whether figures of these records may be published.
+    public: Annotated[bool, Effect.EXECUTION] = False
+
+    def __post_init__(self) -> None:
+        if self.every is None:
+            for name, value in _changed(self).items():
+                advice = "it has no effect without evaluate.every: type evaluate.every=epoch"
+                raise SettingError(f"evaluate.{name}", value, "the default", advice)
+        if self.file is not None and self.split != "dev":
+            advice = f"evaluate.file is {self.file}: leave one of them out"
+            raise SettingError("evaluate.split", self.split, "the default", advice)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything in the result depends on it; otherwise losses are only looked at."""
+        return self.best is not None
+
+    @property
+    def where(self) -> str:
+        """Which records are evaluated: a split's name, or ``file``."""
+        return self.split if self.file is None else "file"
+
+    def check_file(self) -> None:
+        """Raise DataError if the file does not exist."""
+        if self.file is not None and not Path(self.file).exists():
+            raise DataError(
+                f"evaluate.file={self.file} does not exist; expected records in the form of the "
+                "task, or type evaluate.split=dev"
+            )
+
+    def steps_between(self, epoch: int) -> int:
+        """Return ``every`` as a number of steps, of which an epoch has so many."""
+        return epoch if self.every == "epoch" else self.every or 0
+
+
+@dataclass(frozen=True, config=STRICT)
+class Audit:
+    """``conf/audit``: canaries of a run; all numbers zero: none."""
+
+    gradients: Canaries = 0  # canaries that are gradients, see `dpft.audit.gradients`
+    records: Canaries = 0  # canaries that are pairs of records, see `dpft.audit.records`
+    weight: Positive = 1000.0  # of their losses, so that clipping has something to do
+    confidence: Share = 0.95  # of the lower bound on epsilon
+    secrets: Canaries = 0  # texts whose exposure is measured, see `dpft.audit.exposure`
+    repetitions: Count = 1  # how often each of them is put into the training data
+    candidates: Annotated[int, Ge(100), Le(1e6)] = 1000  # texts that each secret is compared with
+
+    @property
+    def slots(self) -> int:
+        """Places next to the real records that a canary is in or not."""
+        return self.gradients + self.records
+
+    @property
+    def planted(self) -> int:
+        """How many records the secrets add to the training data."""
+        return self.secrets * self.repetitions
+
+    @property
+    def canaries(self) -> int:
+        """How many more units of privacy the run has than its data."""
+        return self.planted + self.slots
+
+    @property
+    def active(self) -> bool:
+        """Whether the run carries any canary."""
+        return bool(self.slots or self.secrets)
+
+    def flags(self) -> list[Stored]:
+        """Return what is special about a run with these canaries."""
+        flags = []
+        if self.slots:
+            flags.append(flag(Flag.CANARIES, count=self.slots))
+        if self.secrets:
+            flags.append(flag(Flag.CANARY_TEXTS, count=self.secrets, repetitions=self.repetitions))
+        return flags
+
+    def caveats(self, noun: str) -> list[str]:
+        """Return what must be said with the guarantee of a run.
+
+        Args:
+            noun: of one unit of privacy, such as ``record``.
+        """
+        caveats = []
+        if self.secrets and self.repetitions > 1:
+            caveats.append(
+                f"epsilon is for one {noun}, and each of the {self.secrets} secrets is in the data "
+                f"{self.repetitions} times: it has the influence of {self.repetitions} {noun}s, "
+                "which epsilon does not cover"
+            )
+        if self.slots:
+            caveats.append(
+                "the audit's figures (right guesses, epsilon spent at least) are computed from the "
+                "noise itself, which is no part of the release, so that no epsilon covers them: "
+                "leave them out wherever all that is published must be covered"
+            )
+        return caveats
+
+
+_OF_LAYOUT = {"shards": "fsdp", **dict.fromkeys(("length", "schedule", "microbatches"), "pipeline")}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Parallel:
+    """``conf/parallel``: how processes share model and batch.
+
+    ``data``: each has a copy of the model; ``fsdp``: a part of every parameter; ``pipeline``: some
+    of its blocks.
     """
 
-    folder: str | None = None
-    keep_going: bool = True
-    list: str | None = None
-    point: int | None = None
-    metric: str | None = None
+    name: Literal["data", "fsdp", "pipeline"] = "data"
+    shards: Count | None = None  # fsdp: ranks that one copy is spread over; None: all
+    length: Count | None = None  # pipeline: ranks of one; None: all
+    # pipeline: in which order the stages take microbatches; None: 1f1b.
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
+    microbatches: Count | None = None  # pipeline: sent at a time; None: four for each rank
+
+    def __post_init__(self) -> None:
+        for key, layout in _OF_LAYOUT.items():
+            if self.name != layout and (value := getattr(self, key)) is not None:
+                advice = f"it has no effect on parallel={self.name}: type parallel={layout}"
+                raise SettingError(f"parallel.{key}", value, "null", advice)
 
 
-@dataclass(frozen=True)
+SERVICES = ("wandb", "mlflow", "trackio")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Track:
+    """``conf/track``: a tracker. It gets what the guarantee covers, unless more is asked for."""
+
+    name: Literal["none", "csv", "tensorboard", "wandb", "mlflow", "trackio"] = "none"
+    project: str = "dpft"  # of a service, under which runs are grouped
+    private: bool = False  # also losses, norms and counts: noiseless figures of private records
+    upload_private: bool = False  # whether those may go to a service, which others may read
+
+    def __post_init__(self) -> None:
+        if self.private and self.name in SERVICES and not self.upload_private:
+            advice = (
+                f"others may read track={self.name}, and losses and norms are computed from "
+                "private records without noise: type track=tensorboard for a folder of your own, "
+                "or track.upload_private=true"
+            )
+            raise SettingError("track.private", True, "false", advice)
+        if self.upload_private and not (self.private and self.name in SERVICES):
+            advice = f"type track.private=true and one of track={', '.join(SERVICES)}"
+            raise SettingError("track.upload_private", True, "false", advice)
+
+    def flags(self) -> list[Stored]:
+        """Return what is special about a run that is tracked so."""
+        return [flag(Flag.TRACKED_PRIVATELY, service=self.name)] if self.upload_private else []
+
+
+@dataclass(frozen=True, config=STRICT)
+class Sweep:
+    """What ``dpft sweep`` tells the jobs that it starts; no part of what a run computes."""
+
+    folder: str | None = None  # None: the run belongs to no sweep
+    keep_going: bool = True  # whether the other points run after one failed
+    list: str | None = None  # a file of points, one line of overrides each
+    point: int | None = None  # which of its lines, from 0
+    metric: str | None = None  # the score that a job returns; None: the first of the split
+
+
+# Settings of tasks that are not part of the identity: where published data are, memory, what other
+# groups repeat, and the weights that metrics are computed with (`tables.matching.scored_with`).
+TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
+    ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
+)
+
+
+@dataclass(frozen=True, config=STRICT)
 class Run:
-    """Everything that one run is made of. ``raw`` is the composed config, with the style named."""
+    """All settings of one run. ``raw`` is the composed config."""
 
     task: Mapping[str, Any]
     model: Model
@@ -99,160 +547,283 @@ class Run:
     seed: Annotated[Seed, Effect.REPETITION]
     name: Annotated[str | None, Effect.PLACE]
     runs_dir: Annotated[str, Effect.PLACE]
-    # Whether there is such a device is asked where it is used: a run may be checked elsewhere.
-    device: Annotated[str, Effect.EXECUTION]
-    threads: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None
-    checkpoint_every: Annotated[Count, Effect.EXECUTION]  # steps; whichever of the two comes first
+    device: Annotated[str, Effect.EXECUTION]  # whether it exists is checked where it is used
+    threads: Annotated[Processes | None, Effect.EXECUTION]
+    checkpoint_every: Annotated[Count, Effect.EXECUTION]  # steps, and
     resume: Annotated[str | None, Effect.EXECUTION]
     force: Annotated[bool, Effect.EXECUTION]
-    raw: Mapping[str, Any]
-    sweep: Annotated[Sweep, Effect.PLACE] = Sweep()
+    raw: Annotated[Mapping[str, Any], Effect.PLACE]
+    sweep: Annotated[Sweep, Effect.PLACE] = dataclasses.field(default_factory=Sweep)
     parallel: Annotated[Parallel, Effect.EXECUTION] = dataclasses.field(default_factory=Parallel)
     audit: Audit = dataclasses.field(default_factory=Audit)
     evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
-    ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
+    ranks: Annotated[Processes | None, Effect.EXECUTION] = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
-    # As checkpoint_every, by the first rank's clock; None: by steps alone.
+    # Whichever comes first, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
-    # Other kernels give other bits, by which a replayed step would be another release.
-    compile: bool = False
-    # What `dpft.config.defaults` chose, and why; the values stand in their groups too.
+    # What `dpft.config.defaults` chose, and why; the values are in their groups too.
     origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        named = {**self.raw["clip"], "style": self.clip.style}
-        object.__setattr__(self, "raw", {**self.raw, "clip": named})
         if "name" not in self.task:
-            raise ConfigError("task.name is not set; expected a task: type task=e2e")
+            raise SettingError("task.name", Missing.UNSET, advice="type task=e2e")
         if not self.runs_dir.strip():
-            raise ConfigError("runs_dir is empty; expected a folder, as in runs_dir=runs")
+            raise SettingError("runs_dir", self.runs_dir, "a folder, as in runs_dir=runs")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(f"device is {self.device!r}; expected auto, cpu or cuda")
+            raise SettingError("device", self.device, "auto, cpu or cuda")
         path = None if self.name is None else PurePath(self.name)
         if path is not None and (path.is_absolute() or not path.name or ".." in path.parts):
-            raise ConfigError(
-                f"name is {self.name!r}; expected the name of a folder below runs_dir, such as "
-                "name=first"
-            )
+            raise SettingError("name", self.name, "a folder below runs_dir, such as name=first")
         if path is not None and "private" in path.parts:
-            raise ConfigError(
-                f"name is {self.name!r}; what lies in a folder private/ is never shown, and no run "
-                "is looked for there: expected another name"
-            )
+            advice = "files in a folder private/ are never shown, and no run is looked for there"
+            raise SettingError("name", self.name, "another name", advice)
         budget = (self.privacy.epsilon, self.privacy.noise_multiplier)
         if self.clip.private and budget == (None, None):
-            raise ConfigError(
-                "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or "
-                "clip=none for training without privacy"
-            )
-        if self.compile:
-            self._check_compile()
+            advice = "type eps=3, privacy.noise_multiplier=1, or clip=none for no privacy"
+            raise SettingError("privacy.epsilon", Missing.UNSET, advice=advice)
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """Raise SettingError for two settings that exclude each other."""
+        pipeline, prefix = self.parallel.name == "pipeline", self.adapt.name == "prefix"
         if self.adapt.name == "scratch" and self.model.init != "scratch":
-            raise ConfigError(
-                f"model.init is {self.model.init} with adapt=scratch, which trains drawn weights; "
-                "type model.init=scratch, or adapt=full to go on from pretrained ones"
-            )
-        if self.model.checkpointing and self.adapt.name == "prefix":
-            raise ConfigError(
-                "model.checkpointing=true with adapt=prefix, whose prefix reaches the blocks as "
-                "keys and values of earlier positions, which transformers drops under "
-                "checkpointing; expected false: type model.checkpointing=false, or another adapt"
-            )
-        if self.model.pooling is not None and self.adapt.name not in _POOLED:
-            raise ConfigError(
-                f"model.pooling={self.model.pooling} with adapt={self.adapt.name}, which would "
-                f"train the block that pools as one of the model's; expected one of "
-                f"{', '.join(_POOLED)}: type adapt=linear, or model.pooling=null"
-            )
-        if self.evaluate.every is not None and self.parallel.name == "pipeline":
-            raise ConfigError(
-                f"evaluate.every={self.evaluate.every} with parallel=pipeline, where no rank has "
-                "the whole model before the end; expected parallel=data or parallel=fsdp, or leave "
-                "evaluate.every out"
-            )
-        if self.model.checkpointing and self.parallel.name == "pipeline":
-            raise ConfigError(
-                "model.checkpointing=true with parallel=pipeline, whose stages keep the "
-                "activations of several microbatches by themselves; expected false, or "
+            advice = "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full"
+            raise SettingError("model.init", self.model.init, advice=advice)
+        if self.model.checkpointing and (prefix or pipeline):
+            advice = (
+                "transformers drops the prefix under checkpointing: type another adapt"
+                if prefix
+                else "stages of a pipeline keep the activations of several microbatches: type "
                 "parallel=data or parallel=fsdp"
             )
-
-    def _check_compile(self) -> None:
-        """Refuse what compiled blocks do not go together with."""
-        for wrong, got, instead in (
-            (self.clip.private and self.clip.plan in TWO_BACKWARDS, "clip.plan", "clip=bk"),
-            (self.precision != "float32", "precision", "precision=float32"),
-            (self.parallel.name != "data", "parallel", "parallel=data"),
-            (self.adapt.name == "prefix", "adapt", "adapt=lora"),
-            (self.model.checkpointing, "model.checkpointing", "model.checkpointing=false"),
-        ):
-            if wrong:
-                owner, _, key = got.partition(".")
-                value = getattr(self, owner)
-                value = getattr(value, key or "name", value)
-                raise ConfigError(
-                    f"compile=true with {got}={value}, whose blocks cannot be compiled exactly; "
-                    f"type {instead}, or compile=false"
-                )
+            raise SettingError("model.checkpointing", True, "false", advice)
+        if self.model.pooling is not None and self.adapt.name not in _POOLED:
+            advice = f"adapt={self.adapt.name} would train the block that pools"
+            expected = f"null, or one of adapt={', '.join(_POOLED)}"
+            raise SettingError("model.pooling", self.model.pooling, expected, advice)
+        if self.evaluate.every is not None and pipeline:
+            advice = "no rank of a pipeline has the whole model: type parallel=data"
+            raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:
-        """The part of the config that decides what is computed: what the run's hash is taken of.
+        """Return the settings that decide what is computed: the run's hash is taken of them.
 
-        However it was typed: one run under two names would be trained, and paid for, twice.
+        However they were typed: a run under two names would be trained, and paid for, twice.
         """
-        beside = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
-        # Runs from before there were these settings keep their hash.
-        if not self.audit.active:
-            beside |= {"audit"}
-        if self.evaluate.best is None:  # then it is only looked on
-            beside |= {"evaluate"}
-        if self.precision == "float32":
-            beside |= {"precision"}
-        if not self.compile:
-            beside |= {"compile"}
-        kept = {key: value for key, value in self.raw.items() if key not in beside}
-        if "evaluate" in kept:
-            kept["evaluate"] = {k: v for k, v in kept["evaluate"].items() if k != "public"}
-        if not self.model.checkpointing:
-            kept["model"] = {k: v for k, v in kept["model"].items() if k != "checkpointing"}
-        if self.model.pooling is None:
-            kept["model"] = {k: v for k, v in kept["model"].items() if k != "pooling"}
-        if not self.clip.private:
-            kept["privacy"] = {
-                "sampling": self.privacy.sampling,
-                "max_batch": self.privacy.max_batch,
-            }
-        elif self.privacy.noise_multiplier is not None:
-            kept["privacy"] = {**kept["privacy"], "epsilon": None}
-        if self.privacy.max_batch is None:
-            kept["privacy"] = {k: v for k, v in kept["privacy"].items() if k != "max_batch"}
-        return kept
+        return experiment(vars(self), Effect.IDENTITY, Effect.REPETITION)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings that a record keeps, with defaults: not where a run is stored."""
+        privacy = dataclasses.asdict(_spent(self.clip, self.privacy))
+        return {
+            name: privacy if name == "privacy" else self.raw[name]
+            for name in self.raw
+            if name in names_with(Run, Effect.IDENTITY, Effect.REPETITION)
+            and getattr(getattr(self, name), "active", True)
+        }
 
 
-def audit_of(raw: Mapping[str, Any]) -> Audit:
-    """The audit of a composed config; none of one that was made before there were such sections."""
-    return build(Audit, raw.get("audit") or {}, "audit")
-
-
-def parse(raw: Mapping[str, Any], stored: bool = False) -> Run:
+def parse(raw: Mapping[str, Any]) -> Run:
     """Check a composed config and turn it into settings.
-
-    Args:
-        raw: the config.
-        stored: whether it is a run's, which an earlier version may have begun.
 
     Raises:
         ConfigError: for the first setting that is unknown or impossible.
     """
-    # Configs of runs that were made before there were such sections have none, or null.
-    later = ("sweep", "audit", "evaluate", "parallel", "track")
-    absent = [key for key in later if raw.get(key) is None]
-    given = {key: raw[key] for key in raw if key not in (*SHORTHANDS, *absent)}
-    run = build(Run, given, raw=raw)
-    if not stored and run.resume is None:  # what is resumed is stored too
-        run.decode.check()
-    return run
+    given: dict[str, Any] = {key: value for key, value in raw.items() if key not in SHORTHANDS}
+    for name, group in GROUPS.items():
+        if name in given:
+            given[name] = build(group, given[name], name)
+    return build(Run, given, raw=raw)
+
+
+def experiment(settings: Mapping[str, Any], *effects: Effect) -> dict[str, Any]:
+    """Return the settings with one of these effects that are not null or their default.
+
+    Two runs for which they are equal are the same (`Run.identity`), or repetitions of one
+    experiment (`dpft.reproduce.tables.matching.match_key`).
+
+    Args:
+        settings: of a `Run` by name; groups may be mappings, and those that are not there have
+            their defaults.
+        effects: of the settings that are returned.
+    """
+    groups = {name: settings.get(name, {}) for name in GROUPS}
+    built = {n: build(GROUPS[n], g, n) if isinstance(g, Mapping) else g for n, g in groups.items()}
+    built["privacy"] = _spent(built["clip"], built["privacy"])
+    kept: dict[str, Any] = {
+        "task": {
+            key: value
+            for key, value in settings["task"].items()
+            if value is not None and TASK_EFFECTS.get(key, Effect.IDENTITY) in effects
+        }
+    }
+    for name in names_with(Run, *effects) - {"task"}:
+        if name not in GROUPS:
+            value, default = settings.get(name), _defaults(Run).get(name)
+            kept |= {} if value in (None, default) else {name: value}
+        elif getattr(built[name], "active", True):
+            group, chosen = built[name], names_with(type(built[name]), *effects)
+            kept[name] = {key: v for key, v in _changed(group).items() if key in chosen}
+    return {key: value for key, value in kept.items() if value != {}}
+
+
+def _spent(clip: Clip, privacy: Privacy) -> Privacy:
+    """Return the settings of privacy without a budget that has no effect."""
+    if not clip.private:
+        return Privacy(sampling=privacy.sampling, max_batch=privacy.max_batch)
+    if privacy.noise_multiplier is not None:  # epsilon follows from it
+        return dataclasses.replace(privacy, epsilon=None)
+    return privacy
+
+
+def names_with(cls: Any, *effects: Effect) -> frozenset[str]:
+    """Return the settings of a group that have one of these effects."""
+    return frozenset(name for name, effect in effects_of(cls).items() if effect in effects)
+
+
+@functools.cache
+def effects_of(cls: Any) -> Mapping[str, Effect]:
+    """Return the effect of each setting of a group."""
+    return {
+        name: next((e for e in _extras(hint) if isinstance(e, Effect)), Effect.IDENTITY)
+        for name, hint in _hints(cls).items()
+    }
+
+
+def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
+    """Build a group, or another dataclass, from a mapping, and refuse unknown and wrong values.
+
+    Args:
+        cls: a pydantic dataclass of this file, or a plain one such as a task.
+        mapping: its settings.
+        where: the group as it is typed; empty for the whole config.
+        others: fields of ``cls`` that are no settings.
+
+    Raises:
+        SettingError: naming the key as the user would type it.
+    """
+    if not isinstance(mapping, Mapping):
+        example = "a group of settings, as in conf/config.yaml"
+        raise SettingError(where, str(mapping)[:60], example)
+    dot = where and f"{where}."
+    group: Any = cls
+    known = [name for name in _names(group) if name not in others]
+    for key, value in mapping.items():
+        if key not in known:
+            close = suggestion(str(key), known).removeprefix("; ")
+            listed = f"known: {', '.join(f'{dot}{name}' for name in known)}"
+            advice = f"{close}; {listed}" if close else listed
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
+        if value == "???":  # what a file of conf/ leaves to whoever chooses it
+            raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
+    try:
+        values = {key: _tuples(value) for key, value in mapping.items()}
+        if not hasattr(cls, "__pydantic_config__"):
+            checked = _checker(group)(**values)
+            values = {key: getattr(checked, key) for key in values}
+        return cls(**values, **others)
+    except ValidationError as error:
+        raise refusal(error, cls, dot, mapping) from error
+
+
+def refusal(
+    error: ValidationError, cls: type, dot: str, mapping: Mapping[str, Any]
+) -> SettingError:
+    """Return the first thing that pydantic refuses as an error of a setting."""
+    errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
+    first = min(errors, key=lambda one: one["type"] in missing)
+    key = str(first["loc"][0])
+    if first["type"] in missing:
+        return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
+    got, hint = mapping[key], _hints(cls)[key]
+    options = _options(hint)
+    literal = next((one for one in options if typing.get_origin(one) is Literal), None)
+    if first["type"] == "literal_error" and isinstance(got, str):
+        choices = list(map(str, get_args(literal)))
+        close = suggestion(got, choices).removeprefix("; ")
+        return SettingError(f"{dot}{key}", got, f"one of {', '.join(choices)}", close)
+    as_text = type(got) in (int, float) and str in options
+    advice = f"as text, type \"{dot}{key}='{got}'\"" if as_text else ""
+    return SettingError(f"{dot}{key}", got, expected(hint), advice)
+
+
+def expected(hint: Any) -> str:
+    """Return which values an annotation allows, in words."""
+    extras, hint = _extras(hint), _plain(hint)
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(map(expected, get_args(hint)))
+    if origin is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    if origin is tuple:
+        (first, *_) = (*get_args(hint), Any)
+        return "a list" if first is Any else f"a list, each {expected(first)}"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    words |= {types.NoneType: "null"}
+    signs = {Gt: "> {0.gt:g}", Ge: ">= {0.ge:g}", Lt: "< {0.lt:g}", Le: "<= {0.le:g}"}
+    bounds = [signs[type(one)].format(one) for one in extras if type(one) in signs]
+    word = words.get(hint, "a group of settings" if origin is Mapping else "another value")
+    return f"{word} {' and '.join(bounds)}" if bounds else word
+
+
+def _tuples(value: Any) -> Any:
+    """Return the value with tuples in place of lists, which strict types and hashes need."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+# A table builds hundreds of configs, and resolving annotations takes half of that time.
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: hints[name] for name in _names(cls)}
+
+
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
+
+
+@functools.cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    return {f.name: f.default for f in dataclasses.fields(cls)}
+
+
+def _changed(group: Any) -> dict[str, Any]:
+    """Return the settings of a group that are neither null nor their default."""
+    cls: Any = type(group)
+    defaults = _defaults(cls)
+    values = {name: getattr(group, name) for name in _names(cls)}
+    return {name: v for name, v in values.items() if v is not None and v != defaults[name]}
+
+
+@functools.cache
+def _checker(cls: Any) -> Any:
+    """Return a pydantic model with the fields of a plain dataclass, such as a task."""
+    fields = {name: (hint, None) for name, hint in _hints(cls).items()}
+    return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
+
+
+def _extras(hint: Any) -> tuple[Any, ...]:
+    return hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+
+
+def _plain(hint: Any) -> Any:
+    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation allows."""
+    plain = _plain(hint)
+    union = typing.get_origin(plain) in (types.UnionType, typing.Union)
+    return tuple(_plain(one) for one in get_args(plain)) if union else (plain,)
+
+
+GROUPS: Mapping[str, Any] = {
+    name: _plain(hint)
+    for name, hint in _hints(Run).items()
+    if dataclasses.is_dataclass(_plain(hint))
+}

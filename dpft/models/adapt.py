@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 

@@ -10,8 +10,8 @@ from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules

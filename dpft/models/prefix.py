@@ -20,8 +20,8 @@ from peft import (
 )
 from torch import Tensor
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.wrap import wrapped

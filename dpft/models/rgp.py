@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.select import has_new_head, own_head_parameters, transformer_blocks

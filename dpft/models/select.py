@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from torch import nn
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.needs import Needs
 from dpft.privacy.clipping.groups import find_blocks
 

@@ -89,11 +89,6 @@ def check_processes(run: Run, count: int) -> None:
         )
     if run.audit.active:
         raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
-    if run.optim.microbatch_tokens == "auto":
-        raise ConfigError(
-            f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
-            "a number: dpft plan --largest finds one for a device and a layout"
-        )
     if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
         # A prefix's keys and values reach a layer in an object that FSDP's hooks do not look into.
         raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from dpft.config.errors import ConfigError
-from dpft.config.parallel import Parallel
+from dpft.config.schema import Parallel
 from dpft.parallel.cohort import Replicas, SingleProcess, TrainingCohort
 from dpft.parallel.joining import connected
 from dpft.parallel.launch import launched

@@ -26,8 +26,7 @@ from torch.distributed.pipelining import PipelineStage
 from dpft.parallel.stages import Share
 from dpft.privacy.clipping.calls import Captured
 from dpft.privacy.clipping.clipper import Clipper, Started
-from dpft.privacy.clipping.plans.batch import Book, Entry
-from dpft.privacy.clipping.plans.bookkeeping import cheapest_forms
+from dpft.privacy.clipping.plans.batch import Book, Entry, cheapest_forms
 from dpft.privacy.clipping.rules import Use
 from dpft.privacy.precision import full_precision
 

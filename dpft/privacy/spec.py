@@ -121,17 +121,9 @@ class Style(NamedTuple):
     adaptive: bool = False
 
 
-# With one fixed threshold, styles are named by how the sum is formed.
-_FLAT_STYLES: Mapping[str, Plan] = {
-    "none": "none",
-    "flat": "materialised",
-    "lee_kifer": "lee_kifer",
-    "ghost": "ghost",
-    "bk": "bk",
-}
 STYLES: Mapping[str, Style] = MappingProxyType(
     {
-        **{name: Style(plan, "flat") for name, plan in _FLAT_STYLES.items()},
+        **{plan: Style(plan, "flat") for plan in PLANS if plan != "fused"},
         **{name: Style("fused", name) for name in PARTITIONS if name != "flat"},
         **{
             f"{name}_adaptive": Style("bk" if name == "flat" else "fused", name, adaptive=True)
@@ -139,19 +131,26 @@ STYLES: Mapping[str, Style] = MappingProxyType(
         },
     }
 )
-"""Every style with the parts that it has unless others are given. Groups make a style whatever the
-plan, since all plans form the same sums."""
+"""Every style with the parts that it has unless others are given. With one fixed threshold the plan
+names it; groups name it whatever the plan, since all plans form the same sums."""
 
 
 def style_of(parts: Style) -> str:
-    """The name of a plan, groups, and fixed or adaptive thresholds."""
+    """Return the name of a plan, groups, and fixed or adaptive thresholds."""
     if parts.plan == "none":
         return "none"
+    groups = parts.groups.rpartition(":")[2]  # of an import path the name
     if parts.adaptive:
-        return f"{parts.groups}_adaptive"
-    if parts.groups != "flat":
-        return parts.groups
-    return next((name for name, plan in _FLAT_STYLES.items() if plan == parts.plan), "bk")
+        return f"{groups}_adaptive"
+    if groups != "flat":
+        return groups
+    return "bk" if parts.plan == "fused" else parts.plan
+
+
+def style_in(clip: Mapping[str, Any]) -> str:
+    """Return the style of the group ``clip`` of a stored config."""
+    groups = str(clip.get("groups") or "flat")
+    return style_of(Style(clip["plan"], groups, bool(clip.get("adaptive"))))
 
 
 def misfit(parts: Style) -> str | None:

@@ -6,7 +6,8 @@ saved with the model, and no clipping bounds what one record leaves in them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -84,3 +85,17 @@ def bit_sums(tensor: Tensor) -> Tensor:
         for piece in bits.split(_PIECE)
     ]
     return torch.stack(sums).sum(0)
+
+
+def random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return states of the generators that a module which is given these tensors draws from."""
+    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
+
+
+@contextmanager
+def random_state_kept(*tensors: Tensor) -> Iterator[None]:
+    """Within this context what is drawn is drawn again afterwards."""
+    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
+    with torch.random.fork_rng(devices):
+        yield

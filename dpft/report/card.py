@@ -16,8 +16,7 @@ from dpft.report.held_out import warnings
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
-from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.metrics.shown import cautions, shown
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -13,13 +13,13 @@ from rich.text import Text
 from dpft.config.flags import sentences
 from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
+from dpft.privacy.spec import style_in
 from dpft.report.console import Console
 from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart
-from dpft.tasks.metrics.baseline import cautions_of
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
 _LARGE = 1e6  # beyond it the digits of an epsilon say nothing
@@ -84,7 +84,7 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
     config, split = record["config"], record["config"]["decode"]["split"]
     cells = {
         "run": path.name,
-        "clip": str(config["clip"]["style"]),
+        "clip": style_in(config["clip"]),
         "steps": f"{record['training']['steps']}",
     }
     if (kept := (record.get("evaluation") or {}).get("chosen")) is not None:

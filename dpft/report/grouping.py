@@ -9,9 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dpft.config.checks import Effect, names_with
 from dpft.config.errors import DpftError
-from dpft.config.schema import SHORTHANDS, Run
+from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.report.gather import Gathered, finite, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score

@@ -31,7 +31,7 @@ from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, mechanis
 from dpft.report.html import render
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions_of
+from dpft.tasks.metrics.shown import cautions_of
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5

@@ -36,7 +36,6 @@ the noise was drawn from. Do not publish, send or commit any of it.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
 - `evaluations.jsonl`: losses of held-out records, where `evaluate.every` asked for them.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
-- `microbatches.json`: tokens of microbatches, which `optim.microbatch_tokens=auto` found.
 - `audit/`: scores of an audit's canaries; with the releases they give noiseless sums.
 
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it

@@ -15,10 +15,9 @@ _ABSENT = object()
 
 
 def canonical(value: Any, where: str = "config") -> Any:
-    """``value`` as plain JSON data in which equal settings look equal.
+    """Return plain JSON data in which equal settings are equal.
 
-    ``3`` and ``3.0`` are one number, tuples are lists, paths are strings and infinities are the
-    strings ``"inf"`` and ``"-inf"``, since JSON has none.
+    ``3`` and ``3.0`` are one number, tuples are lists, paths are strings, and so are infinities.
 
     Raises:
         TypeError: naming the place of a value that is none of these.
@@ -44,19 +43,19 @@ def canonical(value: Any, where: str = "config") -> Any:
 
 
 def canonical_json(value: Any) -> str:
-    """One line of JSON, the same for the same settings: sorted keys, no spaces."""
+    """Return one line of JSON, the same for the same settings: sorted keys, no spaces."""
     return json.dumps(
         canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     )
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of the canonical JSON of a value, as hex."""
+    """Return the SHA-256 of the canonical JSON of a value, as hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A body and, as ``sha256``, the digest of it: what `opened` reads."""
+    """Return a body with its digest as ``sha256``, as `opened` reads it."""
     return {**body, _SEAL: digest_of(body)}
 
 
@@ -77,17 +76,16 @@ def opened(held: Any) -> dict[str, Any]:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """The name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
+    """Return the name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
 
     Args:
-        config: only the fields that define the run: what changes weights, cost or scores. Output
-            folders and logging stay out, or a moved run could not be continued.
+        config: the settings that define the run, see `dpft.config.schema.experiment`.
     """
     return digest_of(config)[:HASH_LENGTH]
 
 
 def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Every value that is no mapping, by its dotted key below ``prefix``."""
+    """Yield every value that is not a mapping, with its dotted key below ``prefix``."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaves(item, f"{prefix}.{key}" if prefix else str(key))
@@ -96,7 +94,7 @@ def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines such as ``privacy.epsilon: 3 -> 8``, one per differing dotted key."""
+    """Return lines such as ``privacy.epsilon: 3 -> 8``, one for each dotted key that differs."""
     before, after = dict(leaves(canonical(old))), dict(leaves(canonical(new)))
 
     def show(value: Any) -> str:

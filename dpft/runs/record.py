@@ -108,7 +108,7 @@ class Score(_Section):
     baselines: dict[str, float] = _optional()  # by metric, of always giving the commonest class
     confusion: dict[str, dict[str, Count]] = _optional()  # by true class, then by answer
     references: str = _optional()  # a plain hash of them, only where they are published
-    correct: str = _optional()  # likewise, which answers are right (`metrics.correct`)
+    correct: str = _optional()  # likewise, which answers are right (`metrics.shown`)
     unfinished: Count = _optional()
     cut_prompts: Count = _optional()
 

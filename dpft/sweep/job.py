@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpft.config.checks import build
 from dpft.config.compose import compose
 from dpft.config.errors import DivergedError, DpftError, TrainingError
 from dpft.config.overrides import setting_of
-from dpft.config.schema import Sweep, parse
+from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import is_finished, is_intact

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.config.checks import build
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.overrides import check_budget, refusals_told
-from dpft.config.schema import Run, Sweep, parse
+from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
 from dpft.sweep.arguments import REFUSED, ParsedOverrides

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dpft.config.audit import Audit
+from dpft.config.schema import Audit
 from dpft.privacy.accounting.selection import Trials
 from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage

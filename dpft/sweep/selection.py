@@ -17,8 +17,7 @@ from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
-from dpft.config.schema import Run
-from dpft.config.track import SERVICES
+from dpft.config.schema import SERVICES, Run
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting.selection import Trials, at_most
 from dpft.runs.atomic import owners_folder, parse_json, write_atomic

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dpft.config import plugins
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
 
-# Where the class of each task is. One of your own is named by `task.name=your.module:YourTask`, or
-# by the entry point of its package (`dpft.config.plugins`).
+# The class of each task. Others are named by `task.name=your.module:YourTask`, or by the entry
+# point of their package (`dpft.config.plugins`).
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
@@ -25,11 +24,11 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "qnli": "dpft.tasks.glue:QNLI",
         "qqp": "dpft.tasks.glue:QQP",
         "mnli": "dpft.tasks.glue:MNLI",
-        "cifar10": "dpft.tasks.cifar:CIFAR10",
-        "cifar100": "dpft.tasks.cifar:CIFAR100",
-        "svhn": "dpft.tasks.svhn:SVHN",
-        "gtsrb": "dpft.tasks.gtsrb:GTSRB",
-        "food101": "dpft.tasks.food101:Food101",
+        "cifar10": "dpft.tasks.images:CIFAR10",
+        "cifar100": "dpft.tasks.images:CIFAR100",
+        "svhn": "dpft.tasks.images:SVHN",
+        "gtsrb": "dpft.tasks.images:GTSRB",
+        "food101": "dpft.tasks.images:Food101",
         # The user's own data.
         "text2text": "dpft.tasks.own_texts:TextToText",
         "classification": "dpft.tasks.own_texts:TextClassification",
@@ -43,24 +42,17 @@ _BESIDE = ("name", "train_size", "beams", "eval_split")
 
 
 def load_task(config: Mapping[str, Any]) -> Task:
-    """The task that ``config["name"]`` names, with the group's other keys as its settings.
-
-    Raises:
-        ConfigError: for a task that does not exist, or an unknown setting.
-    """
-    from dpft.config.checks import build
+    """Return the task ``config["name"]``, with the group's other keys as its settings."""
+    from dpft.config.schema import build
 
     name = str(config["name"])
     module, colon, cls = TASKS.get(name, name).partition(":")
     try:
         if colon:
             found = getattr(importlib.import_module(module), cls)
-        elif (part := plugins.find("tasks", name)) is not None:
-            found = part.load()
         else:
-            known = [*TASKS, *plugins.names("tasks")]
             raise ConfigError(
-                f"no task {name!r}{suggestion(name, known)}; expected one of {', '.join(known)}, "
+                f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, "
                 "or your.module:YourTask"
             )
     except ConfigError:

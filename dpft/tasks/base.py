@@ -1,9 +1,8 @@
-"""What a task is: which records there are, what is asked of a model, and how answers are scored.
+"""The base of all tasks: which records there are, what a model is asked, how answers are scored.
 
 A record is the unit of privacy unless a task says otherwise: two datasets are neighbours if one has
-one record more. How records become losses and predictions is the matter of an *objective*
-(`dpft.tasks.objectives`), which a task chooses: a task knows its data and its metric, and no
-tensors.
+one record more. An *objective* (`dpft.tasks.objectives`), which a task chooses, turns records into
+losses and predictions: a task knows its data and its metric, and no tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.config import plugins
+from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
@@ -37,10 +36,10 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """Where the data is, and how much of it is used; see ``conf/task`` for what settings mean.
+    """Where the data is, and how much of it is used; see ``conf/task`` for the settings.
 
-    A subclass says in its class attributes what the data set is, turns rows into records, and
-    names its objective and its metric. ``dpft.tasks.e2e`` is the one to read first.
+    A subclass names its data set, turns rows into records, and chooses an objective and a metric.
+    ``dpft.tasks.e2e`` is the one to read first.
     """
 
     source: str = "auto"
@@ -54,11 +53,8 @@ class Task(ABC):
     name: ClassVar[str]
     dataset: ClassVar[Dataset]
     record_is: ClassVar[str]
-    """What one record is, in words for the model card."""
-    unconditional: ClassVar[bool] = False
-    """Whether records are texts without a source."""
-    written_as: ClassVar[str] = "train.jsonl"
-    """What `write_records` would call a training file."""
+    unconditional: ClassVar[bool] = False  # whether records are texts without a source
+    written_as: ClassVar[str] = "train.jsonl"  # the name of a training file of `write_records`
 
     def __post_init__(self) -> None:
         if self.source not in ("auto", "files", "hub", "sample"):
@@ -69,10 +65,8 @@ class Task(ABC):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
-        for name in self.metrics:  # scores are computed in the end: by then it would be too late
-            plugins.load("metrics", name)
-
-    # Data.
+        for name in self.metrics:  # scores are computed at the end, which would be too late
+            imported.load("task.metrics", name)
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:
@@ -81,7 +75,7 @@ class Task(ABC):
 
     @property
     def train_slice(self) -> str | None:
-        """The part of the hub's split that is trained on, taken by its place; None: all of it."""
+        """The slice of the hub's split that is trained on; None: all of it."""
         return None
 
     @property
@@ -90,7 +84,7 @@ class Task(ABC):
         return "train"
 
     def rows(self, split: str) -> Sequence[Any]:
-        """Rows of a split as published; those of ``train`` from the file ``synthetic``, if given.
+        """Return rows of a split as published; of ``train`` from the file ``synthetic``, if given.
 
         Raises:
             DataError: if the data is missing, empty or malformed.
@@ -103,29 +97,25 @@ class Task(ABC):
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
 
     def sample_rows(self, seed: int) -> Sequence[Any]:
-        """Training rows of the generated sample of a seed, as if they were of this task's data."""
+        """Return training rows of the generated sample of a seed."""
         return type(self)(source="sample", sample_seed=seed).rows("train")
 
     def read_file(self, path: Path) -> Sequence[Any]:
-        """Rows of one file, in the first form whose files end as it does.
+        """Return rows of one file, in the first form whose files have its suffix.
 
         Raises:
             DataError: if it is missing or malformed.
         """
         forms = self.dataset.all_forms()
-        fitting = [
-            form
-            for form in forms
-            if path.suffix in {Path(pattern).suffix for pattern in form.files.values()}
-        ]
+        suffixes = [{Path(name).suffix for name in form.files.values()} for form in forms]
+        fitting = [f for f, known in zip(forms, suffixes, strict=True) if path.suffix in known]
         return [*fitting, forms[0]][0].rows(path)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write synthetic training records: the sources of ``rows``, each with another target.
+        """Write synthetic training records: the sources of ``rows``, each with a new target.
 
-        Here as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None: texts
-        without a source. A task that overrides this writes its first published form, the inverse
-        of reading.
+        By default as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None.
+        A task that overrides this writes a published form.
 
         Raises:
             ConfigError: if the task's records are not texts.
@@ -144,81 +134,76 @@ class Task(ABC):
 
     @property
     def writes_whole(self) -> bool:
-        """Whether `dpft generate` has the model write whole records, without a source."""
+        """Whether `dpft generate` writes whole records, without a source."""
         return self.unconditional
 
     @property
     def writes_nothing(self) -> str | None:
-        """Why `dpft generate` has nothing to write with a model of this task, and what to type."""
+        """Why `dpft generate` cannot write with a model of this task; None if it can."""
         if self.needs.kind == "causal":
             return None
         return f"task {self.name} trains a model that writes no text; expected one such as e2e"
 
     def repeated(self, records: Sequence[Record]) -> float:
-        """Which share of other records training records repeat word for word.
+        """Return the share of records that are training records too, word for word.
 
-        Of published data sets 0: their splits are what everybody compares with. And where records
-        have users, of whom many may say the same.
+        0 for published data sets, whose splits everybody uses, and where records have users, many
+        of whom may say the same.
         """
         return 0.0
 
     @property
     def published(self) -> bool:
-        """Whether anyone may have what is asked of a model: a known data set, or generated data.
+        """Whether the evaluation data are public: a known data set, or generated data.
 
-        Only then a record carries a digest of the references: a plain hash of private records can
-        be tested against guesses. A task of another package may read anything, so it is not taken
-        for published unless it says so here.
+        Only then a record carries a digest of the references, since guesses can be tested against a
+        plain hash of private records. A task of another package is private unless it overrides
+        this.
         """
         return type(self).__module__.startswith("dpft.tasks.")
 
     @abstractmethod
     def record(self, row: Any) -> Record:
-        """A row as a record."""
+        """Return a row as a record."""
 
     def records(self, split: str) -> Sequence[Record]:
-        """All records of ``split``, or the first ``limit_train`` of ``train``."""
+        """Return all records of a split, or the first ``limit_train`` of ``train``."""
         rows = self.rows(split)
         return [
             self.record(row) for row in (rows[: self.limit_train] if split == "train" else rows)
         ]
 
     def records_of(self, path: Path) -> Sequence[Record]:
-        """All records of one file of the task's form: those of `records`, were it a split."""
+        """Return all records of one file of the task's form."""
         return [self.record(row) for row in self.read_file(path)]
 
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        """Set where the reading of large files is kept; ``advance`` is called with rows read.
-
-        Without effect here: a task that reads large files overrides it.
-        """
+        """Set where readings of large files are kept; ``advance`` is called with rows read."""
         return
 
     def owners(self) -> Sequence[str] | None:
-        """Whose each record of `records` of ``train`` is, where users are the units of privacy."""
+        """Return the owner of each training record, where users are the units of privacy."""
         return None
 
     @property
     def known_fingerprint(self) -> str | None:
-        """`fingerprint` of `records` of ``train`` and `owners`, if reading gives it."""
+        """The `fingerprint` of training records and `owners`, if reading has computed it."""
         return None
 
     @property
     def records_per_user(self) -> int:
-        """How many records of one user take part in a step, at most."""
+        """The most records of one user that take part in a step."""
         return 1
 
     @property
     def unit_noun(self) -> str:
-        """What a unit of privacy is called: ``record``, or ``user`` where `owners` says so."""
+        """The name of a unit of privacy: ``record`` or ``user``."""
         return "record"
 
     @property
     def unit_in_words(self) -> str:
-        """What one unit of privacy is, in words."""
+        """A description of one unit of privacy."""
         return self.record_is
-
-    # Model.
 
     @property
     @abstractmethod
@@ -227,20 +212,18 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, loaded: LoadedModel) -> Objective:
-        """How records become losses and predictions with this model."""
-
-    # Scores.
+        """Return what turns records into losses and predictions with this model."""
 
     def instances(self, split: str) -> Sequence[Instance]:
-        """What is asked of the model: one instance a record, unless a task groups references."""
+        """Return the questions of a split: one per record, unless a task groups references."""
         return [self.instance(record) for record in self.records(split)[: self.limit_eval]]
 
     def instance(self, record: Any) -> Instance:
-        """A record as a question, with its own target as the reference."""
+        """Return a record as a question, with its own target as the reference."""
         return Instance(record, (record.target,))
 
     def questions(self, path: Path) -> Sequence[Question]:
-        """What a file asks of a trained model, row by row; here one of the task's own form.
+        """Return the questions in a file, row by row; by default one of the task's own form.
 
         Raises:
             DataError: if it is missing or malformed.
@@ -252,7 +235,7 @@ class Task(ABC):
         ]
 
     def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Return the instances that the lines of a foreign file are: here one for each line.
+        """Return the instances of a foreign predictions file, by default one for each line.
 
         Raises:
             DataError: if lines may be one instance, and nothing says so.
@@ -261,15 +244,15 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Official scores of the predictions, in the order of `instances`."""
+        """Return official scores of the predictions, which are in the order of `instances`."""
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
-        """What scores are read beside: ``baselines`` and ``confusion`` of a `ScoreRecord`."""
+        """Return ``baselines`` and ``confusion`` of a `ScoreRecord`."""
         return {}
 
     @abstractmethod
     def signature(self) -> str:
-        """Names and versions of what computes the scores."""
+        """Return names and versions of the scorers."""
 
     def flags(self) -> list[Stored]:
         """Return what every reader of a number must know, such as that records are generated."""
@@ -287,30 +270,20 @@ class Task(ABC):
         return flags
 
     def remarks(self) -> Sequence[str]:
-        """What of the training data its owner had better look at, before it is trained on.
-
-        It may name single private records.
-        """
-        return ()
-
-    def doubts(self, loaded: LoadedModel) -> Sequence[str]:
-        """What of the settings goes badly with this model; it tells nothing of the data."""
+        """Return what the owner of the training data should look at; may name private records."""
         return ()
 
     def details(self, split: str) -> Sequence[str]:
-        """What ``dpft data check`` says of a split beside the number of its records."""
+        """Return what ``dpft data check`` prints about a split after the number of its records."""
         return ()
 
     def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
-        """The first training record as a model is given it; None where that is not shown."""
+        """Return the first training record as a model is given it; None: no view."""
         return None
 
 
 def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) -> str:
-    """SHA-256 over the records in order: two runs saw the same data if and only if it is equal.
-
-    Where users are the units, other owners are other units.
-    """
+    """Return SHA-256 over the records, and their owners if any, in order."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(framed(record.parts()))
@@ -320,12 +293,12 @@ def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) 
 
 
 def digest_owners(digest: Any, owners: Sequence[str]) -> None:
-    """Add whose records they are to a digest of `fingerprint`."""
+    """Add the owners of records to a digest of `fingerprint`."""
     digest.update(b"owners")
     for names in blocks(owners, 1 << 12):
         digest.update(framed(map(str.encode, names)))
 
 
 def framed(parts: Iterable[bytes]) -> bytes:
-    """Parts, each behind its length."""
+    """Return parts, each after its length."""
     return b"".join([x for part in parts for x in (len(part).to_bytes(8, "big"), part)])

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.config.checks import one_of
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
 from dpft.tasks.generation import Generation, check_room, perplexity, text_room
-from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
@@ -32,7 +31,6 @@ _ROLES = {
     "human": "user", "gpt": "assistant",
 }  # fmt: skip
 _FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
-_SHOWN = 200  # characters of a turn
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,13 @@ class Chat(Generation, OwnData):
     """Answers to write, given what precedes them; see ``conf/task/chat.yaml``."""
 
     messages_column: str = "messages"
-    template: str = "auto"
-    train_on: str = "assistant"
+    template: Literal["auto", "plain"] = "auto"
+    train_on: Literal["assistant", "all"] = "assistant"
     max_length: int = 512
 
     name = "chat"
     dataset = own_dataset("chat")
     record_is = "one row of the training data: a conversation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("task.template", self.template, ("auto", "plain"))
-        one_of("task.train_on", self.train_on, ("assistant", "all"))
 
     @property
     def needs(self) -> Needs:
@@ -88,25 +81,23 @@ class Chat(Generation, OwnData):
         if self.writes_whole:
             return None
         return (
-            "this model was trained on the assistant's turns alone (task.train_on=assistant), so "
-            "that it cannot write what users say; expected one that was trained on all turns: "
-            "dpft train task=chat task.train_on=all, with the data and settings of this run. Both "
-            "runs together spend both budgets"
+            "this model was trained on the assistant's turns alone and cannot write what users "
+            "say; expected one that was trained with task.train_on=all. Both runs together spend "
+            "both budgets"
         )
 
     def record(self, row: TableRow) -> Conversation:
         turns = self._turns(row)
-        last = max((n for n, (role, _) in enumerate(turns) if role == "assistant"), default=None)
+        last = max((n for n, (role, _) in enumerate(turns) if role == "assistant"), default=0)
         if not last:
             raise DataError(
-                f"{row.place}: column {self.messages_column!r} has "
-                f"{'no answer of the assistant' if last is None else 'nothing before its answer'}; "
-                f"expected {_FORM}"
+                f"{row.place}: column {self.messages_column!r} has no answer of the assistant with "
+                f"something before it; expected {_FORM}"
             )
         return Conversation(turns[: last + 1])  # what follows the last answer trains nothing
 
     def asked(self, row: TableRow) -> Instance:
-        """What precedes the last answer, or all where the last turn is not the assistant's."""
+        """Return what precedes the last answer, or all if the last turn is not the assistant's."""
         turns = self._turns(row)
         if turns[-1][0] == "assistant":
             turns = turns[:-1]
@@ -129,66 +120,37 @@ class Chat(Generation, OwnData):
         return tuple(_turn(one, f"{row.place}, message {n}") for n, one in enumerate(messages, 1))
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines of conversations.
+        """Write JSON lines of conversations; ``targets`` are role and text of turns, as JSON."""
 
-        Args:
-            rows: none: nothing of a conversation was given.
-            targets: role and text of the turns of each, as JSON.
-            path: the file.
-        """
-        write_lines(
-            path,
-            (
-                {
-                    self.messages_column: [
-                        {"role": role, "content": text} for role, text in json.loads(target)
-                    ]
-                }
-                for target in targets
-            ),
-        )
+        def messages(target: str) -> list[dict[str, str]]:
+            return [{"role": role, "content": text} for role, text in json.loads(target)]
 
-    def details(self, split: str) -> list[str]:
-        lines = super().details(split)
-        if split != "train":
-            return lines
-        shown = [
-            f"  {role}{' (trained)' if self.train_on in ('all', role) else ''}: {text[:_SHOWN]}"
-            f"{'...' if len(text) > _SHOWN else ''}"
-            for role, text in self.record(self.rows(split)[0]).turns
-        ]
-        return [*lines, "the first conversation (model=NAME also shows its chat template):", *shown]
+        write_lines(path, ({self.messages_column: messages(target)} for target in targets))
 
     def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str:
         return self._objective(tokenizer).shown(self.record(self.rows("train")[0]))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Of the last answers ROUGE-L, and the perplexity of all that is trained."""
-        from dpft.tasks.metrics import rouge
-
+        """Return ROUGE-L of the last answers, and the perplexity of all that is trained."""
         return {
-            "ROUGE_L": rouge.score(*texts(predictions))["ROUGE_L"],
+            "ROUGE_L": scorers.rouge(*texts(predictions))["ROUGE_L"],
             "perplexity": perplexity(predictions),
         }
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import rouge
-
         of = "all turns" if self.train_on == "all" else "answers"
         cut = f"cut to {self.max_length} tokens"
-        return f"{rouge.SIGNATURE}; {PERPLEXITY}|{of} of conversations|{cut}"
+        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} of conversations|{cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:
-    """Role and text of a message."""
-    keys = next(
-        (k for k in _KEYS if isinstance(message, Mapping) and message.keys() >= set(k)), None
-    )
-    if keys is None:
-        raise DataError(f"{place} is {brief(message)}; expected it as in {_FORM}")
-    role, text = (message[key] for key in keys)
+    """Return role and text of a message."""
+    known = message if isinstance(message, Mapping) else {}
+    role, text = next(((known[r], known[t]) for r, t in _KEYS if {r, t} <= {*known}), (None, None))
     if not isinstance(role, str) or role not in _ROLES:
-        raise DataError(f"{place}: its role is {brief(role)}; expected one of {', '.join(_ROLES)}")
+        raise DataError(
+            f"{place} is {brief(message)}; expected a role of {', '.join(_ROLES)}, as in {_FORM}"
+        )
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{place}: its text is {brief(text)}; expected text that is not empty")
     return _ROLES[role], well_formed(text, place)

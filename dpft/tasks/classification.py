@@ -1,4 +1,4 @@
-"""Tasks whose answers are classes of texts: by a new head, or by a word that fills a blank."""
+"""Tasks whose answers are classes: by a new head, or by a word that fills a blank."""
 
 from __future__ import annotations
 
@@ -6,99 +6,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
-from dpft.tasks.metrics import baseline, classification
+from dpft.tasks.metrics import scorers, shown
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import check_words, parse_template
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.classifier import Classifier
-    from dpft.tasks.objectives.infill import Infilling
+    from dpft.tasks.objectives.classifier import Classifier, Infilling
 
 
 class Row(NamedTuple):
-    """A labelled row of a file.
+    """A labelled row of a file."""
 
-    Attributes:
-        texts: one or two.
-        label: index into the task's classes.
-        subset: the part of the split that it belongs to, where parts are scored by themselves.
-    """
-
-    texts: tuple[str, ...]
-    label: int
-    subset: str = ""
+    texts: tuple[str, ...]  # one or two
+    label: int  # index into the task's classes
+    subset: str = ""  # part of the split, where parts are scored separately
 
 
 @dataclass(frozen=True)
 class Classes(Task):
-    """Tasks whose answers are names of classes, which stand in the order of labels."""
+    """A task whose answers are names of classes, in the order of labels."""
 
     classes: ClassVar[tuple[str, ...]]
 
     def instance(self, record: Any, subset: str = "") -> Instance:
-        """A record as a question, with the name of its class as the reference."""
+        """Return a record as a question, with the name of its class as the reference."""
         return Instance(record, (self.classes[record.label],), subset)
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """``accuracy``, in each subset by itself where there are any: ``accuracy_SUBSET``."""
+        """Return ``accuracy``, or ``accuracy_SUBSET`` of each subset where there are any."""
         return {
-            name: classification.accuracy(*answers(chosen, self.classes))
+            name: scorers.accuracy(*answers(chosen, self.classes))
             for name, chosen in _by_subset(predictions).items()
         }
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
-        """What the most frequent class scores everywhere, and which classes were confused."""
         return {
             "baselines": {
-                name: baseline.majority([p.references[0] for p in chosen])
+                name: shown.majority([p.references[0] for p in chosen])
                 for name, chosen in _by_subset(predictions).items()
             },
-            **baseline.confused(*answers(predictions, self.classes), self.classes),
+            **shown.confused(*answers(predictions, self.classes), self.classes),
         }
 
     def signature(self) -> str:
-        return classification.SIGNATURE
+        return scorers.CLASSES
 
 
 @dataclass(frozen=True)
 class Classification(Classes):
-    """Settings that all of these tasks share.
-
-    A subclass names its classes, and says how many texts a record has. Its rows are `Row`.
-    """
+    """Classify one or two texts; a subclass names its classes. Its rows are `Row`s."""
 
     max_length: int = 256
     mode: str = "head"
     template: str = ""
     label_words: Mapping[str, str] = field(default_factory=dict)
 
-    texts: ClassVar[int]
+    texts: ClassVar[int]  # of a record
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("task.mode", self.mode, ("head", "infill"))
         if self.mode == "infill":
             check_words(self.label_words, self.classes)
-            pieces = parse_template(self.template)
-            if self.texts == 1 and any(piece.text == 1 for piece in pieces):
-                raise ConfigError(
-                    f"task.template is {self.template!r}, but records of {self.name} have one "
-                    "text; leave <S2> out"
-                )
+            parse_template(self.template, self.texts)
 
     @property
     def needs(self) -> Needs:
         return Needs("classifier", self.classes) if self.mode == "head" else Needs("masked")
 
     def objective(self, loaded: LoadedModel) -> Classifier | Infilling:
-        from dpft.tasks.objectives.classifier import Classifier, check_positions
-        from dpft.tasks.objectives.infill import Infilling
+        from dpft.tasks.objectives.classifier import Classifier, Infilling, check_positions
 
         check_positions(loaded.model, self.max_length)
         tokenizer = loaded.text_tokenizer
@@ -115,7 +97,7 @@ class Classification(Classes):
 
 
 def _by_subset(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
-    """Predictions by the name of the accuracy that they count for."""
+    """Return predictions by the name of the accuracy that they count for."""
     parts: dict[str, list[Prediction]] = {}
     for one in predictions:
         parts.setdefault(f"accuracy_{one.subset}" if one.subset else "accuracy", []).append(one)
@@ -125,12 +107,7 @@ def _by_subset(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]
 def answers(
     predictions: Sequence[Prediction], classes: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Predicted and true classes.
-
-    Raises:
-        DataError: for what is no name of a class: another program may have written numbers, or
-            spelt them otherwise, and all of its answers would count as wrong.
-    """
+    """Return predicted and true classes."""
     pairs = [(p.prediction, p.references[0]) for p in predictions]
     for number, pair in enumerate(pairs, 1):
         for name in pair:

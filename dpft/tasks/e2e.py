@@ -23,12 +23,7 @@ Row = tuple[str, str]
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows ``(mr, ref)`` of an official file.
-
-    Raises:
-        DataError: naming file and line, if the file is missing, empty, of other columns, not
-            UTF-8, or has a row without meaning representation or reference.
-    """
+    """Read rows ``(mr, ref)`` of an official file."""
     rows = []
     for row in Separated(path, ",").rows():
         if [*row.values] != ["mr", "ref"]:
@@ -58,13 +53,17 @@ def _checked(row: Sequence[Any], where: str) -> Row:
     return mr, well_formed(reference, where)
 
 
+def _from_hub(row: Mapping[str, Any], where: str) -> Row:
+    return _checked((row["meaning_representation"], row["human_reference"]), where)
+
+
 def slots(mr: str) -> list[tuple[str, str]]:
-    """``"name[Aromi], area[riverside]"`` as attribute-value pairs, in order."""
+    """Return ``"name[Aromi], area[riverside]"`` as attribute-value pairs, in order."""
     return [(match[1].strip(), match[2].strip()) for match in _SLOT.finditer(mr)]
 
 
 def linearise(mr: str) -> str:
-    """The prompt text: ``"name : Aromi | area : riverside"``.
+    """Return the prompt text: ``"name : Aromi | area : riverside"``.
 
     The form of Li & Liang 2021, whose files, which Li et al. 2022 used, name some attributes
     otherwise and hold tokenised references (docs/reference/tasks/e2e.md).
@@ -72,13 +71,9 @@ def linearise(mr: str) -> str:
     return " | ".join(f"{name} : {value}" for name, value in slots(mr))
 
 
-def _from_hub(row: Mapping[str, Any], where: str) -> Row:
-    return _checked((row["meaning_representation"], row["human_reference"]), where)
-
-
 @dataclass(frozen=True)
 class E2E(Generation):
-    """Restaurant descriptions; see ``conf/task/e2e.yaml``."""
+    """Describe restaurants; see ``conf/task/e2e.yaml``."""
 
     max_length: int = 100
 
@@ -101,11 +96,15 @@ class E2E(Generation):
         write_sample=write_csvs,
     )
 
+    def record(self, row: Row) -> TextRecord:
+        mr, reference = row
+        return TextRecord((linearise(mr),), reference)
+
     def questions(self, path: Path) -> list[Question]:
-        """Rows of an official file, or of one without references."""
+        """Return rows of an official file, or of one without references."""
         asked = []
         for row in Separated(path, ",").rows():
-            # The latter in the official file without references.
+            # The official file without references has a column MR.
             column = next((name for name in ("mr", "MR") if name in row.values), None)
             if column is None:
                 raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr")
@@ -113,12 +112,8 @@ class E2E(Generation):
             asked.append(Question(row.values, Instance(self.record((mr, "")), ())))
         return asked
 
-    def record(self, row: Row) -> TextRecord:
-        mr, reference = row
-        return TextRecord((linearise(mr),), reference)
-
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
-        """A file that `read_csv` reads: the meaning representations as they were read."""
+        """Write a file that `read_csv` reads, with the meaning representations as they were."""
         assert rows is not None
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
@@ -126,7 +121,7 @@ class E2E(Generation):
             writer.writerows((mr, target) for (mr, _), target in zip(rows, targets, strict=True))
 
     def instances(self, split: str) -> list[Instance]:
-        """Runs of consecutive rows with one meaning representation, as the official scorer's."""
+        """Return runs of consecutive rows with one meaning representation, as the scorer's."""
         runs = [list(run) for _, run in groupby(self.rows(split), key=lambda row: row[0])]
         return [
             Instance(self.record(run[0]), tuple(reference for _, reference in run))
@@ -134,7 +129,7 @@ class E2E(Generation):
         ]
 
     def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Join lines in a row with one source, one prediction, and a reference each."""
+        """Join consecutive lines with one source, one prediction, and a reference each."""
         found: list[Prediction] = []
         for (source, _), group in groupby(predictions, lambda one: (one.source, one.prediction)):
             lines = [*group]

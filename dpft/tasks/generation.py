@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Prediction
 
 if TYPE_CHECKING:
@@ -20,14 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation(Task):
-    """Settings that all of these tasks share."""
+    """The settings that all of these tasks share."""
 
     max_length: int = 256
-    loss: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("task.loss", self.loss, ("mean", "sum"))
+    loss: Literal["mean", "sum"] = "mean"
 
     @property
     def needs(self) -> Needs:
@@ -48,40 +43,30 @@ class Generation(Task):
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:
-        """Settings of `Causal` on how a prompt is made and cut, where they are not its defaults."""
+        """Return settings of `Causal` on how a prompt is made and cut."""
         return {}
 
 
 def perplexity(predictions: Sequence[Prediction]) -> float | None:
-    """See `token_perplexity`."""
+    """Return the `token_perplexity` of predictions."""
     return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
 
 
 def text_room(model: Any) -> int | None:
-    """Tokens of a text that a model has positions for, behind a trained prefix; None: no limit.
+    """Return the tokens that a model has positions for, behind a prefix; None: no limit.
 
-    With encoder and decoder, tokens of either of the two texts.
+    With encoder and decoder, it is the limit of either text.
     """
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
-    return None if positions is None else positions - _prefix_length(model)
+    return None if positions is None else positions - getattr(model, "prefix_length", 0)
 
 
 def check_room(model: Any, max_length: int) -> None:
-    """Refuse texts that may be longer than the model has positions for.
-
-    Raises:
-        ConfigError: naming the largest ``task.max_length``.
-    """
-    room, prefix = text_room(model), _prefix_length(model)
+    """Raise ConfigError if texts may be longer than the model has positions for."""
+    room, prefix = text_room(model), getattr(model, "prefix_length", 0)
     if room is not None and max_length > room:
-        behind = f" behind {prefix} trained positions" if prefix else ""
-        smaller = ", or a smaller adapt.length" if prefix else ""
+        smaller = f", or an adapt.length below {prefix}" if prefix else ""
         raise ConfigError(
-            f"task.max_length is {max_length}, but the model has positions for {room} tokens"
-            f"{behind}; type task.max_length={room}{smaller}"
+            f"task.max_length is {max_length}, but the model has positions for {room} tokens; type "
+            f"task.max_length={room}{smaller}"
         )
-
-
-def _prefix_length(model: Any) -> int:
-    length: int = getattr(model, "prefix_length", 0)
-    return length

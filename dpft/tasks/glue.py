@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
-from dpft.tasks.metrics import classification
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, Question
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.samples.glue import write
+from dpft.tasks.samples.texts import write_glue
 from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form, text_lines
 
 # A file with more broken lines than this share is another file than GLUE's.
@@ -25,79 +25,56 @@ _BROKEN = 1e-3
 
 @dataclass(frozen=True)
 class Columns:
-    """Where texts and label stand in a file's header.
+    """Columns of a file, by the names in its header."""
 
-    Attributes:
-        texts: columns of the texts.
-        label: column of the label.
-        values: what stands there for each class, in the order of labels.
-        lenient: whether lines with another number of fields than the header are left out, and empty
-            texts kept, as loaders of GLUE do with QQP, rather than refused.
-    """
-
-    texts: tuple[str, ...]
-    label: str
-    values: tuple[str, ...]
+    texts: tuple[str, ...]  # columns of the texts
+    label: str  # column of the label
+    values: tuple[str, ...]  # the cell for each class, in the order of labels
+    # Whether lines with another number of fields than the header are left out, and empty
+    # texts kept, as loaders of GLUE do with QQP, rather than refused.
     lenient: bool = False
 
 
 def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
-    """Labelled rows of one of GLUE's files: tab-separated, quotes without meaning.
-
-    Raises:
-        DataError: naming file and line, if the file is missing, empty, not UTF-8, lacks a column,
-            or has a row of another number of fields, an empty text, or an unknown label.
-    """
-    wanted = f"a GLUE file with columns {', '.join((*columns.texts, columns.label))}"
-    return list(_rows(path, text_lines(path, wanted), columns, subset))
-
-
-def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> Iterator[Row]:
-    names = (*columns.texts, columns.label)
-    for number, line, cells in _cells(path, lines, names, columns.lenient):
+    """Read labelled rows of one of GLUE's files: tab-separated, quotes without meaning."""
+    names, rows = (*columns.texts, columns.label), []
+    for where, cells in _cells(path, names, columns.lenient):
         *texts, label = (cells[name].strip() for name in names)
-        if not all(texts) and not columns.lenient:
+        if label not in columns.values or not (all(texts) or columns.lenient):
             raise DataError(
-                f"{path}, line {number}: got an empty text ({line[:60]!r}); expected "
-                f"{', '.join(columns.texts)} to have words"
+                f"{where}: got {columns.label} {label!r} of {texts}; expected one of "
+                f"{', '.join(columns.values)}, and no empty text"
             )
-        if label not in columns.values:
-            raise DataError(
-                f"{path}, line {number}: got {columns.label} {label!r}; expected one of "
-                f"{', '.join(columns.values)}"
-            )
-        yield Row(tuple(texts), columns.values.index(label), subset)
+        rows.append(Row(tuple(texts), columns.values.index(label), subset))
+    return rows
 
 
 def _cells(
-    path: Path, lines: Iterable[str], names: Sequence[str], lenient: bool = False
-) -> Iterator[tuple[int, str, Mapping[str, str]]]:
-    """Number, text and cells by column of each line that is not blank."""
-    numbered = enumerate(lines, 1)
-    header = next(numbered)[1].split("\t")
+    path: Path, names: Sequence[str], lenient: bool = False
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the place and the cells by column of each line that is not blank."""
+    lines = enumerate(text_lines(path, f"a GLUE file with columns {', '.join(names)}"), 1)
+    header = next(lines)[1].split("\t")
     if not set(names) <= set(header):
-        got = f"columns {', '.join(header)}" if header != [""] else "no header"
-        raise DataError(f"{path}, line 1: got {got}; expected {', '.join(names)}")
+        raise DataError(
+            f"{path}, line 1: got columns {', '.join(header)}; expected {', '.join(names)}"
+        )
     good, broken = 0, []
-    for number, line in numbered:
+    for number, line in lines:
+        fields = line.split("\t")
         if not line.strip():
             continue
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            if not lenient:
-                raise DataError(
-                    f"{path}, line {number}: got {len(fields)} tab-separated fields "
-                    f"({line[:60]!r}); expected {len(header)}"
-                )
+        if len(fields) == len(header):
+            good += 1
+            yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
+        else:
             broken.append(number)
-            continue
-        good += 1
-        yield number, line, dict(zip(header, fields, strict=True))
-    if len(broken) > max(1, _BROKEN * good):
+        if broken and not lenient:
+            break
+    if broken and len(broken) > (max(1, _BROKEN * good) if lenient else 0):
         raise DataError(
             f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
-            f"{len(header)} tab-separated fields; expected at most one in {1 / _BROKEN:g}, as in "
-            "GLUE's file"
+            f"{len(header)} tab-separated fields"
         )
     if not good:
         raise DataError(f"{path} has a header but no rows; expected at least one record")
@@ -106,69 +83,48 @@ def _cells(
 def read_hub(
     rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
 ) -> list[Row]:
-    """Rows of the hub's copy, whose labels are the indices of the classes already.
-
-    Raises:
-        DataError: for a row without a label, as in the hub's test split, or a missing column.
-    """
+    """Read rows of the hub's copy, whose labels are the indices of the classes already."""
     found = []
     for number, row in enumerate(rows, 1):
-        missing = [name for name in (*texts, "label") if name not in row]
-        if missing:
+        *values, label = (row[name] for name in (*texts, "label"))
+        if label not in range(classes) or not all(isinstance(text, str) for text in values):
             raise DataError(
-                f"the hub's copy has columns {', '.join(row)}; expected {', '.join(texts)}, label"
+                f"row {number} of the hub's copy has the label {label} and the texts {values}; "
+                f"expected 0 to {classes - 1} and texts"
             )
-        if row["label"] not in range(classes):
-            raise DataError(
-                f"row {number} of the hub's copy has the label {row['label']}; expected 0 to "
-                f"{classes - 1}"
-            )
-        for name in texts:
-            if not isinstance(row[name], str):
-                raise DataError(
-                    f"row {number} of the hub's copy has the {name} {row[name]!r}; expected text"
-                )
-        found.append(Row(tuple(row[name].strip() for name in texts), row["label"], subset))
+        found.append(Row(tuple(text.strip() for text in values), label, subset))
     return found
 
 
 def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """MNLI's validation rows: the mismatched ones follow, and number themselves from 0 again.
+    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again.
 
     Args:
         rows: of the hub's form.
         subset: that the first belong to; "": training rows, which are of neither and in any order.
-
-    Raises:
-        DataError: if rows of a validation split are not in their published order.
     """
     rows = list(rows)
     numbers = [row.get("idx", i) for i, row in enumerate(rows)]
-    texts = ("premise", "hypothesis")
     falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
     if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
         raise DataError(
             f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
             f"{numbers[falls[0] - 1]}; expected rising numbers, or 0 once, where the mismatched "
-            "rows begin: which rows are matched cannot be told from rows in another order"
+            "rows begin: rows in another order do not show which are matched"
         )
     second = falls[0] if falls else len(rows)
-    return [
-        *read_hub(rows[:second], texts, 3, subset),
-        *read_hub(rows[second:], texts, 3, "mismatched"),
-    ]
+    texts = ("premise", "hypothesis")
+    matched, mismatched = rows[:second], rows[second:]
+    return [*read_hub(matched, texts, 3, subset), *read_hub(mismatched, texts, 3, "mismatched")]
 
 
 def _subset(path: Path) -> str:
-    """``matched``, ``mismatched``, or nothing where a file's name does not say."""
-    for name in ("mismatched", "matched"):
-        if name in path.name:
-            return name
-    return ""
+    """Return ``matched``, ``mismatched``, or "" where a file's name does not say."""
+    return next((name for name in ("mismatched", "matched") if name in path.name), "")
 
 
 def _dataset(name: str, columns: Columns) -> Dataset:
-    """The files and the hub's copy, whose texts have the same names, with one validation file."""
+    """Return the files and the hub's copy, whose texts have the same names."""
     return Dataset(
         forms=(Form({"train": "train.tsv", "dev": "dev.tsv"}, partial(read_tsv, columns=columns)),),
         hub=Hub(
@@ -177,8 +133,12 @@ def _dataset(name: str, columns: Columns) -> Dataset:
             partial(read_hub, texts=columns.texts, classes=len(columns.values)),
             config=name,
         ),
-        write_sample=partial(write, name),
+        write_sample=partial(write_glue, name),
     )
+
+
+def _words(words: Mapping[str, str]) -> Any:
+    return field(default_factory=lambda: dict(words))
 
 
 @dataclass(frozen=True)
@@ -188,18 +148,13 @@ class Glue(Classification):
     columns: ClassVar[Columns]
 
     def questions(self, path: Path) -> Sequence[Question]:
-        """Lines of one of GLUE's files, such as those of a test split, which have no label.
-
-        Raises:
-            DataError: as `read_tsv`, and for every line of other fields than the header's.
-        """
+        """Return the lines of one of GLUE's files, such as a test split's, which has no labels."""
         if path.suffix != ".tsv":
             return super().questions(path)
         names = self.columns.texts
-        lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
         return [
             Question(cells, Instance(LabelledText(tuple(cells[n].strip() for n in names), 0), ()))
-            for _, _, cells in _cells(path, lines, names)
+            for _, cells in _cells(path, names)
         ]
 
     def rows(self, split: str) -> Sequence[Row]:
@@ -213,12 +168,10 @@ class Glue(Classification):
 
 @dataclass(frozen=True)
 class SST2(Glue):
-    """Sentiment of a sentence of a film review; see ``conf/task/sst2.yaml``."""
+    """Classify the sentiment of a sentence of a film review."""
 
     template: str = "<S1> It was [MASK] ."
-    label_words: Mapping[str, str] = field(
-        default_factory=lambda: {"negative": "terrible", "positive": "great"}
-    )
+    label_words: Mapping[str, str] = _words({"negative": "terrible", "positive": "great"})
 
     name = "sst2"
     record_is = "one row of the training file: a phrase of a film review with its sentiment"
@@ -230,12 +183,10 @@ class SST2(Glue):
 
 @dataclass(frozen=True)
 class QNLI(Glue):
-    """Does the sentence hold the answer to the question; see ``conf/task/qnli.yaml``."""
+    """Decide whether a sentence holds the answer to a question."""
 
     template: str = "<S1> ? [MASK] , <S2>"
-    label_words: Mapping[str, str] = field(
-        default_factory=lambda: {"entailment": "Yes", "not_entailment": "No"}
-    )
+    label_words: Mapping[str, str] = _words({"entailment": "Yes", "not_entailment": "No"})
 
     name = "qnli"
     record_is = "one row of the training file: a question and a sentence with their label"
@@ -247,12 +198,10 @@ class QNLI(Glue):
 
 @dataclass(frozen=True)
 class QQP(Glue):
-    """Do two questions ask the same; see ``conf/task/qqp.yaml``."""
+    """Decide whether two questions ask the same."""
 
     template: str = "<S1> [MASK] , <S2>"
-    label_words: Mapping[str, str] = field(
-        default_factory=lambda: {"not_duplicate": "No", "duplicate": "Yes"}
-    )
+    label_words: Mapping[str, str] = _words({"not_duplicate": "No", "duplicate": "Yes"})
 
     name = "qqp"
     record_is = "one row of the training file: two questions with their label"
@@ -262,18 +211,18 @@ class QQP(Glue):
     dataset = _dataset("qqp", columns)
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """``accuracy``, and ``f1`` of the class ``duplicate``."""
-        f1 = classification.f1(*answers(predictions, self.classes), "duplicate")
+        """Return ``accuracy``, and ``f1`` of the class ``duplicate``."""
+        f1 = scorers.class_f1(*answers(predictions, self.classes), "duplicate")
         return {**super().score(predictions), "f1": f1}
 
 
 @dataclass(frozen=True)
 class MNLI(Glue):
-    """Does the premise entail the hypothesis; see ``conf/task/mnli.yaml``."""
+    """Decide whether a premise entails a hypothesis."""
 
     template: str = "<S1> ? [MASK] , <S2>"
-    label_words: Mapping[str, str] = field(
-        default_factory=lambda: {"entailment": "Yes", "neutral": "Maybe", "contradiction": "No"}
+    label_words: Mapping[str, str] = _words(
+        {"entailment": "Yes", "neutral": "Maybe", "contradiction": "No"}
     )
 
     name = "mnli"
@@ -301,5 +250,5 @@ class MNLI(Glue):
             _read_hub_mnli,
             config="mnli",
         ),
-        write_sample=partial(write, "mnli"),
+        write_sample=partial(write_glue, "mnli"),
     )

@@ -1,4 +1,4 @@
-"""Files that are one JSON list, read so that a message can say where an entry stands."""
+"""Files that are one JSON list, read so that a message can name the line of an entry."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def entries(
     path: Path, expected: str, decoder: json.JSONDecoder = _DECODER
 ) -> Iterator[tuple[str, Any]]:
-    """Where each entry begins (``FILE, line N, entry M``), and the entry.
-
-    Entries are decoded one after the other, because `json.loads` does not tell where each was.
+    """Yield the place of each entry (``FILE, line N, entry M``) and the entry.
 
     Raises:
-        DataError: naming file and line, if it cannot be read or is no JSON list.
+        DataError: naming file and line, if it cannot be read or is not a JSON list.
     """
     text = file_text(path, expected)
     at = _skip(text, 0)
@@ -51,7 +49,7 @@ def entries(
 
 
 def problem(error: ValueError | RecursionError) -> str:
-    """What is wrong with a text that `json` refused, as a clause."""
+    """Return what is wrong with a text that `json` refused, as a clause."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} (column {error.colno})"
     if isinstance(error, RecursionError):

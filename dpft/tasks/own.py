@@ -1,4 +1,4 @@
-"""What tasks on the user's own data share: where the data are, whose they are, what is held out.
+"""Shared parts of the tasks on the user's own data: where it is, its users, and held-out shares.
 
 The data are files, or a data set of the hub, whose columns the settings name. Either each record is
 a unit of privacy, or all records of one user are; see docs/how-to/own_data.md.
@@ -11,33 +11,31 @@ file; class names are given rather than collected.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 
-from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
+from dpft.config.schema import Count, Fraction
 from dpft.tasks.base import SPLITS, Task
-from dpft.tasks.keeping import is_ours, settings
-from dpft.tasks.kept_readings import read_or_kept
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners
-from dpft.tasks.reading import Reading, RowRules, contents_of, read_splits
+from dpft.tasks.owners import Owners, one_spelling
+from dpft.tasks.reading import Reading, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
-from dpft.tasks.tables import Mappings, TableRow, is_of_csv
-from dpft.tasks.user_names import check_names
+from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
+from dpft.tasks.tables import TableRow
 from dpft.tasks.views import Mapped
 
 if TYPE_CHECKING:
@@ -45,17 +43,14 @@ if TYPE_CHECKING:
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
-    """A folder may hold ``train``, ``dev`` and ``test`` with any of the suffixes."""
+    """Return a data set whose folder holds ``train``, ``dev`` and ``test`` with any suffix."""
     forms = tuple(Form({s: f"{s}{suffix}" for s in SPLITS}, read_table) for suffix in SUFFIXES)
     return Dataset(forms, hub, partial(own_sample.write_sample, kind))
 
 
 @dataclass(frozen=True)
 class OwnData(Task):
-    """Where one's own data are, who owns each record, and what is held out.
-
-    A subclass turns a row into a record, and says what of a row is text.
-    """
+    """A task on the user's own data; a subclass turns a row into a record, and names its texts."""
 
     train_file: str | None = None
     dev_file: str | None = None
@@ -65,78 +60,61 @@ class OwnData(Task):
     train_split: str | None = "train"
     dev_split: str | None = "validation"
     test_split: str | None = "test"
-    dev_share: float = 0.0
-    test_share: float = 0.0
+    dev_share: Fraction = 0.0
+    test_share: Fraction = 0.0
     split_seed: int = 0
-    unit: str = "record"
+    unit: Literal["record", "user"] = "record"
     user_column: str | None = None
-    records_per_user: int = 8
+    records_per_user: Count = 8
     max_length: int = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("task.unit", self.unit, ("record", "user"))
         self._check_places()
-        self._check_shares()
         self._check_users()
-
-    def _check_places(self) -> None:
-        files = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None]
-        hub = ["task.hub"] if self.hub is not None else []
-        folder = ["task.data_dir"] if self.data_dir is not None else []
-        sample = ["task.source=sample"] if self.source == "sample" else []
-        given = [place for place in (files, hub, folder, sample) if place]
-        if len(given) > 1:
-            raise ConfigError(
-                f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
-                "data_dir, the hub, or task.source=sample"
-            )
-        other = {"files": hub, "hub": files}.get(self.source)
-        if other:
-            raise ConfigError(f"task.source={self.source} beside {other[0]}; expected auto")
-        if self.source == "hub" and self.hub is None:
-            raise ConfigError("task.source=hub, but of which data set? Type task.hub=OWNER/NAME")
-
-    def _check_shares(self) -> None:
-        for name in ("dev", "test"):
-            share = getattr(self, f"{name}_share")
-            if not 0 <= share < 1:
-                raise ConfigError(f"task.{name}_share is {share}; expected 0 or more, below 1")
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
                 f"task.dev_share and task.test_share are {self.dev_share} and {self.test_share}; "
                 "expected some records to be left for training"
             )
 
+    def _check_places(self) -> None:
+        files = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None]
+        hub = ["task.hub"] if self.hub is not None else []
+        folder = ["task.data_dir"] if self.data_dir is not None else []
+        other = [f"task.source={self.source}"]
+        sample = other if self.source == "sample" else []
+        taken = other if (self.source, bool(hub)) in (("files", True), ("hub", False)) else []
+        given = [place for place in (files, hub, folder, sample or taken) if place]
+        if len(given) > 1 or taken:
+            raise ConfigError(
+                f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
+                "data_dir, task.hub=OWNER/NAME, or task.source=sample"
+            )
+
     def _check_users(self) -> None:
-        if self.records_per_user < 1:
-            raise ConfigError(
-                f"task.records_per_user is {self.records_per_user}; expected at least 1"
-            )
-        if self.unit == "user" and self.user_column is None:
-            raise ConfigError(
-                "task.unit=user, but nothing says whose each record is. Type task.user_column=NAME"
-            )
         if self.unit == "record" and self.user_column is not None and self.synthetic is None:
             raise ConfigError(
-                f"task.user_column={self.user_column} beside task.unit=record, which protects "
-                "single records; type task.unit=user to protect all records of a user together, "
-                "or task.user_column=null"
+                f"got task.user_column={self.user_column} and task.unit=record, which protects "
+                "single records; type task.unit=user to protect all records of a user together, or "
+                "task.user_column=null"
             )
-        if self.unit == "user" and self.synthetic is not None:
+        if self.unit == "record":
+            return
+        if self.user_column is None:
             raise ConfigError(
-                "task.synthetic beside task.unit=user; expected task.unit=record, since synthetic "
-                "records are nobody's. task.user_column may stay: it holds out the same users"
+                "task.unit=user needs the user of each record. Type task.user_column=NAME"
             )
-        if self.unit == "user" and self.limit_train is not None:
+        if self.synthetic is not None:
             raise ConfigError(
-                f"task.limit_train={self.limit_train} beside task.unit=user; expected null: which "
-                "are the first records depends on how many each user has"
+                "got task.synthetic and task.unit=user; expected task.unit=record, since synthetic "
+                "records belong to no user. task.user_column may stay: it holds out the same users"
             )
-        if self.unit == "user" and self.hub is not None and "[" in (self.train_split or ""):
+        # Which records are the first ones depends on how many each user has.
+        if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
             raise ConfigError(
-                f"task.train_split={self.train_split} beside task.unit=user; expected a whole "
-                "split: which records a slice holds depends on how many each user has"
+                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
+                "all training records of every user: type task.limit_train=null"
             )
 
     # Data.
@@ -160,7 +138,7 @@ class OwnData(Task):
         return kind, folder
 
     def rows(self, split: str) -> Sequence[TableRow]:
-        """Rows of a split, without what is held out; or what is held out of training."""
+        """Return the rows of a split, without what is held out of it."""
         return self._reading(split).rows
 
     def records(self, split: str) -> Sequence[Record]:
@@ -171,36 +149,29 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(_settled(row))) for row in read_table(path)]
+        return [Question(row.values, self.asked(row)) for row in read_table(path)]
 
-    def read_file(self, path: Path) -> Sequence[TableRow]:
-        return [_settled(row) for row in super().read_file(path)]
-
+    @abstractmethod
     def asked(self, row: TableRow) -> Instance:
-        """A row as a question, whose answer may be missing."""
-        raise NotImplementedError
+        """Return a row as a question, whose answer may be missing."""
+
+    @abstractmethod
+    def texts(self, row: TableRow) -> tuple[str, ...]:
+        """Return all texts of a row, to be measured."""
 
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published or self.user_column is not None:
             return 0.0
         trained = [self._reading("train").contents[: self.limit_train]]
         if self.synthetic is not None:
-            # What they stand for, of which the model that wrote them may have seen all.
-            with suppress(ConfigError, DataError):  # or it is not at hand
-                trained.append(self._stands_for._reading("train").contents)
+            # The model that wrote them may have seen all of the real records.
+            with suppress(ConfigError, DataError):  # or they are no longer there
+                trained.append(replace(self, synthetic=None)._reading("train").contents)
         return float(np.isin(contents_of(records), np.concatenate(trained)).mean())
-
-    @cached_property
-    def _stands_for(self) -> OwnData:
-        """The task on the real records, which are read once however often they are asked of."""
-        return replace(self, synthetic=None)
 
     @property
     def published(self) -> bool:
         return self.source == "sample"
-
-    def record(self, row: TableRow) -> Record:
-        raise NotImplementedError
 
     def owners(self) -> Sequence[str] | None:
         return None if self.unit == "record" else self._reading("train").owners
@@ -241,45 +212,39 @@ class OwnData(Task):
         ]
 
     def remarks(self) -> list[str]:
-        reading, found = self._reading("train"), list[str]()
-        if reading.swallowed:
-            found.append(
-                f"{reading.swallowed:,} training records hold lines that look like rows of their "
-                f"file (the first: {reading.swallowed_first}). In CSV a quotation mark that begins "
-                "a text may have swallowed them: double that mark and put quotes around the text, "
-                "or use JSON lines"
-            )
-        if reading.near_copies and self.unit == "record" and not self.published:
-            found.append(
-                f"training records repeat others: {_copies(reading.copies)} word for word, "
-                f"{_copies(reading.near_copies)} apart from letter case, white space and Unicode "
-                "form. For what occurs k times epsilon is k times as large, and delta grows "
-                "faster: remove copies, or type task.unit=user task.user_column=NAME where they "
-                "belong to one person"
-            )
-        return found
+        repeats = np.unique(self._reading("train").contents, return_counts=True)[1]
+        if repeats.max() == 1 or self.unit == "user" or self.published:
+            return []
+        return [
+            f"training records repeat others word for word: {(repeats - 1).sum():,} (one occurs "
+            f"{repeats.max():,} times). For what occurs k times epsilon is k times as large, and "
+            "delta grows faster: remove copies, or type task.unit=user task.user_column=NAME where "
+            "they belong to one person"
+        ]
 
     def details(self, split: str) -> list[str]:
-        reading, lines = self._reading(split), []
+        reading = self._reading(split)
         columns = reading.rows[0].values
-        lines.append(f"columns: {', '.join(map(str, columns))}")
-        lines.append(f"characters in a record: {_spread(reading.characters)}")
-        if broken := reading.breaks:
-            doubt = "; a quotation mark that begins a text may have swallowed rows"
-            lines.append(
-                f"{broken.total():,} records hold line breaks, one of them {max(broken) + 1:,} "
-                f"lines{doubt if is_of_csv(reading.rows[0]) else ''}"
-            )
-        lines += self.remarks() if split == "train" else []
+        characters, broken = array("q"), 0
+        for row in reading.rows:
+            texts = self.texts(row)
+            characters.append(sum(map(len, texts)) + len(texts) - 1)
+            broken += any("\n" in text for text in texts)
+        doubt = "; in CSV a quotation mark that begins a text may have swallowed rows"
+        lines = [
+            f"columns: {', '.join(map(str, columns))}",
+            f"characters in a record: {_spread(np.array(characters))}",
+            *([f"{broken:,} records hold line breaks{doubt}"] if broken else []),
+            *(self.remarks() if split == "train" else []),
+        ]
         owners = reading.owners
         if owners is None and self.user_column in columns and split != "train":
-            # Only training asks for names: rows of dev and test may have none.
+            # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
-            check_names(reading.rows, owners)
         if owners is not None:
-            counts = Counter(np.bincount(owners.codes).tolist())
-            over = sum(n for records, n in counts.items() if records > self.records_per_user)
+            counts = np.bincount(owners.codes)
             lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
+            over = np.count_nonzero(counts > self.records_per_user)
             lines.append(f"{over:,} users have more than {self.records_per_user} records")
         if split != "train":
             twice = np.isin(reading.contents, self._reading("train").contents)
@@ -293,114 +258,82 @@ class OwnData(Task):
                 )
         return lines
 
-    def texts(self, row: TableRow) -> tuple[str, ...]:
-        """All texts of a row, to be measured."""
-        raise NotImplementedError
-
     @property
     def _held_out(self) -> str:
-        """What falls to a split as a whole: a record, or all of a user's.
-
-        A model that is trained on synthetic records, which are nobody's, is asked of the same
-        users as the one that wrote them.
-        """
+        # Whatever the unit: a model that is trained on synthetic records is tested on the same
+        # users as the one that wrote them.
         return "record" if self.user_column is None else "user"
 
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        self.__dict__["_kept"] = keeping, advance
+        self._state["kept"] = keeping, advance
 
     @cached_property
-    def _kept(self) -> tuple[Keeping | None, Callable[[int], None]]:
-        """Where to keep what is read, and what counts the rows; see `keep_in`."""
-        return None, lambda count: None
-
-    @cached_property
-    def _readings(self) -> dict[str, Reading]:
-        return {}
-
-    @cached_property
-    def _files(self) -> dict[str, TableFile]:
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a process needs that encodes some records: not what was found in all of them."""
-        left = ("_kept", "_readings", "_files", "_stands_for")
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+    def _state(self) -> dict[str, Any]:
+        """Return what was read, and what `keep_in` was given: a task is frozen otherwise."""
+        return {"readings": {}, "tables": {}, "kept": (None, lambda count: None)}
 
     def _reading(self, split: str) -> Reading:
-        """What is in a split; its file is read once, and with it all that is held out of it."""
-        if split not in self._readings:
-            self._readings.update(self._read(split))
-        found = self._readings[split]
+        """Return what is in a split; its file is read once, with everything held out of it."""
+        readings: dict[str, Reading] = self._state["readings"]
+        if split not in readings:
+            readings.update(self._read(split))
+        found = readings[split]
         if not len(found.rows):
             raise DataError(
-                f"no record fell to the {split} split: {self._share_words()} of too few "
-                f"{self._held_out}s; expected at least one. Give it a file of its own, or choose "
-                "other shares"
+                f"no record fell to the {split} split: shares of {self.dev_share:g} (dev) and "
+                f"{self.test_share:g} (test) of too few {self._held_out}s; expected at least one. "
+                "Give it a file of its own, or choose other shares"
             )
         return found
 
     def _read(self, split: str) -> Mapping[str, Reading]:
         if split == "train" and self.synthetic is not None:
-            return self._read_file(table_file(Path(self.synthetic)), split)
-        share = self.dev_share + self.test_share
-        # Whichever is asked for: a share leaves the training data, be it used or not.
+            return self._sorted(table_file(Path(self.synthetic)).rows(), split)
+        # Whichever split is asked for: a share leaves the training data, be it used or not.
         for one in ("dev", "test"):
             if (given := getattr(self, f"{one}_share")) and self._has(one):
                 raise ConfigError(
                     f"task.{one}_share={given}, but the data has a {one} split of its own; "
                     f"expected one of both. Type task.{one}_share=0, or take the split away"
                 )
-        if self._has(split) and not (split == "train" and share):
-            return self._read_file(self._file(split), split)
+        if self._has(split) and not (split == "train" and self.dev_share + self.test_share):
+            return self._sorted(self._table(split), split)
         if split != "train" and not getattr(self, f"{split}_share"):
-            setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
-            raise SplitError(
-                f"task {self.name} was given no {split} split. Type task.{setting}, or "
-                f"task.{split}_share=0.1 to hold records out"
-            )
+            raise self._no_split(split, f", or task.{split}_share=0.1 to hold records out")
         if not self._has("train"):
-            setting = "train_split=NAME" if self.location[0] == "hub" else "train_file=FILE"
-            raise SplitError(f"task {self.name} was given no train split. Type task.{setting}")
-        found = self._read_file(self._file("train"), "train", shared=True)
+            raise self._no_split("train")
+        found = self._sorted(self._table("train"), "train", shared=True)
         # With synthetic records another file is trained on.
         asked = [] if self.synthetic is not None else ["train"]
         asked += [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
         return {one: found[one] for one in asked}
 
-    def _read_file(
-        self, file: TableFile, split: str, *, shared: bool = False
-    ) -> dict[str, Reading]:
-        """The rows of a file as those of one split, or of all where they are ``shared``."""
-        # A model that is trained on synthetic records is asked of users, and trained on nobody's.
+    def _sorted(self, rows: Rows, split: str, *, shared: bool = False) -> Mapping[str, Reading]:
+        """Return the rows of a table as those of one split, or of all where they are ``shared``."""
+        if not len(rows):
+            raise DataError(f"{rows.path} has no rows; expected at least one record")
+        # Synthetic training records belong to no user.
         trained = split == "train" and self.synthetic is None
         named = self.user_column is not None and (shared or trained)
-        limits = {} if self.limit_train is None else {"train": self.limit_train}
-        rules = RowRules(
-            self.record if shared or trained else lambda row: self.record(_settled(row)),
-            self.texts,
-            self._owner if named else None,
-            self._falls_to if shared else None,
+        return read_splits(
+            rows,
             SPLITS if shared else (split,),
-            limits,
+            self._state["kept"][1],
+            record=self.record,
+            owner=self._owner if named else None,
+            split=self._falls_to if shared else None,
+            limit=self.limit_train if split == "train" else None,
             owned=self.unit == "user" and split == "train",
         )
-        keeping, advance = self._kept
-        # What a class of somebody's own makes of a row is not known to be the same next time.
-        if keeping is None or not is_ours(self) or self.synthetic is not None or split != "train":
-            found = read_splits(file, rules, advance)
-        else:
-            identity = [type(self).__qualname__, settings(self, NOT_READ), split, shared]
-            found = dict(read_or_kept(file, rules, advance, keeping, identity))
-        if not any(len(reading.rows) for reading in found.values()):
-            raise DataError(f"{file.path} has no rows; expected at least one record")
-        return found
 
-    def _share_words(self) -> str:
-        return f"shares of {self.dev_share:g} (dev) and {self.test_share:g} (test)"
+    def _no_split(self, split: str, instead: str = "") -> SplitError:
+        setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
+        return SplitError(
+            f"task {self.name} was given no {split} split. Type task.{setting}{instead}"
+        )
 
     def _has(self, split: str) -> bool:
-        """Whether the data has such a split by itself."""
+        """Return True if the data has such a split of its own."""
         kind, place = self.location
         if kind == "hub":
             return getattr(self, f"{split}_split") is not None
@@ -411,42 +344,42 @@ class OwnData(Task):
             return getattr(self, f"{split}_file") is not None
         return any(form.found(place, split) for form in self.dataset.forms)
 
-    def _file(self, split: str) -> TableFile:
-        """Where the rows of a split are that the data has by itself."""
-        if split not in self._files:
-            self._files[split] = self._find_file(split)
-        return self._files[split]
+    def _table(self, split: str) -> Rows:
+        """Return the rows of a split that the data has of its own."""
+        tables: dict[str, Rows] = self._state["tables"]
+        if split not in tables:
+            tables[split] = self._find_table(split)
+        return tables[split]
 
-    def _find_file(self, split: str) -> TableFile:
-        if (file := getattr(self, f"{split}_file")) is not None:
-            return table_file(Path(file))
-        dataset, (kind, place) = self.dataset, self.location
-        if kind == "files":
+    def _find_table(self, split: str) -> Rows:
+        dataset, (kind, place), file = self.dataset, self.location, getattr(self, f"{split}_file")
+        if file is None and kind == "files":
             assert place is not None
             files = [file for form in dataset.forms for file in form.found(place, split)]
             if not files:
-                raise SplitError(
-                    f"task {self.name} was given no {split} split. Type task.{split}_file=FILE"
-                )
+                raise self._no_split(split)
             if len(files) > 1:
                 raise DataError(
                     f"{place} holds {' and '.join(file.name for file in files)}; expected one file "
                     f"for the {split} split: take one away, or type task.{split}_file=FILE"
                 )
-            return table_file(files[0])
+            file = files[0]
+        if file is not None:
+            return table_file(Path(file)).rows(self._state["kept"][0])
         if kind == "hub":
-            assert self.hub is not None
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}
-            from_hub = partial(Mappings, where=self.hub)
-            dataset = own_dataset(self.name, Hub(self.hub, named, from_hub, self.hub_config))
-        return Listed(read(dataset, self.name, self.location, split, self.sample_seed))
+            where = str(self.hub)
+            hub = Hub(where, named, lambda rows: Loaded(rows, where).rows(), self.hub_config)
+            dataset = own_dataset(self.name, hub)
+        rows = read(dataset, self.name, self.location, split, self.sample_seed)
+        assert isinstance(rows, Rows)
+        return rows
 
     def _falls_to(self, row: TableRow, digest: str) -> str:
-        """The split of a row of the training data, which follows from its record or user alone.
+        """Return the split of a row of the training data.
 
-        One record more, or one user more, moves nobody else; equal records, or all records of one
-        user, fall to the same split.
+        It depends on the row's record or user alone: a further one moves no other.
         """
         who = self._content(row, digest) if self._held_out == "record" else self._owner(row)
         point = int.from_bytes(hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()[:8])
@@ -455,16 +388,16 @@ class OwnData(Task):
         return "dev" if point / 2**64 < self.test_share + self.dev_share else "train"
 
     def _content(self, row: TableRow, digest: str) -> str:
-        """What a record says, whatever else the data says: the digest of the record."""
+        """Return a digest of what a record says, whatever else the data says."""
         return digest
+
+    def _text(self, row: TableRow, setting: str) -> str:
+        """Return the text of the column that a setting names."""
+        return row.text(getattr(self, setting), f"task.{setting}")
 
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
-        return row.name(self.user_column, "task.user_column")
-
-
-def _settled(row: TableRow) -> TableRow:
-    return replace(row, settled=True)
+        return one_spelling(row.name(self.user_column, "task.user_column"))
 
 
 # Settings that change nothing of what is found in the rows.
@@ -474,18 +407,5 @@ NOT_READ = (
 )
 
 
-def _copies(counts: Counter[int]) -> str:
-    """Return how many records repeat one before them, and how often the most frequent occurs."""
-    repeats = sum((times - 1) * many for times, many in counts.items())
-    return f"{repeats:,} (one occurs {max(counts):,} times)" if counts else "none"
-
-
-def _spread(counts: Counter[int]) -> str:
-    """The range of numbers, of which each is there so often, and the median."""
-    numbers = sorted(counts)
-    below = np.cumsum([counts[number] for number in numbers])
-    middle = [
-        np.searchsorted(below, k, side="right") for k in ((below[-1] - 1) // 2, below[-1] // 2)
-    ]
-    median = sum(numbers[k] for k in middle) / 2
-    return f"{numbers[0]:,} to {numbers[-1]:,}, median {median:,.0f}"
+def _spread(numbers: Any) -> str:
+    return f"{numbers.min():,} to {numbers.max():,}, median {np.median(numbers):,.0f}"

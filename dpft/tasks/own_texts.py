@@ -1,35 +1,30 @@
-"""The tasks on the user's own data: texts from texts, classes of texts, and plain texts."""
+"""Tasks on the user's own texts: a text from a text, a class of a text, and plain texts."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
 from dpft.tasks.generation import Generation, check_room, perplexity
-from dpft.tasks.metrics import baseline, classification
-from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics import scorers, shown
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
-from dpft.tasks.reading import Reading
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.causal import Causal
+    from dpft.tasks.objectives.causal import Causal, LanguageModel
     from dpft.tasks.objectives.classifier import Classifier
-    from dpft.tasks.objectives.language_model import LanguageModel
 
 FROM_DATA = "from_data"
 
@@ -43,15 +38,11 @@ class TextToText(Generation, OwnData):
     before: str = ""
     after: str = ""
     ends: bool = True
-    cut: str = "source"
+    cut: Literal["source", "target"] = "source"
 
     name = "text2text"
     dataset = own_dataset("text2text")
     record_is = "one row of the training data: a source text with its target text"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("task.cut", self.cut, ("source", "target"))
 
     def objective(self, loaded: LoadedModel) -> Causal:
         frame = loaded.text_tokenizer.encode(self.before + self.after, add_special_tokens=False)
@@ -61,25 +52,6 @@ class TextToText(Generation, OwnData):
                 "task.max_length; expected half of them at most, since they are never cut"
             )
         return super().objective(loaded)
-
-    def doubts(self, loaded: LoadedModel) -> Sequence[str]:
-        from dpft.tasks.objectives.tokens import joins
-
-        found = list[str]()
-        if self.before.endswith(" ") and joins(loaded.text_tokenizer):
-            found.append(
-                f"task.before={self.before!r} ends in a space, which is a token by itself here and "
-                "a part of the next word in all else that the model has read, so that a source "
-                "begins as if within a word; expected a line break at the end: type "
-                f"""$'task.before="{self.before.rstrip()}\\n"'"""
-            )
-        if self.ends and getattr(loaded.text_tokenizer, "chat_template", None) is not None:
-            found.append(
-                "the model has a chat template, and task.ends=true puts its end token behind the "
-                "source, where it has learned to end an answer; type task.ends=false with a "
-                "delimiter, such as 'task.after=\" Answer:\"', or task=chat for conversations"
-            )
-        return found
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:
@@ -91,55 +63,42 @@ class TextToText(Generation, OwnData):
         return TextRecord((source,), target)
 
     def asked(self, row: TableRow) -> Instance:
-        source = row.text(self.source_column, "task.source_column")
-        return Instance(TextRecord((source,), ""), ())
+        return Instance(TextRecord((self._text(row, "source_column"),), ""), ())
 
     def texts(self, row: TableRow) -> tuple[str, str]:
-        return (
-            row.text(self.source_column, "task.source_column"),
-            row.text(self.target_column, "task.target_column"),
-        )
+        return self._text(row, "source_column"), self._text(row, "target_column")
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
-        """Rows with these sources; their targets are not used."""
-        return [
-            TableRow(f"source {n}", {self.source_column: source, self.target_column: source})
-            for n, source in enumerate(sources, 1)
-        ]
+        """Return rows with these sources; their targets are not used."""
+        columns = self.source_column, self.target_column
+        numbered = enumerate(sources, 1)
+        return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
 
     def sample_rows(self, seed: int) -> list[TableRow]:
         made_up = TextToText(source="sample", sample_seed=seed)
         columns = self.source_column, self.target_column
-        return [
-            TableRow(row.place, dict(zip(columns, made_up.texts(row), strict=True)))
-            for row in made_up.rows("train")
-        ]
+        rows = made_up.rows("train")
+        return [TableRow(r.place, dict(zip(columns, made_up.texts(r), strict=True))) for r in rows]
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines with the columns of the settings."""
+        """Write JSON lines with the columns of the settings."""
         assert rows is not None
-        write_lines(
-            path,
-            (
-                {self.source_column: self.texts(row)[0], self.target_column: target}
-                for row, target in zip(rows, targets, strict=True)
-            ),
-        )
+        sources = (self._text(row, "source_column") for row in rows)
+        pairs = zip(sources, targets, strict=True)
+        write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        from dpft.tasks.metrics import bleu, rouge
-
         both = texts(predictions)
         return {
-            "BLEU": bleu.score(*both),
-            "ROUGE_L": rouge.score(*both)["ROUGE_L"],
+            "BLEU": scorers.bleu(*both),
+            "ROUGE_L": scorers.rouge(*both)["ROUGE_L"],
             "perplexity": perplexity(predictions),
         }
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import bleu, rouge
-
-        return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}|cut to {self.max_length} tokens"
+        return (
+            f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|cut to {self.max_length} tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -157,31 +116,24 @@ class TextClassification(OwnData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.classes, str) and self.classes != FROM_DATA:
+        given: Any = self.classes
+        if given is None or given == FROM_DATA:
+            return
+        names = [] if isinstance(given, str) else [str(name) for name in given]
+        odd = any(isinstance(name, bool) or name is None for name in given)
+        if odd or len(set(names)) < max(2, len(names)):
             raise ConfigError(
-                f"task.classes is {self.classes!r}; expected a list such as "
-                f"'task.classes=[yes,no]', or {FROM_DATA}"
+                f"task.classes is {given!r}; expected {FROM_DATA}, or two names at least, "
+                "each once and true and false in quotes, as in "
+                """'task.classes=["true","false"]'"""
             )
-        if isinstance(self.classes, tuple):
-            given: tuple[object, ...] = self.classes
-            odd = [name for name in given if isinstance(name, bool) or name is None]
-            if odd:
-                raise ConfigError(
-                    f"task.classes is {list(given)}; expected names, not {odd[0]!r}: put "
-                    """them in quotes, as in 'task.classes=["true","false"]'"""
-                )
-            names = [str(name) for name in self.classes]
-            if len(set(names)) < max(2, len(names)):
-                raise ConfigError(
-                    f"task.classes is {', '.join(names)}; expected two names at least, each once"
-                )
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """In the order of the head's outputs.
+        """Return the classes in the order of the head's outputs.
 
-        They are not collected from the data unless the user says so: that a class exists may be
-        known from a single record, and the number of outputs tells it to everybody.
+        They are collected from the data only if the user says so: a single record can be the only
+        one of its class, and the number of outputs is public.
         """
         if isinstance(self.classes, tuple):
             return tuple(str(name) for name in self.classes)
@@ -190,17 +142,11 @@ class TextClassification(OwnData):
         if self.classes is None:
             raise ConfigError(
                 "task.classes is not set. Type their names, as in 'task.classes=[yes,no]'; or "
-                f"task.classes={FROM_DATA} to collect them from the training data, which tells "
-                "everybody that each of them occurs and is not covered by the guarantee"
+                f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
+                "that each of them occurs and is not covered by the guarantee"
             )
-        rows = self._file("train").scan()
-        names = {row.name(self.label_column, "task.label_column") for _, _, row in rows}
-        if len(names) < 2:
-            raise DataError(
-                f"all labels of the training data are {', '.join(names)}; expected two classes at "
-                "least"
-            )
-        return tuple(sorted(names))
+        rows = self._table("train")
+        return tuple(sorted({row.name(self.label_column, "task.label_column") for row in rows}))
 
     @property
     def needs(self) -> Needs:
@@ -209,10 +155,10 @@ class TextClassification(OwnData):
     @property
     def writes_nothing(self) -> str:
         return (
-            "a classifier writes no text; expected a model that writes a text for a label, on the "
-            f"same data: dpft train task=text2text task.source_column={self.label_column} "
-            f"task.target_column={self.text_column} model=gpt2, then dpft generate RUN n=1000 "
-            f"'sources=[{','.join(self.class_names)}]'. Both runs together spend both budgets"
+            "a classifier writes no text; expected a model that writes a text for a label: dpft "
+            f"train task=text2text task.source_column={self.label_column} "
+            f"task.target_column={self.text_column} with the same data. Both runs together spend "
+            "both budgets"
         )
 
     def objective(self, loaded: LoadedModel) -> Classifier:
@@ -239,27 +185,11 @@ class TextClassification(OwnData):
         return fingerprint([TextRecord(self.texts(row), name)])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
-        first = row.text(self.text_column, "task.text_column")
-        if self.pair_column is None:
-            return (first,)
-        return first, row.text(self.pair_column, "task.pair_column")
+        names = ("text_column",) if self.pair_column is None else ("text_column", "pair_column")
+        return tuple(self._text(row, name) for name in names)
 
     def instance(self, record: Any) -> Instance:
         return Instance(record, (self.class_names[record.label],))
-
-    def _reading(self, split: str) -> Reading:
-        found = super()._reading(split)
-        if split == "train" and (only := self._only_label(found.labels)) is not None:
-            raise DataError(
-                f"every label of the training data is {only}, so there is nothing to tell apart; "
-                f"expected records of two classes at least, of {', '.join(self.class_names)}"
-            )
-        return found
-
-    def _only_label(self, counts: Counter[int]) -> str | None:
-        """The class that all records are of; None if they are of several."""
-        present = [name for i, name in enumerate(self.class_names) if counts[i]]
-        return present[0] if len(present) == 1 else None
 
     def flags(self) -> list[Stored]:
         taken = [flag(Flag.CLASSES_FROM_DATA)] if self.classes == FROM_DATA else []
@@ -268,28 +198,25 @@ class TextClassification(OwnData):
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels
         listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
-        told = [f"labels: {listed}"]
-        if (only := self._only_label(counts)) is not None:
-            told.append(f"every label is {only}: the commonest class scores 1 here")
-        return [*super().details(split), *told]
+        return [*super().details(split), f"labels: {listed}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         if isinstance(self.classes, tuple):  # others would have to be looked up in training data
             names = answers(predictions, self.class_names)
-        return {"accuracy": classification.accuracy(*names)}
+        return {"accuracy": scorers.accuracy(*names)}
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
-        """What the most frequent class scores everywhere, and which classes were confused."""
+        """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         names = sorted({*given[0], *given[1]})
         return {
-            "baselines": {"accuracy": baseline.majority(given[1])},
-            **baseline.confused(*given, names),
+            "baselines": {"accuracy": shown.majority(given[1])},
+            **shown.confused(*given, names),
         }
 
     def signature(self) -> str:
-        return classification.SIGNATURE
+        return scorers.CLASSES
 
 
 @dataclass(frozen=True)
@@ -308,7 +235,7 @@ class LanguageModeling(Generation, OwnData):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> LanguageModel:
-        from dpft.tasks.objectives.language_model import LanguageModel
+        from dpft.tasks.objectives.causal import LanguageModel
 
         check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
@@ -320,14 +247,14 @@ class LanguageModeling(Generation, OwnData):
         return self.instance(self.record(row))  # how likely the text itself is
 
     def texts(self, row: TableRow) -> tuple[str]:
-        return (row.text(self.text_column, "task.text_column"),)
+        return (self._text(row, "text_column"),)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines with the column of the settings."""
+        """Write JSON lines with the column of the settings."""
         write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         return {"perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
-        return f"{PERPLEXITY}|texts cut to {self.max_length} tokens"
+        return f"{scorers.PERPLEXITY}|texts cut to {self.max_length} tokens"

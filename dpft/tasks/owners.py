@@ -1,7 +1,8 @@
-"""Whose each record is, as numbers: ten million names as Python strings take a gigabyte."""
+"""The user of each record, as numbers: ten million names as Python strings take a gigabyte."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,40 +32,32 @@ class Owners(View[str]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Owners:
-        """Owners by name, one for each record."""
+        """Return owners by name, one for each record."""
         if isinstance(names, Owners):
             return names
         chunks = [pa.array(block, pa.large_string()) for block in blocks(names, _BLOCK)]
-        return cls.encoded(pa.chunked_array(chunks, pa.large_string()))
-
-    @classmethod
-    def encoded(cls, names: pa.ChunkedArray) -> Owners:
-        """The same of an Arrow column."""
-        if not len(names):
-            return cls(pa.array([], pa.large_string()), np.zeros(0, np.int32))
-        encoded = names.combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+        column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
+        encoded = column.dictionary_encode()
         distinct, codes = encoded.dictionary, encoded.indices.to_numpy()
-        # Of bytes in UTF-8, which is that of code points: Python's order of strings.
+        # In the order of UTF-8 bytes, which is that of code points: Python's order of strings.
         order = pc.sort_indices(distinct).to_numpy()
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         return cls(distinct.take(pa.array(order)), place[codes])
 
+    def part(self, rows: IntArray | slice) -> Owners:
+        """Return the owners of some records, without the names of the others."""
+        codes = self.codes[rows]
+        present = np.zeros(len(self.names), bool)
+        present[codes] = True
+        place = np.cumsum(present, dtype=np.int32) - 1
+        return Owners(self.names.filter(pa.array(present)), place[codes])
+
     def _part(self, chosen: slice) -> Owners:
         return self.part(chosen)
 
-    def part(self, rows: IntArray | slice) -> Owners:
-        """Those of some records; of the names, those that are left."""
-        codes = self.codes[rows]
-        there = np.zeros(len(self.names), bool)
-        there[codes] = True
-        place = np.cumsum(there, dtype=np.int32) - 1
-        return Owners(self.names.filter(pa.array(there)), place[codes])
-
     def groups(self) -> tuple[IntArray, IntArray]:
-        """Records in order of owner, and where each owner's begin.
+        """Return the records in order of owner, and where the records of each owner begin.
 
         Returns:
             Indices of records ``(n,)``, ascending within an owner; and bounds ``(owners + 1,)``:
@@ -82,3 +75,16 @@ class Owners(View[str]):
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self.codes), _BLOCK):
             yield from self.names.take(pa.array(self.codes[start : start + _BLOCK])).to_pylist()
+
+
+def one_spelling(name: str) -> str:
+    """Return a user's name in one Unicode form, without invisible characters and extra spaces.
+
+    Guarantee: names that people read as one are one unit. As two units, each would be protected
+    separately: less than was promised.
+    """
+    if name.isascii() and name.isprintable():
+        return " ".join(name.split())
+    normal = unicodedata.normalize("NFKC", name)
+    shown = (c for c in normal if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join("".join(shown).split())

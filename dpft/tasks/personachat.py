@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,52 +12,42 @@ from typing import Any
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation, perplexity
-from dpft.tasks.json_list import problem
-from dpft.tasks.metrics import parlai
-from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.personachat import SILENCE, write_files
-from dpft.tasks.sources import Dataset, Form, Hub, file_text, text_lines, well_formed
+from dpft.tasks.samples.texts import SILENCE, write_personachat
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
+from dpft.tasks.table_files import JsonLines
+from dpft.tasks.tables import write_lines
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
-_JSON = '{"train": [{"personality": [...], "utterances": [...]}, ...], "valid": [...]}'
 # No reply of the validation file has more than 28 tokens of GPT-2, the end token included.
 LONGEST_REPLY = 32
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply of the persona's owner.
+    """One reply of the persona's owner."""
 
-    Attributes:
-        dialogue: number of its dialogue in the file, from 0.
-        persona: sentences about the owner.
-        history: turns before it, oldest first, the partner's last; empty where the owner begins.
-        text: the reply.
-    """
-
-    dialogue: int
-    persona: tuple[str, ...]
+    dialogue: int  # number of its dialogue in the file, from 0
+    persona: tuple[str, ...]  # sentences about the owner
+    # Turns before it, oldest first, the partner's last; empty where the owner begins.
     history: tuple[str, ...]
-    text: str
+    text: str  # the reply
 
 
 def read_text(path: Path) -> list[Reply]:
-    """Replies of a file of ParlAI, with or without candidates, which are ignored.
+    """Read replies of a file of ParlAI, with or without candidates, which are ignored.
 
     Lines are numbered from 1 in each dialogue: first those of the persona, then
     ``NUMBER utterance<TAB>reply``, followed by an empty field and candidates where there are any.
-
-    Raises:
-        DataError: naming file and line.
     """
     replies: list[Reply] = []
     persona: list[str] = []
     history: list[str] = []
-    dialogue, previous, said = -1, 0, True
-    for number, line in enumerate(text_lines(path, _TEXT), 1):
+    dialogue, previous, replied = -1, 0, True
+    for number, line in enumerate([*text_lines(path, _TEXT), "1 "], 1):
         where = f"{path}, line {number}"
         if not line.strip():
             continue
@@ -70,52 +59,41 @@ def read_text(path: Path) -> list[Reply]:
             )
         previous = int(index)
         if previous == 1:
-            _refuse_silent(where, dialogue, said)
-            dialogue, persona, history, said = dialogue + 1, [], [], False
-        fields = [field.strip() for field in text.split("\t")]
-        if len(fields) == 1:
-            fact = fields[0].removeprefix(_PERSONA).strip()
-            if said or not fields[0].startswith(_PERSONA) or not fact:
+            if not replied:
                 raise DataError(
-                    f"{where}: got {line[:60]!r}; expected '{_PERSONA} ...' at the start of a "
-                    "dialogue, then an utterance and a reply with a tab between them"
+                    f"{where}: dialogue {dialogue + 1} ended without a reply; expected one or "
+                    "more, with a tab between utterance and reply"
                 )
+            if not text:  # the line that was added above
+                break
+            dialogue, persona, history, replied = dialogue + 1, [], [], False
+        fields = [field.strip() for field in text.split("\t")]
+        fact = fields[0].removeprefix(_PERSONA).strip()
+        if len(fields) == 1 and not replied and fields[0].startswith(_PERSONA) and fact:
             persona.append(fact)
-            continue
-        if not persona or not fields[0] or not fields[1]:
-            missing = "reply or utterance" if persona else "persona before the first utterance"
-            raise DataError(f"{where}: got no {missing} in {line[:60]!r}; expected {_TEXT}")
-        said = True
-        history += _turns([fields[0]])
-        replies.append(Reply(dialogue, tuple(persona), tuple(history), fields[1]))
-        history.append(fields[1])
-    _refuse_silent(f"{path}, last line", dialogue, said)
+        elif len(fields) == 1 or not persona or not fields[0] or not fields[1]:
+            raise DataError(
+                f"{where}: got {line[:60]!r}; expected '{_PERSONA} ...' at the start of a "
+                "dialogue, then an utterance and a reply with a tab between them"
+            )
+        else:
+            replied = True
+            history += _turns([fields[0]])
+            replies.append(Reply(dialogue, tuple(persona), tuple(history), fields[1]))
+            history.append(fields[1])
     return replies
 
 
-def read_json(path: Path, split: str) -> list[Reply]:
-    """Replies of one split, ``train`` or ``valid``, of Hugging Face's file, which holds both.
-
-    Raises:
-        DataError: naming the file, and the line where it is not JSON, else the dialogue.
-    """
-    dialogues = _content(path).get(split)
-    if not isinstance(dialogues, list):
-        raise DataError(f"{path}, line 1: got no list {split!r}; expected {_JSON}")
-    return _replies(dialogues, f"{path}, {split}")
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file_text(path, _JSON))
-    except (ValueError, RecursionError) as error:
-        where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else path
-        raise DataError(f"{where}: {problem(error)}; expected {_JSON}") from error
-    return content if isinstance(content, dict) else {}
+def read_lines(path: Path) -> list[Reply]:
+    """Read replies of JSON lines, each a dialogue as in Hugging Face's copy."""
+    return _replies((row.values for row in JsonLines(path).rows()), str(path))
 
 
 def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
-    """Replies of dialogues as Hugging Face writes them: the last candidate is the true reply."""
+    """Return replies of dialogues with ``personality`` and ``utterances``.
+
+    The last of the candidates is the true reply.
+    """
     replies = []
     for number, dialogue in enumerate(dialogues):
         place = f"{where}, dialogue {number + 1}"
@@ -132,14 +110,10 @@ def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
 
 def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
     values = item.get(name) if isinstance(item, Mapping) else None
-    if (
-        not isinstance(values, Sequence)
-        or isinstance(values, str)
-        or not values
-        or not all(isinstance(value, str) and value.strip() for value in values)
-    ):
+    fits = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
+    if not fits or not all(isinstance(value, str) and value.strip() for value in values or ()):
         raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
-    return tuple(well_formed(value, where).strip() for value in values)
+    return tuple(well_formed(value, where).strip() for value in values or ())
 
 
 def _turns(texts: Iterable[str]) -> list[str]:
@@ -147,28 +121,9 @@ def _turns(texts: Iterable[str]) -> list[str]:
     return [text for text in texts if text.replace(" ", "") != SILENCE]
 
 
-def _refuse_silent(where: str, dialogue: int, said: bool) -> None:
-    if not said:
-        raise DataError(
-            f"{where}: dialogue {dialogue + 1} ended without a reply; expected one or more, with a "
-            "tab between utterance and reply"
-        )
-
-
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Reply]:
-    return _replies(rows, "the hub's copy")
-
-
-def _text_form(name: str) -> Form:
-    return Form({"train": f"train_{name}.txt", "dev": f"valid_{name}.txt"}, read_text)
-
-
-_HF_FILE = "personachat_self_original.json"
-
-
 @dataclass(frozen=True)
 class PersonaChat(Generation):
-    """Chit-chat with a persona; see ``conf/task/personachat.yaml``.
+    """Reply in a chat, given a persona; see ``conf/task/personachat.yaml``.
 
     The persona is one segment of the prompt and every turn another, each followed by the end
     token. A prompt that is too long loses its oldest turns, and keeps the persona.
@@ -178,22 +133,21 @@ class PersonaChat(Generation):
     split_by_persona: float | None = None
 
     name = "personachat"
-    written_as = _HF_FILE
     record_is = "one reply of the persona's owner, with the persona and the dialogue so far"
     dataset = Dataset(
         forms=(
-            _text_form("self_original"),
-            _text_form("self_original_no_cands"),
-            # One file for both splits: a form for each, as only the reader knows which is meant.
-            Form({"train": _HF_FILE}, partial(read_json, split="train")),
-            Form({"dev": _HF_FILE}, partial(read_json, split="valid")),
+            *(
+                Form({"train": f"train_{name}.txt", "dev": f"valid_{name}.txt"}, read_text)
+                for name in ("self_original", "self_original_no_cands")
+            ),
+            Form({"train": "train.jsonl", "dev": "valid.jsonl"}, read_lines),
         ),
         hub=Hub(
             "AlekseyKorshuk/persona-chat",
             {"train": "train", "dev": "validation"},
-            _from_hub,
+            partial(_replies, where="the hub's copy"),
         ),
-        write_sample=write_files,
+        write_sample=write_personachat,
     )
 
     def __post_init__(self) -> None:
@@ -208,17 +162,6 @@ class PersonaChat(Generation):
     def published_train(self) -> str:
         return "train" if self.split_by_persona is None else "dev"
 
-    def read_file(self, path: Path) -> Sequence[Reply]:
-        if path.suffix != Path(_HF_FILE).suffix:
-            return super().read_file(path)
-        halves = [split for split in ("train", "valid") if _content(path).get(split)]
-        if len(halves) > 1:
-            raise DataError(
-                f"{path} holds training and validation dialogues, and which are meant cannot be "
-                "told; expected one of both lists to be empty: write a file with the other"
-            )
-        return read_json(path, *(halves or ["train"]))
-
     def rows(self, split: str) -> Sequence[Reply]:
         if split == "test":
             raise SplitError(
@@ -228,7 +171,15 @@ class PersonaChat(Generation):
         if split == "train" and self.synthetic is not None:
             return super().rows(split)
         if self.split_by_persona is None:
-            self._refuse_validation_alone(split)
+            kind, folder = self.location
+            there = folder and any(f.found(folder, "train") for f in self.dataset.all_forms())
+            if split == "train" and kind == "files" and not there:
+                raise DataError(
+                    f"{folder} holds the validation file of Persona-Chat but no training file, "
+                    "such as train_self_original.txt. Put it there, or type "
+                    "task.split_by_persona=0.8 to train on the dialogues of about 80% of the "
+                    "validation file's personas"
+                )
             return super().rows(split)
         rows = super().rows("dev")
         chosen = [row for row in rows if self._trains(row) == (split == "train")]
@@ -240,7 +191,7 @@ class PersonaChat(Generation):
         return chosen
 
     def _trains(self, row: Reply) -> bool:
-        """Whether a reply falls to training, which follows from its persona alone.
+        """Return whether a reply falls to training, which follows from its persona alone.
 
         One reply more moves no other, and no persona is on both sides.
         """
@@ -251,20 +202,19 @@ class PersonaChat(Generation):
     def write_records(
         self, rows: Sequence[Reply] | None, targets: Sequence[str], path: Path
     ) -> None:
-        """A file that `read_json` reads, each record a dialogue of its own.
+        """Write a file that `read_lines` reads, each record a dialogue of its own.
 
         ParlAI's text format has no place for a history whose replies are not records.
         """
         assert rows is not None
-        content = [
+        content = (
             {
                 "personality": row.persona,
                 "utterances": [{"candidates": [target], "history": row.history or [SILENCE]}],
             }
             for row, target in zip(rows, targets, strict=True)
-        ]
-        with path.open("w", encoding="utf-8") as file:
-            json.dump({"train": content, "valid": []}, file, ensure_ascii=False)
+        )
+        write_lines(path, content)
 
     def record(self, row: Reply) -> TextRecord:
         return TextRecord((" ".join(row.persona), *row.history), row.text)
@@ -274,11 +224,11 @@ class PersonaChat(Generation):
         return {"cut": "source", "keep": 1, "room": LONGEST_REPLY, "perplexity": True}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        f1 = parlai.corpus_f1(*texts(predictions))
+        f1 = scorers.parlai_f1(*texts(predictions))
         return {"F1": f1, "token_perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
-        return f"{parlai.SIGNATURE}+{PERPLEXITY}|cut to {self.max_length} tokens"
+        return f"{scorers.PARLAI}+{scorers.PERPLEXITY}|cut to {self.max_length} tokens"
 
     def flags(self) -> list[Stored]:
         flags = super().flags()
@@ -289,14 +239,3 @@ class PersonaChat(Generation):
 
     def details(self, split: str) -> list[str]:
         return [f"{len({(row.dialogue, row.persona) for row in self.rows(split)}):,} dialogues"]
-
-    def _refuse_validation_alone(self, split: str) -> None:
-        kind, folder = self.location
-        if split != "train" or kind != "files" or folder is None:
-            return
-        if not any(form.found(folder, "train") for form in self.dataset.all_forms()):
-            raise DataError(
-                f"{folder} holds the validation file of Persona-Chat but no training file, such as "
-                "train_self_original.txt. Put it there, or type task.split_by_persona=0.8 to "
-                "train on the dialogues of about 80% of the validation file's personas"
-            )

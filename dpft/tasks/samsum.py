@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
-from dpft.tasks.json_list import entries
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.samsum import write_files
+from dpft.tasks.samples.texts import write_samsum
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
-from dpft.tasks.table_files import JsonLines, read_table
+from dpft.tasks.table_files import read_table
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -29,48 +29,28 @@ _ENTRY = '{"id": ..., "dialogue": "...", "summary": "..."}'
 Row = tuple[str, str]
 
 
-def read_json(path: Path) -> list[Row]:
-    """Rows ``(dialogue, summary)`` of a published file, which is one JSON list.
-
-    Raises:
-        DataError: naming file and line.
-    """
-    return [_row(entry, where) for where, entry in entries(path, f"a JSON list of {_ENTRY}")]
-
-
-def read_lines(path: Path) -> list[Row]:
-    """Rows ``(dialogue, summary)`` of a file of JSON lines.
-
-    Raises:
-        DataError: naming file and line.
-    """
-    return [_row(row.values, row.place) for row in JsonLines(path).rows()]
+def read_rows(path: Path) -> list[Row]:
+    """Read rows ``(dialogue, summary)`` of a file that is one JSON list, or of JSON lines."""
+    return [_row(row.values, row.place) for row in read_table(path)]
 
 
 def _row(entry: Any, where: str) -> Row:
-    """The texts of an entry, with plain line ends and without space around them.
+    """Return the texts of an entry, with plain line ends and without space around them.
 
-    A dialogue may be empty: one of the published training file is.
+    A dialogue may be empty: one of the published training file is. Copies in CSV have None there.
     """
-    if not isinstance(entry, Mapping) or not {"dialogue", "summary"} <= set(entry):
-        raise DataError(f"{where}: got {str(entry)[:60]}; expected {_ENTRY}")
-    # Copies in CSV have nothing where the published dialogue is empty.
-    dialogue, summary = entry["dialogue"], entry["summary"]
-    dialogue = "" if dialogue is None else dialogue
+    dialogue, summary = "", ""
+    if isinstance(entry, Mapping) and {"dialogue", "summary"} <= entry.keys():
+        dialogue, summary = entry["dialogue"] or "", entry["summary"]
     if not isinstance(dialogue, str) or not isinstance(summary, str) or not summary.strip():
-        raise DataError(
-            f"{where}: got dialogue {str(dialogue)[:40]!r}, summary {str(summary)[:40]!r}; "
-            "expected two texts, the summary not empty"
-        )
-    return (
-        well_formed(dialogue, where).replace("\r\n", "\n").strip(),
-        well_formed(summary, where).strip(),
-    )
+        raise DataError(f"{where}: got {str(entry)[:60]}; expected {_ENTRY}, summary not empty")
+    dialogue = well_formed(dialogue, where).replace("\r\n", "\n").strip()
+    return dialogue, well_formed(summary, where).strip()
 
 
 @dataclass(frozen=True)
 class SAMSum(Generation):
-    """Summaries of chats; see ``conf/task/samsum.yaml``."""
+    """Summarise chats; see ``conf/task/samsum.yaml``."""
 
     max_length: int = 512
 
@@ -79,10 +59,10 @@ class SAMSum(Generation):
     record_is = "one dialogue with its summary"
     dataset = Dataset(
         forms=(
-            Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_json),
+            Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_rows),
             Form(
                 {"train": "train.jsonl", "dev": "validation.jsonl", "test": "test.jsonl"},
-                read_lines,
+                read_rows,
             ),
         ),
         hub=Hub(
@@ -90,7 +70,7 @@ class SAMSum(Generation):
             {"train": "train", "dev": "validation", "test": "test"},
             one_by_one(_row),
         ),
-        write_sample=write_files,
+        write_sample=write_samsum,
     )
 
     def record(self, row: Row) -> TextRecord:
@@ -98,7 +78,7 @@ class SAMSum(Generation):
         return TextRecord((dialogue,), summary)
 
     def questions(self, path: Path) -> list[Question]:
-        """Entries of a published file, or of one without summaries."""
+        """Return entries of a published file, or of one without summaries."""
         asked = []
         for row in read_table(path):
             dialogue, _ = _row({**row.values, "summary": "-"}, row.place)
@@ -106,14 +86,13 @@ class SAMSum(Generation):
         return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
-        """A file that `read_json` reads."""
+        """Write a file that `read_rows` reads."""
         assert rows is not None
-        entries = [
+        made = [
             {"id": str(number), "dialogue": dialogue, "summary": target}
             for number, ((dialogue, _), target) in enumerate(zip(rows, targets, strict=True))
         ]
-        with path.open("w", encoding="utf-8") as file:
-            json.dump(entries, file, ensure_ascii=False, indent=1)
+        path.write_text(json.dumps(made, ensure_ascii=False, indent=1), encoding="utf-8")
 
     def objective(self, loaded: LoadedModel) -> Causal:
         # A small model may have fewer positions than the task allows tokens.
@@ -127,11 +106,7 @@ class SAMSum(Generation):
         return {"before": INSTRUCTION, "after": DELIMITER, "ends": False, "cut": "source"}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.tasks.metrics import rouge
-
-        return rouge.score(*texts(predictions))
+        return scorers.rouge(*texts(predictions))
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import rouge
-
-        return rouge.SIGNATURE
+        return scorers.ROUGE

@@ -1,11 +1,11 @@
-"""The scores of a run, and the number among them by which runs of a sweep are compared."""
+"""The scores of a run, and the one by which runs of a sweep are compared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpft.config import plugins
+from dpft.config import imported
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -24,13 +24,12 @@ _SHARES = ("accuracy",)
 
 
 class Metric(Protocol):
-    """A metric of another package, which ``task.metrics`` names: any task's answers.
+    """A metric of another package, which ``task.metrics`` names.
 
     Its attribute ``lower``, if it has one, names the scores that are better the lower they are.
     """
 
-    signature: str
-    """Names and versions of what computes it."""
+    signature: str  # names and versions of what computes it
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Scores by name."""
@@ -40,7 +39,7 @@ class Metric(Protocol):
 def all_scores(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[dict[str, float | None], str]:
-    """Scores of the task and of the further metrics in its settings, and their signature.
+    """Return scores of the task and of the further metrics in its settings, and their signature.
 
     Raises:
         ConfigError: if two have a score of one name.
@@ -48,7 +47,7 @@ def all_scores(
     """
     scores, signatures = dict(task.score(predictions)), [task.signature()]
     for name in task.metrics:
-        metric: Metric = plugins.load("metrics", name)
+        metric: Metric = imported.load("task.metrics", name)
         further = metric.score(predictions)
         if twice := scores.keys() & further.keys():
             raise ConfigError(
@@ -72,17 +71,17 @@ def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> boo
 
 def lower_ones(task: Task) -> list[str]:
     """Return the scores by metrics of other packages that are better the lower they are."""
-    further = (plugins.load("metrics", name) for name in task.metrics)
+    further = (imported.load("task.metrics", name) for name in task.metrics)
     return sorted({one for metric in further for one in getattr(metric, "lower", ())})
 
 
 def is_share(metric: str) -> bool:
-    """Whether a score, of all records or of a subset, is the share of those answered rightly."""
+    """Return whether a score, of all records or of a subset, is an accuracy."""
     return metric.partition("_")[0] in _SHARES
 
 
 def impossible_share(record: Mapping[str, Any]) -> str | None:
-    """What a record that was edited by hand may have: a share below 0 or above 1; else None."""
+    """Return what is wrong with a record that was edited by hand; None if nothing is."""
     for split, scored in record.get("scores", {}).items():
         for name, value in scored["metrics"].items():
             if is_share(name) and value is not None and not 0 <= value <= 1:
@@ -93,14 +92,11 @@ def impossible_share(record: Mapping[str, Any]) -> str | None:
 
 
 def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | None]:
-    """Name and value of a run's score on the split that it was decoded on.
+    """Return name and value of a run's score on the split that it was decoded on.
 
     Args:
         record: see `dpft.runs.RunRecord`.
-        metric: one of the split's; None: the first.
-
-    Returns:
-        The value is None where the metric has no finite one.
+        metric: one of the split's; None: the first. Its value is None if it is not finite.
 
     Raises:
         ConfigError: if the run has no such score.
@@ -119,10 +115,9 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
 
 
 def check_metric(metric: str, task: Task, split: str) -> None:
-    """Refuse a score that runs of a task will not have, before any of them is made.
+    """Refuse a score that runs of a task will not have, before any of them starts.
 
-    The first question of each subset is answered with its reference and scored: which scores there
-    are may depend on the data, and on what is installed.
+    The first question of each subset is answered with its reference and scored.
 
     Raises:
         ConfigError: if it is not among them, or can have no number here.

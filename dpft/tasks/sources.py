@@ -1,25 +1,24 @@
-"""Where a data set lies and how it is read: a folder of published files, the hub, or a sample.
+"""Where a data set is and how it is read: a folder of published files, the hub, or a sample.
 
-A `Dataset` lists the forms in which its rows are published. Files of any of them are looked for in
-``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy. The
-parquet files of the hub are themselves a form that a folder may hold (``dpft data get`` writes it).
+A `Dataset` lists the forms in which its rows are published. Files of any of them are searched for
+in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy. The
+parquet files of the hub are themselves a form of a folder (``dpft data get`` writes it).
 """
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError, SplitError
 from dpft.config.files import regular
-from dpft.tasks.limits import table_rows
 
 Location = tuple[str, Path | None]
 LONGEST = 10_000_000
@@ -28,35 +27,37 @@ LONGEST = 10_000_000
 
 @dataclass(frozen=True)
 class Form:
-    """One published form: for each split a file, or a pattern for several, and how to read one.
+    """A published form of a data set.
 
     Attributes:
         files: by split, relative to the folder; with ``*`` every match is read, in sorted order.
-        read: rows of a file; raises `DataError` naming file and line.
+        read: returns the rows of a file; raises `DataError` naming file and line.
     """
 
     files: Mapping[str, str]
     read: Callable[[Path], Sequence[Any]]
 
     def rows(self, file: Path) -> Sequence[Any]:
-        """The rows of a file; raises `DataError`, for what is no regular file too."""
+        """Return the rows of a file; raise `DataError` if it is no regular file."""
         try:
             return self.read(regular(file))
         except OSError as error:
             raise DataError(f"cannot read {file}: {error.strerror}; expected a file") from error
 
     def found(self, folder: Path, split: str) -> list[Path]:
-        """The files of a split, sorted; empty if there are none."""
+        """Return the files of a split, sorted."""
         pattern = self.files.get(split)
         return sorted(folder.glob(pattern)) if pattern is not None else []
 
 
 @dataclass(frozen=True)
 class ParquetForm(Form):
-    """The hub's parquet files, which may lie in folders of the folder.
+    """The hub's parquet files, which may be in folders of the folder.
+
+    They are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on.
 
     Attributes:
-        names: by split, what its files are called without suffix and number; one set of each.
+        names: by split, the names without suffix and number; one set of each.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -68,12 +69,12 @@ class ParquetForm(Form):
 def parquet_form(
     names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Sequence[Any]]
 ) -> ParquetForm:
-    """Files that are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on."""
+    """Return the form of parquet files with these names."""
     return ParquetForm({s: f"**/{called[0]}*.parquet" for s, called in names.items()}, read, names)
 
 
 def _one_set(folder: Path, name: str) -> list[Path]:
-    """One file of a name at any depth, or all its parts in one folder.
+    """Return the one file of a name at any depth, or all its parts in one folder.
 
     Raises:
         DataError: for a second copy, whose rows would be records again, or a missing part.
@@ -85,11 +86,10 @@ def _one_set(folder: Path, name: str) -> list[Path]:
     whole = parts == [(i, len(parts)) for i in range(len(parts))]
     if whole and len({file.parent for file, _ in found}) <= 1:
         return [file for file, _ in found]
-    listed = ", ".join(str(file.relative_to(folder)) for file, _ in found[:4])
-    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    listed = ", ".join(str(file.relative_to(folder)) for file, _ in found)
     raise DataError(
-        f"{folder} holds {listed}{more}; expected one {name}.parquet, or all parts of one in one "
-        "folder: rows of a second copy would count as further records. Take the others away"
+        f"{folder} holds {listed}; expected one {name}.parquet, or all parts of one in one folder: "
+        "rows of a second copy would count as further records. Take the others away"
     )
 
 
@@ -100,7 +100,7 @@ class Hub:
     Attributes:
         id: of the data set.
         splits: the hub's names of our splits; with ``+`` between several.
-        rows: the hub's rows, which are mappings, as rows of the task.
+        rows: makes rows of the task from the hub's rows, which are mappings.
         config: of a data set that has several.
         revision: where the hub keeps its own parquet conversion of a data set that is a script.
     """
@@ -119,8 +119,7 @@ class Dataset:
     Attributes:
         forms: what a folder may hold, tried in order.
         hub: the hub's copy; None if there is none.
-        write_sample: writes a generated sample into a folder that is there, in the first form, from
-            a seed.
+        write_sample: writes a generated sample, in the first form, into a folder from a seed.
     """
 
     forms: tuple[Form, ...]
@@ -128,7 +127,7 @@ class Dataset:
     write_sample: Callable[[Path, int], None]
 
     def all_forms(self) -> tuple[Form, ...]:
-        """The forms that a folder may hold, the hub's parquet files last."""
+        """Return the forms that a folder may hold, the hub's parquet files last."""
         if self.hub is None:
             return self.forms
         hub = self.hub
@@ -136,19 +135,14 @@ class Dataset:
         names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
         return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
 
-    def lies_in(self, folder: Path) -> Form | None:
-        """The first form of which a folder holds files of any split."""
+    def form_in(self, folder: Path) -> Form | None:
+        """Return the first form of which a folder holds files of any split."""
         held = (f for f in self.all_forms() if any(f.found(folder, split) for split in f.files))
         return next(held, None)
 
-    @property
-    def first_file(self) -> str:
-        """What messages call the data set's files by."""
-        return next(iter(self.forms[0].files.values()))
-
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
-    """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
+    """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
 
     Raises:
         DataError: if files were asked for and none are there.
@@ -160,32 +154,25 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
         folder = Path(data_dir)
     elif "DPFT_DATA" in os.environ:
         folder = Path(os.environ["DPFT_DATA"]) / name
-    if folder is not None and dataset.lies_in(folder):
+    if folder is not None and dataset.form_in(folder):
         return "files", folder
     if source == "files" or data_dir is not None:
         place = folder or "nowhere: $DPFT_DATA is not set"
-        what, *others = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
-        nor = f" (nor {', '.join(others)})" if others else ""
+        names = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
         if folder is not None and folder.is_file():
             place = f"{folder}, which is a file"
-        raise DataError(
-            f"no {what} found{nor}; looked in {place}. Type task.data_dir=FOLDER, set "
-            f"DPFT_DATA to the folder that holds {name}/, or type task.source=sample for generated "
-            "data"
-        )
+        raise DataError(f"no {' or '.join(names)} found; looked in {place}. {_advice(name)}")
     return "hub", None
 
 
 def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Sequence[Any]:
-    """The rows of a split.
+    """Return the rows of a split.
 
     Raises:
-        DataError: if the split does not exist, its file is missing or malformed, or nothing is in
-            it.
+        DataError: the split does not exist or is empty, or its file is missing or malformed.
     """
     kind, folder = location
-    if kind == "files":
-        assert folder is not None
+    if folder is not None:
         rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
         rows = _read_hub(dataset, name, split)
@@ -203,29 +190,34 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
     for form in dataset.all_forms():
         files = form.found(folder, split)
         if files:
-            return [row for file in files for row in form.rows(file)]
-    if other := dataset.lies_in(folder):
-        raise SplitError(
-            f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it "
-            "there, choose another split, or type task.data_dir=FOLDER"
-        )
-    raise DataError(f"{folder} holds no files of this data set any more")
+            several = [form.rows(file) for file in files]
+            return several[0] if len(several) == 1 else [*chain(*several)]
+    other = dataset.form_in(folder) or dataset.forms[0]
+    raise SplitError(
+        f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it there, "
+        "choose another split, or type task.data_dir=FOLDER"
+    )
 
 
 def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
     hub = dataset.hub
-    advice = (
-        f"Set DPFT_DATA to the folder that holds {name}/{dataset.first_file}, go online, or type "
-        "task.source=sample for generated data"
-    )
     if hub is None:
-        raise DataError(f"the {name} files were found nowhere, and the hub has no copy. {advice}")
+        raise DataError(
+            f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
+        )
     if split not in hub.splits:
         raise SplitError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
-    return hub_rows(hub, _load_hub(hub, name, split, advice))
+    return hub_rows(hub, _load_hub(hub, name, split))
 
 
-def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
+def _advice(name: str) -> str:
+    return (
+        f"Set DPFT_DATA to the folder that holds {name}/ (or type task.data_dir=FOLDER), go "
+        "online, or type task.source=sample for generated data"
+    )
+
+
+def _load_hub(hub: Hub, name: str, split: str) -> Any:
     from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
@@ -234,64 +226,21 @@ def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
         f"hub's copy {hub.id} could not be loaded"
     )
     if is_offline() and not is_downloaded("datasets", hub.id):
-        raise DataError(f"{absent} (the hub does not answer, or HF_HUB_OFFLINE is set). {advice}")
+        why = "the hub does not answer, or HF_HUB_OFFLINE is set"
+        raise DataError(f"{absent} ({why}). {_advice(name)}")
     from datasets import load_dataset
 
     try:
         return load_dataset(
-            hub.id,
-            hub.config,
-            revision=hub.revision,
-            split=hub.splits[split],
+            hub.id, hub.config, revision=hub.revision, split=hub.splits[split],
             trust_remote_code=False,
-        )
+        )  # fmt: skip
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(f"{absent} ({type(error).__name__}). {advice}") from error
-
-
-def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, int]]:
-    """Write every split of the hub's copy as parquet into ``folder``; yields files and row counts.
-
-    Raises:
-        DataError: if there is no copy, it cannot be loaded, the file cannot be written, or another
-            one is in its place.
-    """
-    hub = dataset.hub
-    if hub is None:
-        raise DataError(
-            f"the hub has no copy of {name}; see docs/reference/tasks for where its files are"
-        )
-    for split in hub.splits:
-        loaded = _load_hub(hub, name, split, "Go online")
-        file = folder / f"{hub.splits[split].split('+')[0]}.parquet"
-        unnamed = file.with_name(f".{file.name}.tmp")
-        try:
-            loaded.to_parquet(str(unnamed))
-            check_free(file, unnamed)
-            unnamed.replace(file)
-        except OSError as error:
-            raise DataError(f"cannot write {file}: {error.strerror}") from error
-        finally:
-            unnamed.unlink(missing_ok=True)
-        yield file, len(loaded)
-
-
-def check_free(file: Path, new: Path) -> None:
-    """Refuse to write over a file, but for one that holds the same as what would be written.
-
-    Raises:
-        DataError: if another file is there.
-    """
-    if file.exists() and not (file.is_file() and filecmp.cmp(file, new, shallow=False)):
-        raise DataError(f"{file} exists; give another folder: --to FOLDER")
+        raise DataError(f"{absent} ({type(error).__name__}). {_advice(name)}") from error
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
-    """Rows of the hub's form as the task's.
-
-    Raises:
-        DataError: for a column that is not there.
-    """
+    """Return rows of the hub as the task's; raise DataError for a missing column."""
     try:
         return hub.rows(rows)
     except KeyError as error:
@@ -299,27 +248,31 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
 
 
 def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
-    """Rows made one by one, by `make`, of a row of the hub and its place (for errors)."""
+    """Return a function that makes rows one by one, from a row of the hub and its place."""
     return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
 
 
 def parquet(path: Path) -> list[dict[str, Any]]:
-    """Rows of a parquet file as dictionaries.
+    """Return the rows of a parquet file; raise DataError if it is not one."""
+    return list(table_rows(path))
 
-    Raises:
-        DataError: if it is not one, or unpacks to more than it may.
-    """
-    from pyarrow import ArrowException
+
+def table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file; raise DataError if it is not one."""
+    import pyarrow.parquet
 
     try:
-        return list(table_rows(path))
-    except (OSError, ArrowException) as error:
+        # Only the file: a folder called KEY=VALUE around it is no column.
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
 
 
 @lru_cache(maxsize=8)
 def _sample(dataset: Dataset, seed: int) -> Mapping[str, Sequence[Any]]:
-    """The generated sample, written and read back in the published form."""
+    """Return the generated sample, written and read back in the published form."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         dataset.write_sample(folder, seed)
@@ -327,12 +280,9 @@ def _sample(dataset: Dataset, seed: int) -> Mapping[str, Sequence[Any]]:
 
 
 def well_formed(text: str, where: str) -> str:
-    """The text, if it is no longer than `LONGEST`, and can be written as UTF-8.
+    """Return a text that is no longer than `LONGEST` and valid Unicode; else raise DataError.
 
     JSON can spell half of a surrogate pair.
-
-    Raises:
-        DataError: if not.
     """
     if len(text) > LONGEST:
         raise DataError(
@@ -350,16 +300,12 @@ def well_formed(text: str, where: str) -> str:
 
 
 def text_lines(path: Path, expected: str) -> Sequence[str]:
-    """The lines of a UTF-8 file, without line ends; see `file_text`."""
+    """Return the lines of a UTF-8 file, without line ends; see `file_text`."""
     return file_text(path, expected).split("\n")
 
 
 def file_text(path: Path, expected: str) -> str:
-    """The text of a UTF-8 file, with or without a byte order mark.
-
-    Raises:
-        DataError: if it cannot be read or is not UTF-8.
-    """
+    """Return the text of a UTF-8 file without its byte order mark; raise DataError otherwise."""
     try:
         return regular(path).read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -1,220 +1,176 @@
-"""Files of rows, read one row after the other, and again one by one.
+"""Files of rows, read into Arrow tables.
 
-A file may be larger than memory. It is its own store: what is kept of a row is where it begins.
-Lines end as Python's text files have it: with a line feed, a carriage return, or both.
+CSV and TSV become columns of text, as Python's ``csv`` reads them in strict mode: nothing becomes a
+number or a missing value. JSON is kept as the text of each object, and parquet as it is.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import os
 import shlex
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError
 from dpft.config.files import regular
+from dpft.runs.atomic import sha256_file
 from dpft.tasks.json_list import entries, problem
-from dpft.tasks.limits import limited_rows
+from dpft.tasks.keeping import Keeping, code
 from dpft.tasks.owners import IntArray
 from dpft.tasks.sources import LONGEST
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
-# How files begin that hold no UTF-8 text: what they are, and what makes text of FILE.
-_FOREIGN = (
-    ((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
-    (b"\x1f\x8b", "a gzip file", "gzip -dc < FILE > NEW"),
-    (b"PK\x03\x04", "a zip file", "unzip -p FILE > NEW, or save a workbook of Excel as CSV UTF-8"),
-    (b"PAR1\x15", "a parquet file", "mv FILE NEW.parquet"),
-)
-_BOM = b"\xef\xbb\xbf"
-_BUFFER = 1 << 20
-_BLOCK = 1 << 14
-_ROWS = 1 << 10  # of a parquet file that are in memory as objects
-
-PlacedRow = tuple[int, int, TableRow]
-"""Where a row begins, its number for messages, and the row."""
-
-
-class TableFile(ABC):
-    """One file of rows.
-
-    Args:
-        path: of the file. It must stay as it is: what changes it meanwhile is found out by its size
-            and its time, and is an error.
-
-    Attributes:
-        by_row: whether single rows can be read, and not only the whole.
-    """
-
-    by_row: ClassVar[bool] = True
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stamp: tuple[int, int] | None = None
-
-    @abstractmethod
-    def scan(self) -> Iterator[PlacedRow]:
-        """Every row, in order.
-
-        Raises:
-            DataError: naming file and line, if it is missing, of another format, or malformed.
-        """
-
-    def rows(self) -> list[TableRow]:
-        """Every row, in memory; raises as `scan`."""
-        return [row for _, _, row in self.scan()]
-
-    @abstractmethod
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        """The rows that begin at ``positions``, which ascend.
-
-        Raises:
-            DataError: if the file is not what was scanned.
-        """
-
-    def size(self) -> int:
-        """Bytes of the file."""
-        with self._open("a table") as file:
-            return os.fstat(file.fileno()).st_size
-
-    def digest(self) -> bytes:
-        """SHA-256 of the file."""
-        digest = hashlib.sha256()
-        with self._open("a table") as file:
-            while data := file.read(_BUFFER):
-                digest.update(data)
-        return digest.digest()
-
-    def _open(self, expected: str) -> BinaryIO:
-        """The file, which must be the one that was opened first."""
-        try:
-            file = regular(self.path).open("rb", buffering=_BUFFER)
-        except OSError as error:
-            raise DataError(
-                f"cannot read {self.path}: {error.strerror}; expected {expected}"
-            ) from error
-        status = os.fstat(file.fileno())
-        stamp = status.st_size, status.st_mtime_ns
-        self._stamp = self._stamp or stamp
-        if stamp != self._stamp:
-            file.close()
-            raise DataError(
-                f"{self.path} was changed while it was used; expected it to stay as it is. Run the "
-                "same command again when nothing writes to it any more"
-            )
-        return file
+LARGE = 16 << 20
+"""Bytes of a file from which on its table is kept on disk."""
+_BLOCK = 1 << 12
+# Columns that no file has: where each row is, for messages, and the text of a JSON object.
+_PLACE, _OBJECT = "\0place", "\0object"
+_LIST = "a list of JSON objects, or one on each line"
 
 
 class Rows(View[TableRow]):
-    """Rows of a file, which are read when they are asked for.
+    """Rows of a file, made from an Arrow table on access.
 
     Args:
-        file: which holds them.
-        positions: where each begins, ascending, ``(n,)``.
-        numbers: of each, for messages, ``(n,)``.
+        file: the file that the table was read from.
+        table: all of its rows.
+        chosen: indices of the rows that belong to this view, ``(n,)``; None: all.
     """
 
-    def __init__(self, file: TableFile, positions: IntArray, numbers: IntArray) -> None:
-        self.file = file
-        self.positions = positions
-        self.numbers = numbers
+    def __init__(self, file: TableFile, table: pa.Table, chosen: IntArray | None = None) -> None:
+        self._file = file
+        self._table = table
+        self._chosen = np.arange(table.num_rows) if chosen is None else chosen
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self._chosen)
 
-    def _item(self, index: int) -> TableRow:
-        return next(iter(self._part(slice(index, index + 1))))
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def take(self, indices: IntArray | slice) -> Rows:
+        """Return some of these rows."""
+        return Rows(self._file, self._table, self._chosen[indices])
 
     def _part(self, chosen: slice) -> Rows:
-        return Rows(self.file, self.positions[chosen], self.numbers[chosen])
+        return self.take(chosen)
+
+    def _item(self, index: int) -> TableRow:
+        return next(iter(self.take(slice(index, index + 1))))
 
     def __iter__(self) -> Iterator[TableRow]:
-        return self.file.read(self.positions, self.numbers)
+        for start in range(0, len(self), _BLOCK):
+            chosen = self._chosen[start : start + _BLOCK]
+            first, count = int(chosen.min()), int(np.ptp(chosen)) + 1
+            part = self._table.slice(first, count)
+            if count > len(chosen):
+                part = part.combine_chunks().take(pa.array(chosen - first))
+            for cells in part.to_pylist():
+                place = f"{self._file.path}, {cells.pop(_PLACE)}"
+                yield TableRow(place, self._file.values(cells, place))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another process reads the rows itself, if it need not read all of them for it."""
-        if self.file.by_row:
-            return Rows, (self.file, self.positions, self.numbers)
-        return list, (list(self),)
 
+class TableFile(ABC):
+    """One file of rows."""
 
-class Listed(TableFile):
-    """Rows that are in memory, or that another library reads."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    by_row = False
+    @abstractmethod
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, each with its place in the column `_PLACE`; raise DataError."""
 
-    def __init__(self, rows: Sequence[TableRow]) -> None:
-        super().__init__(Path())
-        self._rows = rows
+    def values(self, cells: dict[str, Any], place: str) -> Mapping[str, Any]:
+        """Return the cells of a row by column."""
+        return cells
 
-    def scan(self) -> Iterator[PlacedRow]:
-        for index, row in enumerate(self._rows):
-            yield index, index + 1, row
+    def rows(self, keeping: Keeping | None = None) -> Rows:
+        """Return all rows; ``keeping`` keeps the table of a large file, mapped into memory."""
+        table = None
+        if keeping is not None and self.path.is_file() and self.path.stat().st_size >= LARGE:
+            identity = json.dumps([self.path.suffix, sha256_file(self.path), code()])
+            table = keeping.table("the data file", identity, self.batches)
+        if table is None:
+            empty = pa.record_batch({_PLACE: pa.array([], pa.string())})
+            table = pa.Table.from_batches(list(self.batches()) or [empty])
+        return Rows(self, table)
 
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        for position, _ in _pairs(positions, numbers):
-            yield self._rows[position]
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines of a UTF-8 file with their ends, without a byte order mark."""
+        with self._open() as file:
+            number = 0
+            while line := file.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise DataError(
+                        f"{self.path}, line {number} is longer than {LONGEST:,} bytes; expected "
+                        "one record on each line: divide it, or shorten its text"
+                    )
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{self.path}, line {number} is not UTF-8 text ({error}); unpack an "
+                        "archive, save a workbook as CSV UTF-8, or type iconv -f cp1252 -t utf-8 "
+                        f"{shlex.quote(str(self.path))} > NEW (or utf-16 in place of cp1252)"
+                    ) from error
+
+    def _open(self) -> BinaryIO:
+        try:
+            return regular(self.path).open("rb")
+        except OSError as error:
+            raise DataError(
+                f"cannot read {self.path}: {error.strerror}; expected a table"
+            ) from error
 
 
 class JsonLines(TableFile):
-    """A JSON object on each line; blank lines are passed over."""
+    """A JSON object on each line; blank lines are skipped."""
 
-    def scan(self) -> Iterator[PlacedRow]:
-        with self._open("one JSON object on each line") as file:
-            for number, (at, line) in enumerate(_lines(self.path, file), 1):
-                text = _decoded(self.path, number, line)
-                if text.strip():
-                    yield at, number, self._row(text, number)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        lines = enumerate(self._lines(), 1)
+        placed = ((f"line {n}", line.rstrip("\r\n")) for n, line in lines if line.strip())
+        return _batches([_OBJECT], placed)
 
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        with self._open("one JSON object on each line") as file:
-            for position, number in _pairs(positions, numbers):
-                file.seek(position)
-                line = file.readline().splitlines()[0]
-                yield self._row(_decoded(self.path, number, line), number)
-
-    def _row(self, text: str, number: int) -> TableRow:
-        place = f"{self.path}, line {number}"
-        return TableRow(place, _object(_parsed(text.rstrip("\r\n"), place), place))
+    def values(self, cells: dict[str, Any], place: str) -> Mapping[str, Any]:
+        try:
+            value = _DECODER.decode(cells[_OBJECT])
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{place}: {problem(error)}; expected JSON, each column once"
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(
+                f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'
+            )
+        return value
 
 
 class Json(JsonLines):
     """A list of objects, which is read as a whole; or JSON lines."""
 
-    by_row = False
-
-    @cached_property
-    def _items(self) -> list[TableRow] | None:
-        with self._open(_LIST) as file:
-            file.seek(_start(file))
-            first = next((c for c in iter(lambda: file.read(1), b"") if not c.isspace()), b"")
-        if first != b"[":
-            return None
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        with self._open() as file:
+            head = file.read(1 << 10).removeprefix(b"\xef\xbb\xbf")
+        if not head.lstrip().startswith(b"["):
+            return super().batches()
         listed = entries(self.path, _LIST, _DECODER)
-        return [TableRow(place, _object(value, place)) for place, value in listed]
-
-    def scan(self) -> Iterator[PlacedRow]:
-        return super().scan() if self._items is None else Listed(self._items).scan()
-
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        if self._items is None:
-            return super().read(positions, numbers)
-        return Listed(self._items).read(positions, numbers)
-
-
-_LIST = "a list of JSON objects, or one on each line"
+        skipped = len(f"{self.path}, ")
+        return _batches(
+            [_OBJECT], ((place[skipped:], json.dumps(entry)) for place, entry in listed)
+        )
 
 
 class Separated(TableFile):
@@ -223,154 +179,95 @@ class Separated(TableFile):
     def __init__(self, path: Path, delimiter: str) -> None:
         super().__init__(path)
         self._delimiter = delimiter
-        self._header: list[str] = []
 
-    def scan(self) -> Iterator[PlacedRow]:
-        with self._open("a table") as file:
-            lines = _Feed(self.path, file, _start(file), 0)
-            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
-            try:
-                self._header = next(reader, [])
-                _check_header(self.path, self._header)
-                while True:
-                    at, number = lines.at, lines.number
-                    cells = next(reader, None)
-                    if cells is None:
-                        return
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        reader = csv.reader(self._lines(), delimiter=self._delimiter, strict=True)
+        line = 0
+        try:
+            header = next(reader, [])
+            if not header:
+                raise DataError(f"{self.path} is empty; expected column names on its first line")
+            _check_each_once(f"{self.path}, line 1", header)
+            line = reader.line_num
+
+            def placed() -> Iterator[tuple[str, ...]]:
+                nonlocal line
+                for cells in reader:
                     if cells:
-                        yield at, number + 1, self._row(cells, number + 1)
-            except csv.Error as error:
-                raise self._malformed(number if self._header else 0, error) from error
+                        self._check(cells, header, f"{self.path}, line {line + 1}")
+                        yield f"line {line + 1}", *cells
+                    line = reader.line_num
 
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        with self._open("a table") as file:
-            lines = _Feed(self.path, file, _start(file), 0)
-            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
-            self._header = self._header or next(reader, [])
-            for position, number in _pairs(positions, numbers):
-                lines.seek(position, number - 1)
-                try:
-                    cells = next(reader)
-                except csv.Error as error:
-                    raise self._malformed(number - 1, error) from error
-                yield self._row(cells, number)
+            yield from _batches(header, placed())
+        except csv.Error as error:
+            expected = (
+                "cells in double quotes where they hold quotes, delimiters or line breaks, and "
+                "each opening mark to be closed. JSON lines have no such limits"
+            )
+            raise DataError(
+                f"{self.path}, after line {line}: {error}; expected {expected}"
+            ) from error
 
-    def _row(self, cells: Sequence[str], number: int) -> TableRow:
-        place = f"{self.path}, line {number}"
-        if self._delimiter == "\t":
-            _refuse_rows_in_cells(place, cells)
-        header = self._header
+    def _check(self, cells: Sequence[str], header: Sequence[str], place: str) -> None:
         if len(cells) != len(header):
             raise DataError(
                 f"{place}: got {len(cells)} cells for {len(header)} columns ({', '.join(header)}); "
                 "expected one for each. Is a cell with a comma or a line break lacking its quotes?"
             )
-        return TableRow(place, dict(zip(header, cells, strict=True)))
-
-    def _malformed(self, line: int, error: csv.Error) -> DataError:
-        expected = (
-            "cells in double quotes where they hold quotes, delimiters or line breaks. JSON lines "
-            "have no such limits"
-        )
-        if "field larger" in str(error):
-            expected = "a quotation mark at the cell's end, or a text that long in JSON lines"
-        return DataError(f"{self.path}, after line {line}: {error}; expected {expected}")
+        if self._delimiter != "\t":
+            return
+        # A quotation mark that begins a text opens a cell as well, and the rows up to the next
+        # mark are then part of it.
+        if swallowed := next((cell for cell in cells if "\t" in cell and "\n" in cell), None):
+            raise DataError(
+                f"{place}: got a cell in quotes with tabs and line breaks, {brief(swallowed)}; "
+                "expected none, since it looks like several rows after a text that begins with a "
+                "quotation mark. Double that mark and put quotes around it, or use JSON lines"
+            )
 
 
 class Parquet(TableFile):
-    """A parquet file, of which a part of a row group is in memory at a time."""
+    """A parquet file."""
 
-    def scan(self) -> Iterator[PlacedRow]:
-        with self._parquet() as file:
-            position = 0
-            for rows in limited_rows(self.path, self._batches(file)):
-                for values in rows:
-                    yield position, position + 1, self._row(position, values)
-                    position += 1
-
-    def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
-        with self._parquet() as file:
-            end = 0
-            for group in range(file.num_row_groups):
-                start, end = end, end + file.metadata.row_group(group).num_rows
-                if np.searchsorted(positions, start) == np.searchsorted(positions, end):
-                    continue
-                for batch in self._batches(file, row_groups=[group]):
-                    low, high = np.searchsorted(positions, (start, start + len(batch)))
-                    chosen = positions[low:high]
-                    values = batch.take(chosen - start).to_pylist()
-                    yield from map(self._row, chosen.tolist(), values)
-                    start += len(batch)
-
-    def _row(self, position: int, values: Mapping[str, Any]) -> TableRow:
-        return TableRow(f"{self.path}, row {position + 1}", values)
-
-    def _parquet(self) -> Any:
-        import pyarrow.parquet
-        from pyarrow import ArrowException
-
+    def batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            with self._open("a parquet file"):
-                file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
-            _check_each_once(str(self.path), file.schema_arrow.names)
-        except (OSError, ArrowException) as error:
-            raise self._unreadable(error) from error
-        return file
-
-    def _batches(self, file: Any, **chosen: Any) -> Iterator[Any]:
-        from pyarrow import ArrowException
-
-        try:
-            yield from file.iter_batches(batch_size=_ROWS, **chosen)
-        except (OSError, ArrowException) as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> DataError:
-        return DataError(f"{self.path} is not a parquet file that can be read: {error}")
+            with self._open() as opened, pq.ParquetFile(opened) as file:
+                _check_each_once(str(self.path), file.schema_arrow.names)
+                row = 0
+                for batch in file.iter_batches(batch_size=_BLOCK):
+                    places = [f"row {row + n}" for n in range(1, len(batch) + 1)]
+                    yield batch.add_column(0, _PLACE, pa.array(places, pa.string()))
+                    row += len(batch)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self.path} is not a parquet file that can be read: {error}"
+            ) from error
 
 
-class _Feed:
-    """Lines as text for `csv.reader`, which does not say where a row begins.
+class Loaded(TableFile):
+    """Rows that another library loaded: mappings, or a data set of ``datasets``."""
 
-    Attributes:
-        at: where the next line begins.
-        number: how many lines stand before it.
-    """
+    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+        super().__init__(Path(where))
+        self._rows = rows
 
-    def __init__(self, path: Path, file: BinaryIO, at: int, number: int) -> None:
-        self._path = path
-        self._file = file
-        self.seek(at, number)
-
-    def seek(self, at: int, number: int) -> None:
-        self._file.seek(at)
-        self.at, self.number = at, number
-        self._lines = _lines(self._path, self._file, number)
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        _, line = next(self._lines)
-        self.at += len(line)
-        self.number += 1
-        return _decoded(self._path, self.number, line)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        arrow = getattr(self._rows, "with_format", None)
+        table = pa.Table.from_pylist([*self._rows]) if arrow is None else arrow("arrow")[:]
+        places = [f"row {n}" for n in range(1, table.num_rows + 1)]
+        yield from table.add_column(0, _PLACE, pa.array(places, pa.string())).to_batches()
 
 
 def table_file(path: Path) -> TableFile:
-    """A file by its suffix: one of `SUFFIXES`.
-
-    Raises:
-        DataError: for another one.
-    """
+    """Return the file of a path by its suffix, one of `SUFFIXES`; raise DataError for others."""
     form = _FORMS.get(path.suffix.lower())
     if form is None:
         raise DataError(f"{path} has suffix {path.suffix!r}; expected one of {', '.join(SUFFIXES)}")
     return form(path)
 
 
-def read_table(path: Path) -> list[TableRow]:
-    """All rows of a file, in memory.
+def read_table(path: Path) -> Rows:
+    """Return all rows of a file, in memory.
 
     Raises:
         DataError: naming file and line, if it is missing, of another format, or malformed.
@@ -378,56 +275,29 @@ def read_table(path: Path) -> list[TableRow]:
     return table_file(path).rows()
 
 
-def _lines(path: Path, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines from here on with their ends, and where each begins.
+def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of text, after the places of rows; one batch at least."""
+    names = [_PLACE, *columns]
 
-    Raises:
-        DataError: a line is longer than `LONGEST`; ``before`` lines precede the first.
-    """
-    at, number = file.tell() or file.seek(_start(file)), before
-    rest = b""
-    while several := file.readline(LONGEST):
-        *lines, last = (rest + several).splitlines(keepends=True)
-        # Without a line feed more may follow: of the same line, or the second half of its end.
-        rest = b"" if last.endswith(b"\n") or len(several) < LONGEST else last
-        for line in [*lines, last][: -1 if rest else None]:
-            yield at, line
-            at, number = at + len(line), number + 1
-        if len(rest) >= LONGEST:
-            raise DataError(
-                f"{path}, line {number + 1} is longer than {LONGEST:,} bytes; expected one record "
-                "on each line: divide it, or shorten its text, of which task.max_length tokens are "
-                "used"
-            )
-    if rest:
-        yield at, rest
+    def batch(block: list[tuple[str, ...]]) -> pa.RecordBatch:
+        texts = zip(*block, strict=True) if block else [()] * len(names)
+        return pa.record_batch([pa.array(text, pa.string()) for text in texts], names)
+
+    block: list[tuple[str, ...]] = []
+    size, sent = 0, False
+    for row in rows:
+        block.append(row)
+        size += sum(map(len, row))
+        if len(block) == _BLOCK or size > LONGEST:
+            yield batch(block)
+            block, size, sent = [], 0, True
+    if block or not sent:
+        yield batch(block)
 
 
-def _start(file: BinaryIO) -> int:
-    """Return where the text begins; raise DataError for a file of another format."""
-    file.seek(0)
-    head = file.read(8)
-    for magic, what, mend in _FOREIGN:
-        if head.startswith(magic):
-            mend = mend.replace("FILE", shlex.quote(str(file.name)))
-            raise DataError(f"{file.name} is {what}; expected UTF-8 text: type {mend}")
-    return len(_BOM) if head.startswith(_BOM) else 0
-
-
-def _pairs(positions: IntArray, numbers: IntArray) -> Iterator[tuple[int, int]]:
-    for start in range(0, len(positions), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        yield from zip(positions[block].tolist(), numbers[block].tolist(), strict=True)
-
-
-def _decoded(path: Path, number: int, line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number} is not UTF-8 text ({error}); save it as UTF-8: if it is "
-            f"Latin-1 or of Windows, type iconv -f cp1252 -t utf-8 {shlex.quote(str(path))} > NEW"
-        ) from error
+def _check_each_once(place: str, columns: Sequence[str]) -> None:
+    if twice := next((name for name in columns if columns.count(name) > 1), None):
+        raise DataError(f"{place}: column {twice!r} is there twice; expected each column once")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -439,46 +309,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
-
-
-def _parsed(text: str, place: str) -> Any:
-    try:
-        return _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: {problem(error)}; expected JSON, each column once") from error
-
-
-def _object(value: Any, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(
-            f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'
-        )
-    return value
-
-
-def _refuse_rows_in_cells(place: str, cells: Sequence[str]) -> None:
-    """Refuse a cell that spans rows: a quotation mark that begins a text opens a cell as well."""
-    for cell in cells:
-        if "\t" in cell and "\n" in cell:
-            raise DataError(
-                f"{place}: got a cell in quotes with tabs and line breaks, {brief(cell)}; "
-                "expected none, since it looks like several rows after a text that begins with a "
-                "quotation mark. Double that mark and put quotes around it, or use JSON lines"
-            )
-
-
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    if not header:
-        raise DataError(f"{path} is empty; expected column names on its first line")
-    _check_each_once(f"{path}, line 1", header)
-
-
-def _check_each_once(place: str, columns: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(columns).items() if count > 1]
-    if twice:
-        raise DataError(f"{place}: column {twice[0]!r} is there twice; expected each column once")
-
-
 _FORMS: Mapping[str, Callable[[Path], TableFile]] = MappingProxyType(
     {
         ".jsonl": JsonLines,

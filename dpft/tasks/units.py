@@ -1,4 +1,4 @@
-"""Units of privacy: what is sampled, clipped and counted. A record each, or all records of a user.
+"""Units of privacy, which are sampled, clipped and counted: records, or all records of a user.
 
 A batch has one loss per unit. Where users are the units, a user's loss is the mean over a bounded
 number of the user's records, drawn anew at each step: whatever one user adds to the sum of a step
@@ -25,14 +25,14 @@ from dpft.tasks.owners import Owners
 
 @dataclass(frozen=True)
 class UnitBatch:
-    """Some units' rows.
+    """The rows of some units.
 
     Attributes:
         batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
-        weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a row that only
-            fills up. Those of a user's records add up to 1.
-        real: which units are any, ``(B,)`` in bool and on the CPU; the last is a blank then, and
-            all blanks are alike. None: all are.
+        weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The
+            weights of a unit add up to 1.
+        real: mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit
+            is padding then. None: none is padding.
     """
 
     batch: Batch
@@ -51,21 +51,21 @@ class UnitBatch:
         return UnitBatch(self.batch.to(device), weights, self.real)
 
     def of_units(self, losses: Tensor) -> Tensor:
-        """The losses without those of blanks."""
+        """Return the losses without those of padding."""
         if self.real is None:
             return losses
         kept = self.real.nonzero().flatten()  # in the host's memory
         return losses[kept.to(losses.device, non_blocking=losses.device.type != "cpu")]
 
     def units(self, index: Tensor) -> UnitBatch:
-        """The units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
+        """Return the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
         real = None if self.real is None else self.real[index.to(self.real.device)]
         return self._of(index.to(self.weights.device), real)
 
     def without(self, units: Tensor) -> UnitBatch:
-        """The batch without the units where ``units`` (bool, ``(B,)``) is true.
+        """Return the batch without the units where ``units`` (bool, ``(B,)``) is true.
 
-        A batch with blanks keeps its shapes: they become blanks too.
+        In a batch with padding they become padding too, so that it keeps its shapes.
         """
         kept = torch.arange(len(self), device=units.device)
         real = None
@@ -87,7 +87,7 @@ class Units(Protocol):
 
     Attributes:
         lengths: tokens of each unit's longest record.
-        shapes: how microbatches get shapes that do not depend on who is in them; None: they do not.
+        shapes: gives microbatches shapes that do not depend on the units in them; None: they do.
     """
 
     @property
@@ -96,55 +96,76 @@ class Units(Protocol):
     @property
     def shapes(self) -> FixedShapes | None: ...
 
-    def __len__(self) -> int:
-        """How many units there are: ``N``."""
-        ...
+    def __len__(self) -> int: ...
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        """Cut a logical batch into pieces that fit memory.
+        """Cut a logical batch into pieces of at most ``token_budget`` padded tokens, or one unit.
 
-        Args:
-            indices: units of the logical batch.
-            token_budget: most padded tokens that a piece may have; a unit beyond it is a piece by
-                itself.
-
-        Returns:
-            Indices of each piece; `dpft.privacy.shapes.BLANK` for a row that only fills it up.
+        `dpft.privacy.shapes.BLANK` is the index of padding.
         """
         ...
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        """The rows of some units; of `dpft.privacy.shapes.BLANK` alone, those of nobody."""
+        """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
         ...
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
-        """One loss per unit, ``(B,)``, nothing summed across units."""
+        """Return one loss per unit, ``(B,)``, nothing summed across units."""
         ...
 
 
 class TrainingSet(Units, Protocol):
-    """Units that may be trained under another key."""
+    """Units whose own random choices follow from a key."""
 
-    def under(self, key: bytes) -> TrainingSet:
-        """The same units, whose own random choices follow from another key."""
-        ...
+    def under(self, key: bytes) -> TrainingSet: ...
 
 
-class Records:
+class _Encoded:
+    """Units that are made of encoded records: how their rows become a batch."""
+
+    _objective: Losses
+    _examples: Sequence[Any]
+    shapes: FixedShapes | None
+
+    def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
+        if list(indices) == [BLANK]:
+            return _padding(self._objective)
+        if self.shapes is None:
+            chosen, real = [self._chosen(i, step) for i in indices], None
+            width, widths = max(map(len, chosen)), None
+        else:
+            padding = [self._objective.blank()]
+            chosen = [padding if i == BLANK else self._chosen(i, step) for i in indices]
+            width, *widths = self.shapes.of(indices, self._shape)
+            real = torch.tensor([i != BLANK for i in indices])
+        rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
+        for number, unit in enumerate(chosen):
+            # Padded with the unit's own rows: another's could spoil the loss if it is not finite.
+            rows += [*unit, *[unit[0]] * (width - len(unit))]
+            weights[number, : len(unit)] = 1 / len(unit)
+        collate = self._objective.collate
+        return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
+
+    def _chosen(self, unit: int, step: int) -> list[Any]:
+        raise NotImplementedError
+
+    def _shape(self, unit: int) -> Shape:
+        raise NotImplementedError
+
+
+class Records(_Encoded):
     """Each record is a unit.
 
     Args:
         objective: gives the losses.
         examples: the encoded records.
-        shapes: where a record's shapes may not depend on its company; None: where they may.
+        shapes: fixed shapes of microbatches; None: as wide as the widest record in them.
     """
 
     def __init__(
         self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
     ) -> None:
-        self._objective = objective
-        self._examples = examples
-        self.shapes = shapes
+        self._objective, self._examples, self.shapes = objective, examples, shapes
         self.lengths = lengths(examples)
 
     def __len__(self) -> int:
@@ -155,45 +176,37 @@ class Records:
             return microbatches(indices, self.lengths, token_budget)
         return self.shapes.microbatches(indices, self._shape, token_budget)
 
-    def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        if list(indices) == [BLANK]:
-            return _nobodys(self._objective)
-        weights = torch.ones(len(indices), 1, dtype=torch.float64)
-        if self.shapes is None:
-            return UnitBatch(self._objective.collate([self._examples[i] for i in indices]), weights)
-        _, *widths = self.shapes.of(indices, self._shape)
-        blank = self._objective.blank()
-        rows = [blank if i == BLANK else self._examples[i] for i in indices]
-        return UnitBatch(self._objective.collate(rows, widths), weights, _real(indices))
-
     def under(self, key: bytes) -> Records:
         return self  # chooses nothing at random
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         return self._objective.losses(model, batch.batch)
 
-    def _shape(self, index: int) -> Shape:
+    def _chosen(self, unit: int, step: int) -> list[Any]:
+        return [self._examples[unit]]
+
+    def _shape(self, unit: int) -> Shape:
         if self.shapes is not None and self.shapes.places is not None:
             return (1, *self._objective.widest())
-        return (1, *self._objective.widths(self._examples[index]))
+        return (1, *self._objective.widths(self._examples[unit]))
 
 
-class Users:
+class Users(_Encoded):
     """All records of one owner are a unit.
 
     Args:
         objective: gives one loss per record.
         examples: the encoded records.
-        owners: whose each one is.
-        most: records of one user that take part in a step; those beyond are left out at random.
-        key: decides which, with the step; secret.
-        shapes: where a user's shapes may not depend on other users; None: where they may.
+        owners: of each record.
+        most: largest number of records of a user in a step; more are drawn from at random.
+        key: secret; with the step it decides which records are drawn.
+        shapes: fixed shapes of microbatches; None: as wide as the widest user in them.
 
-    Guarantee: a user's loss depends on that user's records and name, on the key and the step, and
-    on nothing of anybody else. A clipper that is told of the rows (``backward(losses, rows=m)``)
-    clips the gradient of the whole loss, so one user moves a step's sum by at most its sensitivity,
-    however many records there are. Which records are drawn is independent of which users are
-    sampled: for any draw the step is the subsampled Gaussian mechanism that is accounted for.
+    Guarantee: a user's loss depends on that user's records and name, the key and the step, and on
+    no other user. A clipper that knows of the rows (``backward(losses, rows=m)``) clips the
+    gradient of the whole loss, so one user moves a step's sum by at most its sensitivity, however
+    many records there are. Which records are drawn is independent of which users are sampled: for
+    any draw the step is the subsampled Gaussian mechanism that is accounted for.
     """
 
     def __init__(
@@ -205,12 +218,12 @@ class Users:
         key: bytes,
         shapes: FixedShapes | None = None,
     ) -> None:
-        if most < 1:
-            raise ValueError(f"{most} records of a user in a step; expected at least 1")
-        if len(owners) != len(examples):
-            raise ValueError(f"{len(owners)} owners of {len(examples)} examples")
-        self._objective = objective
-        self._examples = examples
+        if most < 1 or len(owners) != len(examples):
+            raise ValueError(
+                f"got {len(owners)} owners of {len(examples)} examples and {most} records of a "
+                "user; expected an owner for each example, and at least 1"
+            )
+        self._objective, self._examples, self.shapes = objective, examples, shapes
         # In order of name, which one user's records more or less do not change.
         self._owners = Owners.of(owners)
         self._order, self._bounds = self._owners.groups()
@@ -218,16 +231,15 @@ class Users:
         self._key = key
         self._rows = np.minimum(np.diff(self._bounds), most)
         self.lengths = np.maximum.reduceat(lengths(examples)[self._order], self._bounds[:-1])
-        self.shapes = shapes
 
     def __len__(self) -> int:
         return len(self._owners.names)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        """Users with equally many records come together.
+        """Put users with equally many records together.
 
-        Every user of a piece gets as many rows as the one with the most, and every row is as long
-        as the longest: users of one record beside a user of eight would be computed eight times.
+        Every user of a piece gets as many rows as the one with the most: users of one record next
+        to a user of eight would be computed eight times.
         """
         if self.shapes is not None:
             return self.shapes.microbatches(indices, self._shape, token_budget)
@@ -242,26 +254,6 @@ class Users:
                 longest = self.lengths[i]
         return pieces
 
-    def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        if list(indices) == [BLANK]:
-            return _nobodys(self._objective)
-        widths, real = None, None
-        if self.shapes is None:
-            chosen = [self._chosen(i, step) for i in indices]
-            width = max(len(unit) for unit in chosen)
-        else:
-            blank = [self._objective.blank()]
-            chosen = [blank if i == BLANK else self._chosen(i, step) for i in indices]
-            width, *widths = self.shapes.of(indices, self._shape)
-            real = _real(indices)
-        rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
-        for number, unit in enumerate(chosen):
-            # Filled up with the user's own: another's row could spoil the loss if it is not finite.
-            rows += [*unit, *[unit[0]] * (width - len(unit))]
-            weights[number, : len(unit)] = 1 / len(unit)
-        collate = self._objective.collate
-        return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
-
     def under(self, key: bytes) -> Users:
         same = copy(self)
         same._key = key
@@ -274,21 +266,25 @@ class Users:
         weights = batch.weights.to(rows.dtype)
         return torch.where(used, rows * weights, rows.new_zeros(())).sum(1)
 
-    def _shape(self, unit: int) -> Shape:
-        """Of all the user's records, whichever are drawn: rows come in powers of two."""
-        if self.shapes is not None and self.shapes.places is not None:
-            return (self._most, *self._objective.widest())
-        rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
-        records = self._order[self._bounds[unit] : self._bounds[unit + 1]].tolist()
-        return (rows, *widest(self._objective.widths(self._examples[i]) for i in records))
+    def _records(self, unit: int) -> IntArray:
+        records: IntArray = self._order[self._bounds[unit] : self._bounds[unit + 1]]
+        return records
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
-        records = self._order[self._bounds[unit] : self._bounds[unit + 1]]
+        records = self._records(unit)
         if len(records) > self._most:
             name = str(self._owners.names[unit].as_py())
             generator = keys.generator(self._key, "records of a user", step, name)
             records = records[sorted(generator.choice(len(records), self._most, replace=False))]
         return [self._examples[i] for i in records.tolist()]
+
+    def _shape(self, unit: int) -> Shape:
+        """Return a shape for all of the user's records, whichever are drawn."""
+        if self.shapes is not None and self.shapes.places is not None:
+            return (self._most, *self._objective.widest())
+        rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
+        records = self._records(unit).tolist()
+        return (rows, *widest(self._objective.widths(self._examples[i]) for i in records))
 
 
 def finite_losses(
@@ -297,17 +293,17 @@ def finite_losses(
     batch: UnitBatch,
     agreed: Callable[[bool], bool] | None = None,
 ) -> tuple[Tensor, UnitBatch]:
-    """The losses of the units whose loss is finite, and their batch; the others contribute nothing.
+    """Return the losses of the units whose loss is finite, and their batch.
 
-    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
-    adds still depends on that unit alone, so the guarantee stands.
+    The others contribute nothing: their forward is left out of the graph, since zero times NaN is
+    NaN. What a unit adds still depends on that unit alone, so the guarantee holds.
 
     Args:
         data: the units.
-        model: whose losses they are.
-        batch: of them.
-        agreed: whether it is so on any of the ranks that must run the model together; None: the
-            model runs here alone.
+        model: gives the losses.
+        batch: of the units.
+        agreed: returns True if any of the ranks that must run the model together has such a unit;
+            None: one process.
     """
     losses = data.losses(model, batch)
     infinite = ~torch.isfinite(losses.detach())
@@ -321,11 +317,7 @@ def finite_losses(
     return data.losses(model, batch), batch
 
 
-def _nobodys(objective: Losses) -> UnitBatch:
-    """A microbatch of a rank that has no unit left, while others run the model with theirs."""
+def _padding(objective: Losses) -> UnitBatch:
+    """Return a padding microbatch, so that every rank runs the same number of forward passes."""
     weights = torch.ones(1, 1, dtype=torch.float64)
     return UnitBatch(objective.collate([objective.blank()]), weights, torch.tensor([False]))
-
-
-def _real(indices: Sequence[int]) -> Tensor:
-    return torch.tensor([i != BLANK for i in indices])

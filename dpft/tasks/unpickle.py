@@ -1,9 +1,7 @@
 """Reads pickles of plain values and 8-bit arrays, and runs nothing that is in them.
 
-An ordinary unpickler calls whatever a file names. This one knows a handful of names, those that
-numpy's arrays are pickled with, and gives each a stand-in of its own that only collects bytes.
-What a file may make is limited as well: a few bytes of it can ask for many objects, or for one
-text again and again.
+An ordinary unpickler calls whatever a file names. This one knows the handful of names that numpy's
+arrays are pickled with, and gives each a stand-in that only collects bytes.
 """
 
 from __future__ import annotations
@@ -11,20 +9,13 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import pickletools
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dpft.config.errors import DataError
-from dpft.tasks.limits import too_large
-
-# Instructions of a pickle: of the 50,000 images of CIFAR-100, each with two labels and a file name,
-# there are about 400,000.
-_MOST = 2_000_000
 
 
 class _Array:
@@ -34,7 +25,15 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, data = state
-        self.array = _as_array(data, dtype, shape, "F" if fortran else "C")
+        self.fill(data, dtype, shape, "F" if fortran else "C")
+
+    def fill(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+        if not isinstance(dtype, _DType) or dtype.name not in ("u1", "uint8"):
+            raise pickle.UnpicklingError("an array that is not of 8-bit numbers")
+        if not isinstance(data, bytes | bytearray) or math.prod(shape) != len(data):
+            raise pickle.UnpicklingError("an array whose shape does not fit its contents")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order=order)
+        return self
 
 
 class _DType:
@@ -44,80 +43,40 @@ class _DType:
         self.name = name.decode() if isinstance(name, bytes) else name
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like: one byte has none."""
+        """Ignore the byte order and the like: one byte has none."""
 
 
-def _as_array(data: Any, dtype: Any, shape: Any, order: Any) -> npt.NDArray[np.uint8]:
-    if not isinstance(dtype, _DType) or dtype.name not in ("u1", "uint8"):
-        raise pickle.UnpicklingError("an array that is not of 8-bit numbers")
-    if not isinstance(data, bytes | bytearray) or math.prod(shape) != len(data):
-        raise pickle.UnpicklingError("an array whose shape does not fit its contents")
-    return np.frombuffer(data, np.uint8).reshape(shape, order=order)
-
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _frombuffer(data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    found = _Array()
-    found.array = _as_array(data, dtype, shape, order)
-    return found
-
-
-# What pickles of numpy's arrays name, from Python 2 to protocol 5; before numpy 2 the module was
-# called numpy.core.
-_KNOWN: Mapping[tuple[str, str], Any] = MappingProxyType(
-    {
-        ("numpy", "ndarray"): _Array,
-        ("numpy", "dtype"): _DType,
-        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy._core.numeric", "_frombuffer"): _frombuffer,
-    }
-)
+def _encode(text: str, coding: str) -> bytes:
+    if coding != "latin1":
+        raise pickle.UnpicklingError(f"bytes coded as {coding}")
+    return text.encode("latin-1")
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], most: int) -> None:
-        super().__init__(file, encoding="bytes")
-        self._left = most
-
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return self._encode
-        known = _KNOWN.get((module.replace("numpy.core.", "numpy._core."), name))
-        if known is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not called")
-        return known
+        # Every name in pickles of numpy's arrays, from Python 2 to protocol 5. Before numpy 2 the
+        # module was called numpy.core.
+        match module.replace("numpy.core.", "numpy._core."), name:
+            case "numpy", "ndarray":
+                return _Array
+            case "numpy", "dtype":
+                return _DType
+            case "numpy._core.multiarray", "_reconstruct":
+                return lambda *_: _Array()
+            case "numpy._core.numeric", "_frombuffer":
+                return lambda *args: _Array().fill(*args)
+            case "_codecs", "encode":
+                return _encode
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not called")
 
-    def _encode(self, text: str, coding: str) -> bytes:
-        if coding != "latin1":
-            raise pickle.UnpicklingError(f"bytes coded as {coding}")
-        self._left -= len(text)
-        if self._left < 0:
-            raise pickle.UnpicklingError("one text coded again and again")
-        return text.encode("latin-1")
 
+def load(path: Path) -> dict[str, Any]:
+    """Return a pickled dictionary, with keys as text and arrays of 8-bit numbers.
 
-def load(file: IO[bytes], where: str, most: int) -> dict[str, Any]:
-    """The pickled dictionary, with its keys as text and its arrays of 8-bit numbers as such.
-
-    Args:
-        file: opened for reading bytes; text of Python 2 comes out as bytes.
-        where: the file, for the message.
-        most: bytes that it may have.
-
-    Raises:
-        DataError: if it holds anything else, or more.
+    Texts of Python 2 come out as bytes.
     """
-    data = file.read(most + 1)
-    if len(data) > most:
-        raise too_large(where, most)
     try:
-        for number, _ in enumerate(pickletools.genops(data)):
-            if number == _MOST:
-                raise pickle.UnpicklingError(f"more than {_MOST:,} values")
-        content = _Unpickler(io.BytesIO(data), most).load()
+        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"a {type(content).__name__}")
         return {
@@ -126,9 +85,13 @@ def load(file: IO[bytes], where: str, most: int) -> dict[str, Any]:
             )
             for key, value in content.items()
         }
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; expected all files of the official archive"
+        ) from error
     # A broken pickle can raise almost anything.
     except Exception as error:
         raise DataError(
-            f"{where} is no pickle of plain values and 8-bit arrays: {error}; expected a "
-            "dictionary of those"
+            f"{path} is no pickle of plain values and 8-bit arrays: {error}; expected a dictionary "
+            "of those"
         ) from error

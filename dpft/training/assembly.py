@@ -1,26 +1,34 @@
-"""A model with its clipper and its noise, on this rank, and the whole of it in the end."""
+"""A model with its clipper, its mechanism and its optimizer; and the parts of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import nn
 
-from dpft.config.errors import ConfigError, RankError
-from dpft.config.schema import Run
+from dpft.config import imported
+from dpft.config.errors import ConfigError, RankError, SettingError
+from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model
+from dpft.models.families import FAMILIES
+from dpft.models.load import LoadedModel, load_model, without_hub
 from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.parallel.mesh import Pipelines
-from dpft.privacy import Clipper, Mechanism
+from dpft.privacy import Clipper, Mechanism, make_clipper
+from dpft.privacy.clipping import CLIP_FUNCTIONS
+from dpft.privacy.clipping.functions import ClipFunction, own_function
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.untouched import Untouched
+from dpft.tasks import TASKS
 from dpft.tasks.base import Task
-from dpft.training.mechanisms import attach_clipper, over_groups
+from dpft.tasks.own_texts import FROM_DATA
+from dpft.training.mechanisms import quantiles_of
 
 if TYPE_CHECKING:
     from dpft.parallel.pipelined_sums import PipelinedSums
@@ -28,14 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingParts:
-    """A model ready to be trained, what clips its gradients, and what is guaranteed.
+    """A model ready to be trained, the clipper of its gradients, and the mechanism.
 
     Attributes:
-        loaded: the model.
-        digest: of its weights and tokenizer as they were loaded, see `LoadedModel.digest`.
-        clipper: attached to it.
-        mechanism: what is guaranteed.
-        pipeline: what forms sums where ranks hold stages of the model; None: the clipper by itself.
+        digest: of weights and tokenizer as they were loaded, see `LoadedModel.digest`.
+        pipeline: forms the sums where ranks hold stages of the model; None: the clipper does.
     """
 
     loaded: LoadedModel
@@ -44,8 +49,8 @@ class TrainingParts:
     mechanism: Mechanism
     pipeline: PipelinedSums | None = None
 
-    def moved(self) -> Mapping[str, torch.nn.Parameter]:
-        """What a checkpoint holds, by name: also what other ranks of a pipeline move."""
+    def moved(self) -> Mapping[str, nn.Parameter]:
+        """Return the parameters of a checkpoint by name, also those of other pipeline stages."""
         if self.loaded.reparametrisation is not None:
             return self.loaded.reparametrisation.moved()
         if self.pipeline is None:
@@ -54,10 +59,96 @@ class TrainingParts:
         return {name: parameter for name, parameter in named if parameter.requires_grad}
 
     def untouched(self) -> Untouched:
-        """What nobody trains, as it is now."""
+        """Return the present state of everything that is not trained."""
         model = self.loaded.model
         trained = [p for p in model.parameters() if p.requires_grad]
         return Untouched(model, {id(p) for p in (*trained, *self.moved().values())})
+
+
+def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
+    """Attach the clipper of the settings to a model.
+
+    Raises:
+        ConfigError: the model cannot be grouped like that, or not be clipped exactly.
+    """
+    try:
+        if not clip.private:
+            return make_clipper(model, "none", cohort=cohort)
+        return make_clipper(
+            model,
+            "materialised",  # every part of a style is given below; this one has no defaults
+            threshold=clip.threshold,
+            thresholds=clip.thresholds,
+            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
+            plan=clip.plan,
+            clip_function=clip_function(clip),
+            adaptive=quantiles_of(clip),
+            cohort=cohort,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
+    """Return the mechanism with its noise spread over the groups of the clipper.
+
+    Raises:
+        ConfigError: counts leave no budget for the gradients, or settings contradict.
+    """
+    if not clip.private:
+        return mechanism
+    try:
+        return mechanism.over(
+            tuple(group.threshold for group in clipper.groups),
+            allocation=clip.allocation,
+            dimensions=tuple(
+                sum(clipper.parameters[name].numel() for name in group.parameters)
+                for group in clipper.groups
+            ),
+            quantiles=quantiles_of(clip),
+            quantile_budget=clip.quantile_budget,
+            count_noise=clip.quantile_noise,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
+
+    LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
+    moves a parameter by ``lr`` times its norm, which counts as 10 at most.
+    """
+    if settings.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    first, second = settings.betas
+    if settings.name == "lamb":
+        from pytorch_optimizer import Lamb
+
+        lamb: torch.optim.Optimizer = Lamb(
+            parameters,
+            lr=settings.lr,
+            betas=(first, second),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+            # Without this, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the first
+            # one is ten times as long as lr says.
+            adam_debias=True,
+        )
+        return lamb
+    cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
+    return cls(
+        parameters,
+        lr=settings.lr,
+        betas=(first, second),
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+    )
 
 
 def assemble(
@@ -69,35 +160,27 @@ def assemble(
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups.
 
-    Args:
-        run: the settings.
-        task: says what kind of model it needs.
-        mechanism: of the run, over no groups yet.
-        device: where the model goes.
-        cohort: the processes that train it together; None: this one.
-
     Raises:
-        DpftError: if these settings do not go together.
+        DpftError: these settings do not go together.
     """
     cohort = cohort or SingleProcess()
     if isinstance(cohort, Pipelines):
         return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
-    # Copies are compared, since each has read its own; parts are of what the first has read.
-    begun = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
-    begun = cohort.from_first(begun) if cohort.sharded else begun
+    # Each copy is read separately, so copies are compared; shards come from the first rank.
+    digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
+    digest = cohort.from_first(digest) if cohort.sharded else digest
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
-    several = cohort if cohort.size > 1 else None
-    clipper = attach_clipper(run.clip, model, several)
-    return TrainingParts(loaded, begun, clipper, over_groups(mechanism, run.clip, clipper))
+    clipper = attach_clipper(run.clip, model, cohort if cohort.size > 1 else None)
+    return TrainingParts(loaded, digest, clipper, over_groups(mechanism, run.clip, clipper))
 
 
 def _in_stages(
     run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
 ) -> TrainingParts:
-    """As `assemble`, where each rank holds some stages of the model, and reads no others."""
+    """`assemble` where each rank holds some stages of the model and reads no others."""
     from dpft.parallel.pipelined_sums import held_here, pipelined, stages
 
     how = Partition("per_device", stages(cohort.schedule, cohort.length))
@@ -115,16 +198,16 @@ def _in_stages(
         clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    begun = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
-    # It has what noise, session and loop ask of a clipper, and no backward of its own.
-    return TrainingParts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
+    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
+    # It has what noise, session and loop need of a clipper, and no backward of its own.
+    return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
 
 
 def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Digests of all tensors, of which some are on several ranks.
+    """Return the digests of all tensors, some of which are on several ranks.
 
     Raises:
-        RankError: if ranks have read different ones.
+        RankError: ranks have read different ones.
     """
     merged: dict[str, str] = {}
     for rank, digests in enumerate(of_ranks):
@@ -139,15 +222,9 @@ def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 @torch.no_grad()
 def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCohort) -> LoadedModel:
-    """The model in one piece on every rank, once training is over, to be saved and asked.
+    """Return the trained model in one piece on every rank.
 
     One parameter at a time, so that a rank holds no more than its share and the whole model.
-
-    Args:
-        run: the settings.
-        task: says what kind of model it needs.
-        parts: what was trained.
-        cohort: the ranks.
     """
     if not cohort.divided:
         return parts.loaded
@@ -173,24 +250,95 @@ def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCoho
 def _load(
     run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
 ) -> LoadedModel:
-    """The adapted model; where it is sharded, weights are read by the first rank alone."""
+    """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
 def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
-    """What cuts microbatches where they may not depend on who is drawn.
+    """Return the shapes of microbatches where these may not depend on which records are drawn.
 
-    Where batches have one size, where rounding would otherwise make records depend on each other,
-    and where each shape is compiled.
+    Where batches have one size, and where rounding would otherwise make records depend on each
+    other.
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
         return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    free = free and not run.compile
     if not mechanism.private or free:
         return None
     return FixedShapes(mechanism.batch_size)
+
+
+def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
+    """Check without weights that task, model, adaptation and clipping go together.
+
+    Args:
+        run: the settings.
+        task: of the run.
+        mechanism: of the run; None: the number of units of privacy is not known.
+
+    Returns:
+        What was not checked, and why; None: all was.
+
+    Raises:
+        DpftError: they do not go together.
+    """
+    if run.task.get("classes") == FROM_DATA:
+        return "the classes are not known without the data, so the model was not checked"
+    loaded = without_hub(run.model, task.needs, run.seed)
+    if loaded is None:
+        checked = "its kind alone" if run.model.path in FAMILIES else "nothing of it"
+        return f"{run.model.path} is on the hub, which was not asked: {checked} was checked"
+    loaded = adapt(loaded, run.adapt, task.needs, run.seed)
+    task.objective(loaded)
+    clipper = attach_clipper(run.clip, loaded.model.train())
+    if mechanism is not None:
+        over_groups(mechanism, run.clip, clipper)
+    clipper.close()
+    return None
+
+
+# Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
+
+_METRIC = "metric"
+
+
+def clip_function(clip: Clip) -> str | ClipFunction:
+    """Return the clip function of the settings: a name of dpft's, or the user's function.
+
+    Raises:
+        SettingError: it cannot be imported, or does not bound what a record contributes.
+    """
+    if clip.clip_function in CLIP_FUNCTIONS:
+        return clip.clip_function
+    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
+    try:
+        own_function(function, clip.clip_function)
+    except ValueError as error:
+        raise SettingError("clip.clip_function", clip.clip_function, advice=str(error)) from error
+    return function
+
+
+def own_parts(run: Run) -> list[dict[str, str]]:
+    """Return where each part that is not dpft's comes from, and what its code was."""
+    task = str(run.task["name"])
+    asked = [] if task in TASKS else [("task", task)]
+    asked += [(_METRIC, name) for name in run.task.get("metrics") or ()]
+    if run.clip.private:
+        if run.clip.clip_function not in CLIP_FUNCTIONS:
+            asked.append(("clip function", run.clip.clip_function))
+        if run.clip.own_groups:
+            asked.append(("clipping style", run.clip.groups))
+    return [imported.origin(kind, path) for kind, path in asked]
+
+
+def deciding_parts(run: Run) -> dict[str, str]:
+    """Return the code of the user that a step's sum follows from, for the head of the ledger."""
+    return {
+        f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
+        for part in own_parts(run)
+        if part["kind"] != _METRIC
+    }

@@ -1,14 +1,14 @@
-"""The evaluations of one run on held-out records, and when the model was best by them.
+"""The evaluations of one run on held-out records, and the step that was best by them.
 
-What is asked never reaches the training: weights, gradients, random numbers and the calls that the
-clipper listens to are the same with and without it. The training records' guarantee is that of all
-steps, since whoever chooses by an evaluation has looked at the weights of each.
+Evaluations do not change the training: weights, gradients, random numbers and the calls that the
+clipper observes are the same with and without them. The training records' guarantee is that of all
+steps, since a choice by evaluation has looked at the weights of each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dpft import runs
@@ -22,7 +22,7 @@ from dpft.training.held_out import Figures, HeldOut
 from dpft.training.progress import Progress
 
 FILE = "evaluations.jsonl"  # in private/
-# No line can be spared: what was the best, and so the weights that are kept, follows from them.
+# Every line is needed: the best step, and so the weights that are kept, follows from them.
 _REMEDY = (
     "put the file back from a copy, or remove it and the folder checkpoints/, and all steps are "
     "repeated exactly: they count once"
@@ -33,17 +33,17 @@ class Evaluations(Closing):
     """The evaluations of one run, by the number of steps behind them.
 
     Args:
-        held_out: what is asked of.
+        held_out: the records.
         mechanism: of the run.
         directory: of the run; None on the ranks that do not hold it.
-        start: steps that the weights in hand have behind them.
-        best: the step that their checkpoint names as the best until then, if any.
+        start: steps that the present weights have taken.
+        best: the best step until then by their checkpoint, if any.
         cohort: the ranks.
-        progress: shows figures to whom they may be told.
+        progress: shows figures where they may be shown.
         tracked: whether figures that are not public may be tracked.
 
     Raises:
-        LogError: the file of earlier ones is damaged, or lacks the best.
+        LogError: the file of earlier evaluations is damaged, or lacks the best.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Evaluations(Closing):
         self._held_out, self._steps = held_out, mechanism.steps
         self._cohort, self._progress = cohort, progress
         noised = mechanism.noise_multiplier > 0
-        self._told = held_out.public or progress.may_tell(noised)
+        self._shown = held_out.public or progress.may_tell(noised)
         self._tracked = held_out.public or tracked or not noised
         epoch = max(1, mechanism.dataset_size // mechanism.batch_size)
         self._between = held_out.settings.steps_between(epoch)
@@ -72,10 +72,10 @@ class Evaluations(Closing):
                 file = directory.private / FILE
                 # Before the log, which cuts lines off: a damaged step must not choose them.
                 known = read_checked(file, _REMEDY)
-                # Unlike a step's line, one of N steps is of the weights in hand at step N.
+                # Unlike a step's line, a line of step N is of the weights after N steps.
                 entries = [entry for entry in known if entry["step"] <= start]
                 self._log = runs.MetricsLog(file, start + 1, _REMEDY, checksums=True)
-        # JSON lacks NaN, which the log spells as text.
+        # JSON lacks NaN, which the log writes as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
             for entry in cohort.from_first(entries)
@@ -85,7 +85,7 @@ class Evaluations(Closing):
                 f"private/{FILE} tells nothing of step {best}, which was the best until step "
                 f"{start}; expected its line: {_REMEDY}"
             )
-        if not self._told:
+        if not self._shown:
             progress.say(
                 f"figures of {held_out.settings.where} go to private/{FILE}; where they may be "
                 "published, type evaluate.public=true"
@@ -93,10 +93,7 @@ class Evaluations(Closing):
 
     @property
     def best(self) -> int | None:
-        """The step whose weights are to be kept: of equal ones the first.
-
-        None if none are chosen, or if no figure of a step was finite.
-        """
+        """The first of the best steps; None if none is chosen or no figure is finite."""
         metric = self._held_out.settings.best
         if metric is None:
             return None
@@ -109,42 +106,24 @@ class Evaluations(Closing):
         return min(found)[1] if found else None
 
     def due(self, step: int) -> bool:
-        """Whether the weights behind so many steps are to be asked, and were not yet."""
+        """Return whether the weights after so many steps have still to be evaluated."""
         return step not in self._history and (step % self._between == 0 or step == self._steps)
 
-    def ask(self, step: int, model: Any, abandoned: Callable[[], bool]) -> Figures:
-        """Ask the model, behind so many steps; keep and show what is found.
-
-        The arguments are those of `HeldOut.figures`.
-
-        Returns:
-            What may be tracked: nothing of what is private, or was abandoned.
-        """
-        found = self._held_out.figures(model, self._cohort, abandoned)
-        if found is None:
-            return {}
+    def ask(self, step: int, model: Any) -> Figures:
+        """Evaluate the model after so many steps, see `HeldOut.figures`; return what is tracked."""
+        found = self._held_out.figures(model, self._cohort)
         self._history[step] = found
         if self._log is not None:
             self._log.append(step, **found)
-        if self._told:
+        if self._shown:
             where, figures = self._held_out.settings.where, found.items()
             said = ", ".join(f"{name} {value:.4f}" for name, value in figures)
             brief = f"{where} {found['loss']:.3f}"
             self._progress.evaluated(f"step {step}/{self._steps}", f"{where}: {said}", brief)
         return {f"eval/{name}": value for name, value in found.items()} if self._tracked else {}
 
-    def warn(self) -> None:
-        """Say it if no step was better than none."""
-        losses = {step: figures["loss"] for step, figures in self._history.items()}
-        before = losses.pop(0, None)
-        if self._told and before is not None and losses and not min(losses.values()) < before:
-            self._progress.warn(
-                f"the loss on {self._held_out.settings.where} was never below {before:.3f}, as it "
-                "was before the first step; type a smaller optim.lr, or train longer"
-            )
-
     def section(self) -> Mapping[str, Any]:
-        """For the record; without any figure unless they may be published."""
+        """Return the record's section, which has figures only if they may be published."""
         held_out = self._held_out
         section: dict[str, Any] = {
             "of": held_out.settings.where,

@@ -1,7 +1,7 @@
-"""What people take home from a run: a folder that others' tools load, without dpft.
+"""Export a trained model as a folder that other tools load without dpft.
 
-Files are copied, nothing is computed: LoRA was merged when the run saved its model. Only what a
-finished run lists as its own is copied, so that nothing else that lies in its folders can leave.
+Files are copied and nothing is computed: LoRA was merged when the run saved its model. Only files
+that a finished run lists as its own are copied, so that no other file in its folders is exported.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ from typing import Any
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError
+from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, licence_of, model_card, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
-from dpft.tasks.base import Task
 from dpft.tasks.classification import Classification
 from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
-_ADAPTERS = ("lora", "prefix")
-# What belongs to the weights in a run's ``model/``; the rest is the tokenizer's.
+# Files of the weights in a run's ``model/``; the others are the tokenizer's.
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
 _CONFIG = "adapter_config.json"
-# Of a chat the tokenizer has the template; a text that is continued, or the turns of a persona's
-# dialogue, have no one source.
+# Tasks whose prompt has no single source between fixed texts, or whose tokenizer has a template.
 _UNFRAMED = ("chat", "language_modeling", "personachat")
-# In a folder that a process is writing, or was when it was killed.
-_UNFINISHED = ".unfinished"
-_TEMPLATES = "additional_chat_templates"  # the one folder that a tokenizer has below a model's
+_TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below a model's
 
 
 @dataclass(frozen=True)
@@ -54,30 +50,28 @@ class ExportPlan:
     licence: str | None
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file, by name."""
+        """Return the bytes of each file."""
         made = {name: len(text.encode()) for name, text in self.written.items()}
-        return dict(
-            sorted({**{n: p.stat().st_size for n, p in self.files.items()}, **made}.items())
-        )
+        return {name: path.stat().st_size for name, path in self.files.items()} | made
 
 
 def plan_export(
     trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
 ) -> ExportPlan:
-    """What to copy of a run, and its card.
+    """Return what to copy of a finished run, and its card.
 
     Args:
-        trained: the run, which is finished.
-        merge: a whole model, whatever was trained; else an adapter by itself, where one was.
-        base: a hub id or folder that an adapter is to name as its base; None: what the run knows.
+        trained: the run.
+        merge: export a whole model; else the adapter, where one was trained.
+        base: hub id or folder that an adapter names as its base; None: what the run knows.
         licence: as the hub spells it; None: that of the base, if it is known.
 
     Raises:
-        ConfigError: if a prefix is to be merged, or an adapter's base is nowhere to be found.
-        RunError: if the run is not finished, or damaged.
+        ConfigError: a prefix is to be merged, or an adapter's base is not on the hub.
+        RunError: the run is not finished, or damaged.
     """
     path, adaptation = trained.path, trained.run.adapt.name
-    adapter = adaptation in _ADAPTERS and not merge
+    adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
         raise ConfigError(
             "adapt=prefix with --merge: a prefix stands before every text, and the model has no "
@@ -96,16 +90,15 @@ def plan_export(
     }
     shape, written = ModelFacts(licence=licence, asked=asked(trained)), {}
     if adapter:
-        # Where a prefix is, and where earlier versions kept LoRA.
-        where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
-        if where is None:
-            raise runs.RunError(
-                f"{path} has no adapter by itself; type --merge, for the model that it is part of"
-            )
+        where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
-        named, hub = _base(trained, config) if base is None else (base, _on_hub(base))
+        named, hub = _base(trained, config) if base is None else (base, hub_name(base))
         shape = replace(shape, base=named, hub=hub, classes=trained.task.needs.classes)
-        files = {n: p for n, p in files.items() if n not in _OF_WEIGHTS and not _weights(n)}
+        files = {
+            name: file
+            for name, file in files.items()
+            if name not in _OF_WEIGHTS and not name.endswith(_WEIGHTS)
+        }
         for name in listed:
             if name.startswith(where) and not name.endswith((_CONFIG, ".md")):
                 files[name.removeprefix(where)] = path / name
@@ -122,30 +115,24 @@ def plan_export(
 
 
 def export(plan: ExportPlan, folder: Path) -> None:
-    """Write what was planned into a folder, which is made.
-
-    What a process was writing when it ended is written anew, whatever it was.
+    """Write a plan into a new or empty folder, which gets its name when it is complete.
 
     Raises:
-        ConfigError: if something else is in it.
-        DataError: if it cannot be written.
+        ConfigError: the folder holds something.
+        DataError: it cannot be written.
     """
-    mark = folder / _UNFINISHED
-    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if taken and not mark.is_file():
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        for left in [*folder.iterdir(), *(folder / _TEMPLATES).glob("*.jinja")]:
-            if left.is_file() and left != mark:
-                left.unlink()
+        shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
+        unfinished.mkdir(parents=True)
         for name, source in plan.files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source, folder / name)
+            (unfinished / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, unfinished / name)
         for name, text in plan.written.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        mark.unlink()
+            (unfinished / name).write_text(text, encoding="utf-8")
+        unfinished.replace(folder)
     except OSError as error:
         raise DataError(
             f"cannot write {folder}: {disk_report(folder.parent, error)}. Free some space and type "
@@ -154,38 +141,33 @@ def export(plan: ExportPlan, folder: Path) -> None:
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
-    """``preprocessor_config.json``: what `dpft.tasks.objectives.image` does with an image.
+    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does.
 
     Args:
-        config: of the model, whose ``image_mean`` and ``image_std`` dpft has noted there.
+        config: of the model, with ``image_mean`` and ``image_std``.
         size: pixels a side; None: those of the model.
     """
     side = size or config["image_size"]
     side = side if isinstance(side, int) else side[0]
-    return (
-        json.dumps(
-            {
-                "image_processor_type": "ViTImageProcessor",
-                "do_resize": True,
-                "size": {"height": side, "width": side},
-                "resample": 2,  # bilinear
-                "do_rescale": True,
-                "rescale_factor": 1 / 255,
-                "do_normalize": True,
-                "image_mean": config["image_mean"],
-                "image_std": config["image_std"],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    content = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": side, "width": side},
+        "resample": 2,  # bilinear
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": config["image_mean"],
+        "image_std": config["image_std"],
+    }
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _listed(path: Path) -> list[str]:
-    """The files that a finished run consists of, all of them whole and none a link.
+    """Return the model files of a finished run, all of them undamaged and none a link.
 
     Raises:
-        RunError: if it is not finished, damaged, or has links, which may lead into ``private/``.
+        RunError: it is not finished, damaged, or has links, which may lead into ``private/``.
     """
     runs.check_whole(path, (MODEL, ADAPTER))
     marker = runs.read_marker(path)
@@ -209,13 +191,16 @@ def asked(trained: TrainedRun) -> str:
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
-        texts = "text, pair" if _asks_of_pairs(task) else "text"
+        pairs = getattr(task, "pair_column", None) is not None
+        if isinstance(task, Classification):
+            pairs = task.texts == 2
+        texts = "text, pair" if pairs else "text"
         return f"tokenizer({texts}, truncation=True, max_length={longest}, return_tensors='pt')"
     if not isinstance(task, Generation) or task.name in _UNFRAMED:
         return ""
     frame = {"before": "", "after": "", "ends": True, **task.prompt_settings}
     end = ""
-    # An encoder's tokenizer ends what is last, be it the source or what stands behind it.
+    # An encoder's tokenizer ends the last text, be it the source or the text after it.
     if frame["ends"] and (pipeline == "text-generation" or frame["after"]):
         config = trained.path / MODEL / "tokenizer_config.json"
         token = json.loads(config.read_text(encoding="utf-8"))["eos_token"]
@@ -223,32 +208,16 @@ def asked(trained: TrainedRun) -> str:
     pieces = (repr(frame["before"]), "source", repr(end + frame["after"]))
     text = " + ".join(piece for piece in pieces if piece != "''")
     apart = ""
-    if frame["before"].endswith(" "):  # which other tokenizers may join to the word behind it
+    if frame["before"].endswith(" "):  # which other tokenizers may join to the next word
         apart = f"  # the training tokenized {frame['before']!r} by itself"
     return f"tokenizer({text}, return_tensors='pt'){apart}"
 
 
-def _asks_of_pairs(task: Task) -> bool:
-    if isinstance(task, Classification):
-        return task.texts == 2
-    return getattr(task, "pair_column", None) is not None
-
-
-def _weights(name: str) -> bool:
-    return name.endswith(_WEIGHTS)
-
-
-def _on_hub(base: str) -> str | None:
-    from dpft.models.hub import hub_name
-
-    return hub_name(base)
-
-
 def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
-    """The base that an adapter belongs to, as others find it: its name on the hub, twice.
+    """Return the hub's name of an adapter's base, twice.
 
     Raises:
-        ConfigError: if they find it nowhere.
+        ConfigError: it has none.
     """
     if config["base_model_name_or_path"] is None:
         raise ConfigError(

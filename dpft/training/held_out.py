@@ -1,10 +1,10 @@
-"""Held-out records, and what a model loses on them while it is trained on others."""
+"""Held-out records, and the loss of a model on them while it is trained on others."""
 
 from __future__ import annotations
 
 import filecmp
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +13,16 @@ from typing import Any
 import torch
 
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import Run
+from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
-from dpft.privacy.clipping.trials import random_state_kept
+from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.baseline import majority
-from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.metrics.scorers import token_perplexity
+from dpft.tasks.metrics.shown import majority
 from dpft.tasks.objectives.base import Objective
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.classifier import Choice
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.encoding import encode_all
 from dpft.tasks.objectives.evaluation import evaluating
@@ -31,11 +30,11 @@ from dpft.tasks.objectives.packed import lengths
 from dpft.tasks.objectives.records import Record
 
 Figures = dict[str, float]
-_MOST = 0.5  # of the records that are asked of
+_MOST = 0.5  # share of records that training records may repeat
 
 
 def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
-    """The records that a run is to be evaluated on; none without `Evaluate.every`.
+    """Return the records that a run is evaluated on; none without `Evaluate.every`.
 
     Raises:
         ConfigError: they are those that are trained on.
@@ -68,24 +67,18 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
 
 
 def must_be_apart(run: Run, task: Task) -> bool:
-    """Whether scores must not be of the training records: where these have a guarantee.
+    """Return whether scores must not be of the training records, since these have a guarantee.
 
-    Synthetic records cost no budget, but what they stand for may have cost one.
+    Synthetic records cost no budget, but the records that they stand for may have.
     """
     return run.clip.private or task.synthetic is not None
 
 
 def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
-    """Refuse scores and texts of a split that would be of the training records.
-
-    Args:
-        task: what is trained on.
-        split: that is asked of.
-        records: of it.
+    """Refuse scores and texts of a split whose records are trained on.
 
     Raises:
-        ConfigError: if the file of the split, or the split of the hub, is what is trained on, or
-            most records are.
+        ConfigError: the file or the hub's split is trained on, or most of its records are.
     """
     name = f"{split}_split"
     typed = f"task.{name}={getattr(task, name, None)}"
@@ -94,17 +87,14 @@ def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
 
 
 def check_repeated(share: float, where: str, instead: str) -> None:
-    """Refuse records most of which are trained on, saved in whatever form and order.
+    """Refuse records most of which are trained on, in whatever form and order they are saved.
 
-    A few may be: people say the same things. How many there are, `dpft data check` counts.
+    A few may be, since people say the same things; `dpft data check` counts them.
 
     Args:
-        share: of the records to be asked of, how many training records repeat.
-        where: they are, in words.
-        instead: to be typed.
-
-    Raises:
-        ConfigError: if so.
+        share: of the records, how many training records repeat.
+        where: the name of the records in the message.
+        instead: what to type.
     """
     if share > _MOST:
         raise ConfigError(
@@ -114,15 +104,15 @@ def check_repeated(share: float, where: str, instead: str) -> None:
 
 
 def _check_split_repeated(task: Task, split: str, records: Sequence[Record]) -> None:
-    """`check_repeated` of a split that is no share of the training data, held out by digest."""
+    """`check_repeated` of a split, unless it is a share of the data that a digest holds out."""
     if not getattr(task, f"{split}_share", 0):
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
         check_repeated(task.repeated(records), f"the {split} split", instead)
 
 
 def _check_split(task: Task, split: str, typed: str, instead: str) -> None:
-    """Refuse records of a split that is trained on, if they are files' or the hub's."""
-    # Of a published data set, both may be parts of one file.
+    """Refuse a split whose file, or whose split of the hub, is trained on."""
+    # A published data set may have several splits in one file.
     for file in _files_of(task, split) if hasattr(task, "train_file") else ():
         if is_trained_on(file, task):
             given = getattr(task, f"{split}_file") is not None
@@ -132,18 +122,14 @@ def _check_split(task: Task, split: str, typed: str, instead: str) -> None:
                 "that is no link to the training file and no copy of it: give one, or type "
                 f"{instead}"
             )
-    _check_hub_split(task, split, typed, instead)
-
-
-def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
-    """Refuse records of the hub's split that is trained on, slices of it too: they may overlap."""
     if task.location[0] != "hub" or task.synthetic is not None:
         return
-    named = [getattr(task, f"{one}_split", None) for one in ("train", split)]
-    train, asked = (
-        {part.partition("[")[0].strip() for part in (name or "").split("+")} for name in named
+    # Slices of one split may overlap.
+    train, scored = (
+        {part.partition("[")[0].strip() for part in (name or "").split("+")}
+        for name in (getattr(task, f"{one}_split", None) for one in ("train", split))
     )
-    if same := (train & asked) - {""}:
+    if same := (train & scored) - {""}:
         raise ConfigError(
             f"{typed} is of the hub's split {same.pop()}, which is trained on, and no noise covers "
             f"what is made of it; expected other records: type {instead}"
@@ -151,9 +137,9 @@ def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
 
 
 def is_trained_on(file: Path, task: Task) -> bool:
-    """Whether a file, by whatever name or as a copy, is one of the training records'.
+    """Return whether a file is, or is a copy of, one of the training records' files.
 
-    Beside synthetic records, also one of the real records that these stand for.
+    With synthetic records, also one of the real records that these stand for.
     """
     trained = _files_of(task, task.published_train)
     if task.synthetic is not None:
@@ -165,7 +151,7 @@ def is_trained_on(file: Path, task: Task) -> bool:
 
 
 def _files_of(task: Task, split: str) -> list[Path]:
-    """The files of a split, none where the data lie elsewhere."""
+    """Return the files of a split; none where the data are not in files."""
     if (own := getattr(task, f"{split}_file", None)) is not None:
         return [Path(own)]
     kind, folder = task.location
@@ -176,18 +162,15 @@ def _files_of(task: Task, split: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Records ready to be asked of.
+    """Records that a model is evaluated on while it trains.
 
     Attributes:
-        settings: of the evaluations.
-        objective: gives the losses; of classes also the answers.
-        records: one at least.
         public: whether figures of these records may be published.
         token_budget: most padded tokens in memory at once, as in training.
         scored: whether a file's records are also among those that the run is scored on.
 
     Raises:
-        ConfigError: there is no accuracy to choose by.
+        ConfigError: the best accuracy is to be chosen, and the task has none.
     """
 
     settings: Evaluate
@@ -206,41 +189,35 @@ class HeldOut:
 
     @cached_property
     def examples(self) -> list[Any]:
-        """The records, encoded."""
         return encode_all(self.objective, self.records)
 
     @property
     def baseline(self) -> float | None:
-        """The accuracy of always answering the most frequent class; None of what is no class."""
+        """The accuracy of always answering the most frequent class; None without classes."""
         if not isinstance(self.objective, Choice):
             return None
         return majority([record.label for record in self.records])  # type: ignore[attr-defined]
 
     @torch.no_grad()
-    def figures(
-        self, model: Any, cohort: TrainingCohort, abandoned: Callable[[], bool] = lambda: False
-    ) -> Figures | None:
-        """What the model loses on the records; every rank must ask, and gets the same.
+    def figures(self, model: Any, cohort: TrainingCohort) -> Figures:
+        """Return the model's loss on the records; a collective, with the same result on all ranks.
 
         Args:
-            model: as it is trained; nothing of it is changed.
-            cohort: the ranks, which each compute some of the batches.
-            abandoned: asked between batches whether to stop.
+            model: as it is trained; it is not changed.
+            cohort: the ranks, each of which computes some of the batches.
 
         Returns:
             ``loss``, the mean over records of the loss that is trained on; ``accuracy`` of classes;
-            ``perplexity`` per token of texts, where it is finite. None if it was abandoned.
+            ``perplexity`` per token of texts, where it is finite.
         """
         batches = microbatches(range(len(self.examples)), lengths(self.examples), self.token_budget)
         own = len(batches)
-        if cohort.sharded:  # whoever runs a layer waits for all: as many for each rank
+        if cohort.sharded:  # ranks run each layer together: as many batches for each
             batches += [batches[-1]] * (-own % cohort.size)
         losses, right = [math.nan] * len(self.examples), 0
         with evaluating(model), random_state_kept(*model.parameters()):
             every = answered(batches, lambda batch: [self._of(model, batch)], cohort)
             for number, (batch, [(found, hits)]) in enumerate(every):
-                if abandoned():
-                    return None
                 if number < own:
                     right += hits
                     for index, loss in zip(batch, found, strict=True):
@@ -261,13 +238,13 @@ class HeldOut:
         return figures
 
     def _of(self, model: Any, batch: Sequence[int]) -> tuple[list[float], int]:
-        """The losses of some records, and how many of them were answered rightly."""
+        """Return the losses of some records, and how many of them are classified correctly."""
         device = next(model.parameters()).device
         made = self.objective.collate([self.examples[index] for index in batch]).to(device)
         if not isinstance(self.objective, Choice):
             return self.objective.losses(model, made).double().tolist(), 0
         logits, labels = self.objective.scores(model, made).double(), made.tensors["labels"]
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        if type(self.objective).losses is not Choice.losses:  # of somebody's own
+        if type(self.objective).losses is not Choice.losses:  # overridden by a subclass
             losses = self.objective.losses(model, made).double()
         return losses.tolist(), int((logits.argmax(1) == labels).sum())

@@ -1,33 +1,63 @@
-"""From a run's settings to its clipper and `Mechanism`; ``dpft account`` uses it with no data."""
+"""The data of a run and its `Mechanism`, made before torch is imported, which takes seconds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from dpft.config import plugins
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
-from dpft.config.optim import Optim
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.config.schema import Run
+from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
+from dpft.tasks.base import Task
+from dpft.tasks.keeping import keeping_of
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.records import Record
+from dpft.tasks.owners import Owners
+from dpft.training.progress import Progress
 
-if TYPE_CHECKING:
-    from torch import nn
 
-    from dpft.privacy import Clipper
-    from dpft.privacy.cohort import Cohort
+@dataclass(frozen=True)
+class Data:
+    """What a task has read: training records, the user of each, and the questions to answer.
+
+    The units of privacy of its ``mechanism``, whose noise is not spread over groups yet, include
+    an audit's canaries.
+    """
+
+    task: Task
+    records: Sequence[Record]
+    owners: Sequence[str] | None
+    instances: Sequence[Instance]
+    mechanism: Mechanism
+
+
+def read_data(run: Run, task: Task, progress: Progress) -> Data:
+    """Read the data of a run.
+
+    Raises:
+        DataError: it is missing or malformed.
+        ConfigError: the batch is larger than the data, or the budget cannot be reached.
+    """
+    with progress.phase("reading", None) as advance:
+        task.keep_in(keeping_of(run, progress.warn, progress.say), advance)
+        records, owners = task.records("train"), task.owners()
+    units = len(records) if owners is None else len(Owners.of(owners).names)
+    mechanism = make_mechanism(run, units + run.audit.canaries)
+    # Missing questions are reported before the training; and files may change meanwhile.
+    instances = list(task.instances(run.decode.split))
+    return Data(task, records, owners, instances, mechanism)
 
 
 def published_size(run: Run) -> int:
-    """Training records of the task as published, and an audit's canaries: what a run will count.
+    """Return the number of units that a run will count, without reading its data.
 
     Raises:
-        ConfigError: for other data than the published ones, whose size is not set, and for a size
-            that is none.
+        ConfigError: the settings do not say how large the data is.
     """
     size = known_size(run)
     if size is None:
@@ -42,10 +72,10 @@ def published_size(run: Run) -> int:
 
 
 def known_size(run: Run) -> int | None:
-    """The same; None of data whose size the settings do not tell.
+    """Return the task's training records as published plus an audit's canaries; None if unknown.
 
     Raises:
-        ConfigError: if it is no number of records.
+        ConfigError: ``task.train_size`` is no number of records.
     """
     size, name = run.task.get("train_size"), run.task["name"]
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -60,35 +90,30 @@ def known_size(run: Run) -> int | None:
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:
-    """Records in a logical batch on average: ``batch_size``, or what makes the sampling rate.
-
-    Rounded to a whole number, from which the sampling rate of the run then follows.
+    """Return the expected records of a logical batch, from which the sampling rate follows.
 
     Raises:
-        ConfigError: if ``rate_like`` is no task, or one of unknown size.
+        ConfigError: ``rate_like`` is no task, or one of unknown size.
     """
     if optim.sampling_rate is not None:
         return max(1, round(optim.sampling_rate * dataset_size))
     assert optim.batch_size is not None
     if optim.rate_like is None:
         return optim.batch_size
-    return max(1, round(optim.batch_size * dataset_size / _size_of_task(optim.rate_like)))
-
-
-def _size_of_task(name: str) -> int:
     sizes: dict[str, Any] = {
         task: (settings_of("task", task) or {}).get("train_size") for task in choices("task")
     }
     known = [task for task, size in sizes.items() if size]
-    if name not in known:
+    if optim.rate_like not in known:
         raise ConfigError(
-            f"optim.rate_like is {name!r}; expected a task of known size: {', '.join(known)}"
+            f"optim.rate_like is {optim.rate_like!r}; expected a task of known size: "
+            f"{', '.join(known)}"
         )
-    return int(sizes[name])
+    return max(1, round(optim.batch_size * dataset_size / int(sizes[optim.rate_like])))
 
 
 def quantiles_of(clip: Clip) -> Quantiles | None:
-    """How the thresholds adapt; None where they are fixed."""
+    """Return how the thresholds adapt; None where they are fixed."""
     if not clip.adaptive:
         return None
     assert clip.quantile is not None
@@ -96,55 +121,17 @@ def quantiles_of(clip: Clip) -> Quantiles | None:
     return Quantiles(clip.quantile, clip.quantile_lr, clip.rescale)
 
 
-def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
-    """The clipper that the settings describe, attached to ``model``.
-
-    Args:
-        clip: the settings.
-        model: whose parameters are trained.
-        cohort: the processes that train it together; None: this one.
-
-    Raises:
-        ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
-    """
-    from dpft.privacy import make_clipper
-    from dpft.training import own_parts
-
-    try:
-        if not clip.private:
-            return make_clipper(model, "none", cohort=cohort)
-        return make_clipper(
-            model,
-            "flat",  # every part of a style is given below; this one is without defaults
-            threshold=clip.threshold,
-            thresholds=clip.thresholds,
-            groups=plugins.load("styles", str(clip.groups)) if clip.own_groups else clip.partition,
-            plan=clip.plan,
-            clip_function=own_parts.clip_function(clip),
-            adaptive=quantiles_of(clip),
-            rules=own_parts.rules_for(model),
-            cohort=cohort,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
 def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
-    """The mechanism of a run over ``dataset_size`` training records, before any model is loaded.
+    """Return the mechanism of a run over ``dataset_size`` units, before any model is loaded.
 
-    It has a single group and fixed thresholds. Its guarantee is that of the run; its noise on the
-    gradients is not that of adaptive thresholds, see `over_groups`.
-
-    ``privacy.delta`` defaults to `default_delta`; the number of steps follows from epochs unless
-    ``optim.steps`` gives it; the noise follows from the budget unless
-    ``privacy.noise_multiplier`` gives it, as the noise multiplier of all that a step releases.
-
-    Args:
-        run: the settings.
-        dataset_size: ``N``.
+    It has a single group and fixed thresholds. Its guarantee is that of the run;
+    `dpft.training.assembly.over_groups` spreads its noise over the groups of the clipper.
+    ``privacy.delta`` defaults to `default_delta`, steps follow from epochs unless ``optim.steps``
+    is set, and noise follows from the budget unless ``privacy.noise_multiplier`` is set, which is
+    that of everything a step releases.
 
     Raises:
-        ConfigError: for settings that admit no mechanism, such as an unreachable budget.
+        ConfigError: the settings admit no mechanism, such as an unreachable budget.
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
     audit, records = run.audit, dataset_size - run.audit.canaries
@@ -159,66 +146,37 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     if delta is None:
         delta = default_delta(dataset_size, run.task["name"] in PUBLISHED_TASKS)
     batch_size = expected_batch_size(optim, dataset_size)
-    thresholds = _any_thresholds(clip)
-    try:
-        # Checked before the steps are counted, in the words of the settings.
-        Mechanism(
-            *(dataset_size, batch_size, 0, 0.0, (), delta, privacy.sampling),
+    # The number of groups is not known yet: thresholds of the same joint norm.
+    thresholds = (clip.thresholds or (clip.threshold or 0.0,)) if clip.private else ()
+
+    def mechanism(steps: int, sigma: float, thresholds: tuple[float, ...]) -> Mechanism:
+        return Mechanism(
+            *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
             max_batch=privacy.max_batch,
         )
+
+    try:
+        mechanism(0, 0.0, ())  # refuses impossible batches before their steps are counted
         steps = optim.steps
         if steps is None:
             steps = accounting.steps_for(
                 dataset_size=dataset_size, batch_size=batch_size, epochs=optim.epochs
             )
-        if clip.private and privacy.noise_multiplier is None:
-            assert privacy.epsilon is not None
-            return Mechanism.calibrate(
-                dataset_size=dataset_size,
-                batch_size=batch_size,
-                steps=steps,
-                thresholds=thresholds,
-                delta=delta,
-                target_epsilon=privacy.epsilon,
-                accountant=privacy.accountant,
-                sampling=privacy.sampling,
-                max_batch=privacy.max_batch,
-            )
-        sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
-        return Mechanism(
-            *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
+        if not clip.private:
+            return mechanism(steps, 0.0, thresholds)
+        if privacy.noise_multiplier is not None:
+            return mechanism(steps, privacy.noise_multiplier, thresholds)
+        assert privacy.epsilon is not None
+        return Mechanism.calibrate(
+            dataset_size=dataset_size,
+            batch_size=batch_size,
+            steps=steps,
+            thresholds=thresholds,
+            delta=delta,
+            target_epsilon=privacy.epsilon,
+            accountant=privacy.accountant,
+            sampling=privacy.sampling,
             max_batch=privacy.max_batch,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _any_thresholds(clip: Clip) -> tuple[float, ...]:
-    """Thresholds of the same joint norm, where the number of groups is not known yet."""
-    if not clip.private:
-        return ()
-    return clip.thresholds or (clip.threshold or 0.0,)
-
-
-def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
-    """The same guarantee, its noise spread over the groups of the clipper.
-
-    Raises:
-        ConfigError: if the counts leave nothing for the gradients, or settings contradict.
-    """
-    if not clip.private:
-        return mechanism
-    try:
-        return mechanism.over(
-            tuple(group.threshold for group in clipper.groups),
-            allocation=clip.allocation,
-            dimensions=tuple(
-                sum(clipper.parameters[name].numel() for name in group.parameters)
-                for group in clipper.groups
-            ),
-            quantiles=quantiles_of(clip),
-            quantile_budget=clip.quantile_budget,
-            count_noise=clip.quantile_noise,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Predictions of a split: made with live progress, written, read back and scored."""
+"""Predictions of a split: made with live progress, written, read and scored."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from dpft.config.decode import Decode
 from dpft.config.errors import DataError
 from dpft.config.files import regular
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.runs.memory import explained
 from dpft.tasks.base import Task
-from dpft.tasks.metrics.correct import packed
+from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores, lower_ones
@@ -27,27 +27,18 @@ from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
 _OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
-
-
-def _not_negative(nll: float | None) -> float | None:
-    if nll is not None and nll < 0:  # which nan is not: a model that diverged writes it
-        raise ValueError("a likelihood is at most 1")
-    return nll
-
-
-def _text(value: Any) -> str:
-    """What another program may have written as a number, or as null where there is none."""
-    return "" if value is None else str(value)
+# Another program may have written a number, or null where there is no text.
+_Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
 
 
 class _Line(BaseModel, strict=True):
-    """One line of a predictions file, see `Prediction`; what else is in it is ignored."""
+    """One line of a predictions file, see `Prediction`; other keys are ignored."""
 
-    source: Annotated[str, BeforeValidator(_text)] = ""
+    source: _Text = ""
     prediction: str
     references: Annotated[tuple[str, ...], Field(min_length=1)]
-    subset: Annotated[str, BeforeValidator(_text)] = ""
-    nll: Annotated[float | None, AfterValidator(_not_negative)] = None
+    subset: _Text = ""
+    nll: float | None = None  # inf and nan of a model that diverged included
     tokens: Annotated[int | None, Field(ge=1)] = None
     finished: bool | None = None
     cut: bool | None = None
@@ -63,10 +54,7 @@ def predict(
     *,
     cohort: TrainingCohort | None = None,
 ) -> list[Prediction]:
-    """Answer every instance, of ``settings.split``, with live progress.
-
-    With a warning if prompts were cut, or if texts were stopped before they ended: they are scored
-    as they are.
+    """Answer every instance, and warn of cut prompts and texts that were stopped.
 
     Args:
         task: of the instances.
@@ -74,12 +62,12 @@ def predict(
         instances: all of them, on all ranks.
         settings: how to decode.
         seed: for sampling.
-        progress: counts what all ranks have done.
+        progress: counts the answers of all ranks.
         cohort: ranks that each answer some batches, and all return all answers; None: this one.
 
     Raises:
-        RankError: if another rank failed, or has other instances.
-        TrainingError: if memory runs out.
+        RankError: another rank failed, or has other instances.
+        TrainingError: memory runs out.
     """
     several, size = cohort or SingleProcess(), settings.batch_size
     advice = (
@@ -103,13 +91,12 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
-        limit = (
-            objective.too_long_for(settings)
-            if isinstance(objective, Causal)
-            else "the model or task.max_length allows"
-        )
-        plain = task.unconditional
-        what, lost = ("texts", "their end") if plain else ("prompts", "a part of their source")
+        limit = "the model or task.max_length allows"
+        if isinstance(objective, Causal):
+            limit = objective.too_long_for(settings)
+        what, lost = ("prompts", "a part of their source")
+        if task.unconditional:
+            what, lost = ("texts", "their end")
         progress.warn(
             f"{cut:,} of {len(predictions):,} {what} were longer than {limit}, and lost {lost}"
         )
@@ -117,13 +104,12 @@ def predict(
 
 
 def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
-    """JSON lines of ``source``, ``prediction``, ``references`` and what else is known of them.
+    """Write JSON lines of `Prediction`, atomically and readable by their owner only.
 
-    The file is there whole or not at all, and its owner's alone: prompts and references may be
-    records that no guarantee covers.
+    Prompts and references may be records that no guarantee covers.
 
     Raises:
-        DataError: if it cannot be written.
+        DataError: the file cannot be written.
     """
     try:
         write_atomic(file, spelled(predictions), mode=0o600)
@@ -132,12 +118,23 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
 
 
 def spelled(predictions: Sequence[Prediction]) -> str:
-    """What `write_predictions` writes."""
-    return "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
+    """Return the text that `write_predictions` writes."""
+    lines = []
+    for prediction in predictions:
+        line: dict[str, Any] = {
+            "source": prediction.source,
+            "prediction": prediction.prediction,
+            "references": list(prediction.references),
+        }
+        for name in _OPTIONAL:
+            if (value := getattr(prediction, name)) not in (None, ""):
+                line[name] = value
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return "".join(lines)
 
 
 def read_predictions(file: Path) -> list[Prediction]:
-    """Predictions of a JSON-lines file; what `write_predictions` wrote, or another program.
+    """Return the predictions of a JSON-lines file of `write_predictions` or another program.
 
     Raises:
         DataError: naming the line that is not of the form
@@ -150,9 +147,17 @@ def read_predictions(file: Path) -> list[Prediction]:
         raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
-    if lines and not lines[-1]:
+    if not lines[-1]:
         lines.pop()
-    predictions = [_parsed(file, number, line) for number, line in enumerate(lines, 1)]
+    predictions = []
+    for number, line in enumerate(lines, 1):
+        try:
+            predictions.append(Prediction(**_Line.model_validate_json(line).model_dump()))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            value = f"{name} is {str(first['input'])[:80]!r}; " if name else ""
+            raise DataError(f"{file}, line {number}: {value}{first['msg']}; {_EXPECTED}") from error
     if not predictions:
         raise DataError(f"{file} is empty; {_EXPECTED}")
     return predictions
@@ -161,71 +166,50 @@ def read_predictions(file: Path) -> list[Prediction]:
 def score_file(
     task: Task, file: Path, predictions: Sequence[Prediction] | None = None
 ) -> dict[str, Any]:
-    """Scores of a predictions file, or of its ``predictions`` as joined, as a record's section.
+    """Return the scores of a predictions file as a section of a record.
 
-    With a digest of the references only if they are published: what is held out of private data, or
-    is the user's own, leaves no hash of itself in a record; nor which of them were answered rightly
-    (``correct``). ``distinct`` counts different answers, where answers were asked for, and not
-    likelihoods alone, of more than one prompt. Where the file says so of all,
-    ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
-    published data, the questions that lost a part.
+    Only published references leave a digest, or which of them were answered correctly
+    (``correct``), in a record. ``distinct`` counts different answers where more than one prompt
+    was answered, ``unfinished`` texts that were stopped before they ended, and ``cut_prompts``
+    published questions that lost a part, where the file says so of all.
+
+    Args:
+        task: whose metrics are used.
+        file: of the predictions.
+        predictions: read from it and joined; None: they are read here.
+
+    Raises:
+        DataError: a scorer cannot use a prediction.
     """
     if predictions is None:
         predictions = read_predictions(file)
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}
-    asked = any(one.prediction or one.nll is None for one in predictions)
+    answered = any(one.prediction or one.nll is None for one in predictions)
     prompts = {one.source for one in predictions}  # "" where the file does not say
-    # One prompt is answered alike by whatever model.
-    if asked and (len(prompts) > 1 or prompts == {""}):
+    # Every model answers one prompt in one way.
+    if answered and (len(prompts) > 1 or prompts == {""}):
         counts["distinct"] = len({prediction.prediction for prediction in predictions})
     if task.published and not task.unconditional and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
-    digest = {"references": _digest(predictions)} if task.published else {}
     try:
-        (metrics, signature), beside = all_scores(task, predictions), task.beside(predictions)
-    except ValueError as error:  # what a scorer cannot make a number of
+        (metrics, signature), more = all_scores(task, predictions), task.beside(predictions)
+    except ValueError as error:
         raise DataError(f"{file}: {error}") from error
-    if task.published and "accuracy" in metrics:
-        digest["correct"] = packed([one.prediction == one.references[0] for one in predictions])
+    digest: dict[str, Any] = {}
+    if task.published:  # copies of a data set differ, and so do their scores
+        references = "".join(json.dumps(one.references) for one in predictions)
+        digest["references"] = hashlib.sha256(references.encode()).hexdigest()[:16]
+        if "accuracy" in metrics:
+            correct = [one.prediction == one.references[0] for one in predictions]
+            digest["correct"] = packed(correct)
     return {
         "metrics": metrics,
         "examples": len(predictions),
-        **beside,
+        **more,
         **counts,
         **digest,
         **({"lower": lower} if (lower := lower_ones(task)) else {}),
         "signature": signature,
     }
-
-
-def _digest(predictions: Sequence[Prediction]) -> str:
-    """SHA-256 (16 hex) of the references: copies of a data set differ, and so do their scores."""
-    digest = hashlib.sha256()
-    for prediction in predictions:
-        digest.update(json.dumps(prediction.references).encode())
-    return digest.hexdigest()[:16]
-
-
-def _item(prediction: Prediction) -> dict[str, Any]:
-    item: dict[str, Any] = {
-        "source": prediction.source,
-        "prediction": prediction.prediction,
-        "references": list(prediction.references),
-    }
-    for name in _OPTIONAL:
-        value = getattr(prediction, name)
-        if value not in (None, ""):
-            item[name] = value
-    return item
-
-
-def _parsed(file: Path, number: int, line: str) -> Prediction:
-    try:
-        return Prediction(**_Line.model_validate_json(line).model_dump())
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        value = f"{name} is {str(first['input'])[:80]!r}; " if name else ""
-        raise DataError(f"{file}, line {number}: {value}{first['msg']}; {_EXPECTED}") from error

@@ -1,10 +1,11 @@
-"""Live progress on the terminal; plain lines where nothing can be redrawn."""
+"""Live progress on the terminal; plain lines where lines cannot be redrawn."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any
 
 from rich.progress import (
@@ -19,10 +20,10 @@ from rich.progress import Progress as Bars
 from dpft.privacy import Mechanism
 from dpft.privacy.rounding import up
 from dpft.report.console import Console
-from dpft.training.course import Course
 
-# Seconds between lines where no terminal can be redrawn, as in a log file.
+# Seconds between lines where lines cannot be redrawn, as in a log file.
 _LINE_EVERY = 15.0
+_RISE = 1.1  # of the mean loss; a smaller rise may be chance
 
 
 class Progress:
@@ -30,7 +31,7 @@ class Progress:
 
     Args:
         quiet: nothing is shown.
-        verbosity: ``quiet``: warnings alone; ``steps``: a line for each step.
+        verbosity: ``quiet``: only warnings; ``steps``: a line for each step.
     """
 
     def __init__(self, quiet: bool = False, verbosity: str = "normal") -> None:
@@ -47,7 +48,7 @@ class Progress:
             disable=not self.console.redraws or verbosity == "quiet",
         )
         self._last_line = time.monotonic()
-        self._beside = ""
+        self._evaluation = ""
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -57,26 +58,25 @@ class Progress:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        if self._verbosity == "quiet":
-            return
-        self.console.print(text, highlight=False, markup=False)
+        if self._verbosity != "quiet":
+            self.console.print(text, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
         self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
 
     def evaluated(self, when: str, text: str, brief: str) -> None:
-        """A line on held-out records, of which a brief form stands beside later steps' losses."""
-        self._beside = brief
+        """Print a line on held-out records; its brief form is shown with later steps' losses."""
+        self._evaluation = brief
         self.say(f"{when}  {text}")
 
     @contextmanager
     def phase(
         self, name: str, total: int | None, note: str = ""
     ) -> Iterator[Callable[[int], None]]:
-        """A bar of ``total`` units with a ``note`` beside it; the value advances it.
+        """Show a bar of ``total`` units with a ``note``; yield a function that advances it.
 
-        Where nothing can be redrawn: a line at the beginning, and one now and then if the total is
-        known.
+        Where lines cannot be redrawn: a line at the beginning, and one now and then if the total
+        is known. A total that is private is None.
         """
         bar = self._bars.add_task(name, total=total, note=note)
         if not self.console.redraws:
@@ -89,7 +89,7 @@ class Progress:
             done += count
             self._bars.update(bar, advance=count)
             if total is None or self.console.redraws or done == total:
-                return  # without a total, how many there are may be private
+                return
             if self._waited():
                 self.say(f"{name} {done}/{total}")
 
@@ -100,29 +100,31 @@ class Progress:
     def training(
         self, start: int, mechanism: Mechanism
     ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-        """A bar over steps with loss and budget spent; a warning if nothing was learned."""
+        """Show a bar over steps with loss and spent budget; warn if nothing was learned."""
         bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
-        course = Course()
+        seen: list[Mapping[str, Any]] = []
 
         def show(step: int, summary: Mapping[str, Any]) -> None:
-            if self.console.quiet:  # another rank shows it: no epsilon for nobody
+            if self.console.quiet:  # another rank shows it
                 return
-            course.add(summary)
+            seen.append({key: summary[key] for key in ("loss", "records", "dropped")})
             done = step + 1
-            line = self._due(done, mechanism.steps)
+            line = self._verbosity == "steps"
+            if not self.console.redraws and (self._waited() or done == mechanism.steps):
+                line = True
             if not (line or self.console.redraws):
-                return  # an epsilon takes part of a second
+                return  # an epsilon takes a part of a second
             note = self._note(step, summary, mechanism)
             self._bars.update(bar, completed=done, note=note)
             if line:
                 self.say(f"step {done}/{mechanism.steps}  {note}")
 
         yield show
-        if self.may_tell(mechanism.noise_multiplier > 0) and (caution := course.caution()):
+        if self.may_tell(mechanism.noise_multiplier > 0) and (caution := caution_of(seen)):
             self.warn(caution)
 
     def may_tell(self, noised: bool) -> bool:
-        """Noiseless figures of private records may be looked at, but not land in a log file."""
+        """Return whether noiseless figures may be shown: on a terminal, but not in a log file."""
         return self.console.is_terminal or not noised
 
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
@@ -135,19 +137,41 @@ class Progress:
             notes.append("loss -" if loss is None else f"loss {loss:.3f}")
             if summary["dropped"]:
                 notes.append(f"dropped {summary['dropped']}")
-        if self._beside and self.console.is_terminal:
-            notes.append(self._beside)
+        if self._evaluation and self.console.is_terminal:
+            notes.append(self._evaluation)
         return "  ".join(notes)
 
-    def _due(self, done: int, total: int) -> bool:
-        """Whether a line is printed after this step."""
-        due = self._waited() or done == total
-        return (due and not self.console.redraws) or self._verbosity == "steps"
-
     def _waited(self) -> bool:
-        """Whether the last line that said so is long ago; if so, the next one is as far away."""
+        """Return whether the last line was printed long ago; if so, wait as long again."""
         now = time.monotonic()
         waited = now - self._last_line >= _LINE_EVERY
         if waited:
             self._last_line = now
         return waited
+
+
+def caution_of(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what is wrong with the noiseless losses of some steps, and what to type.
+
+    Args:
+        steps: of each, ``loss``, ``records`` and ``dropped`` of its summary.
+    """
+    if not steps:
+        return None
+    tenth = max(1, len(steps) // 10)
+    records, dropped = (sum(s[key] for s in steps[-tenth:]) for key in ("records", "dropped"))
+    if records and dropped == records:
+        return (
+            f"none of the {records:,} records of the last {tenth} steps had a finite loss and "
+            "gradient, so nothing was learned from them; type a smaller optim.lr"
+        )
+    first, last = (
+        [one["loss"] for one in some if one["loss"] is not None]
+        for some in (steps[:tenth], steps[-tenth:])
+    )
+    if len(steps) > 1 and first and last and fmean(last) > _RISE * fmean(first):
+        return (
+            f"the mean loss rose from {fmean(first):.3f} to {fmean(last):.3f}; type a smaller "
+            "optim.lr"
+        )
+    return None

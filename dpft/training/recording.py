@@ -8,17 +8,16 @@ from typing import Any
 import torch
 
 from dpft import runs
-from dpft.config.audit import Audit
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.published import is_other_size
-from dpft.config.schema import Run
+from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.guarantee import price
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task
-from dpft.training.own_parts import used
+from dpft.training.assembly import own_parts
 from dpft.training.setup import Prepared
 
 
@@ -46,11 +45,11 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
-    found, own = runs.environment(), used(run, loaded.model)
+    found, own = runs.environment(), own_parts(run)
     return {
         "stage": "trained",
         "dpft": found["dpft"],
-        "config": run.identity(),  # a record may travel: not where runs lie
+        "config": run.recorded(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,

@@ -11,13 +11,11 @@ import torch
 from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
-import dpft
 from dpft import runs
-from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.published import with_part_flags
-from dpft.config.schema import SHORTHANDS, Run
+from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
 from dpft.parallel.cohort import TrainingCohort, together
@@ -25,41 +23,33 @@ from dpft.parallel.launch import check_launcher, check_processes, launched, rest
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
-from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
 from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
-from dpft.runs.finished import LEDGER
+from dpft.runs.finished import LEDGER, RECORD
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction
-from dpft.training.data import Data
 from dpft.training.devices import device_of
+from dpft.training.mechanisms import Data
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
-from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Tracking, tracking
+from dpft.training.trackers import Tracking
 
-# What the process began with, unless a run says otherwise.
+# The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
-# Packages that a record's tokens and gradient follow from, beside dpft.
-_COMPUTING = ("torch", "transformers", "tokenizers", "peft", "numpy")
+# Packages that a record's tokens and gradient follow from.
+_COMPUTING = ("dpft", "torch", "transformers", "tokenizers", "peft", "numpy")
 
 
 @dataclass
 class FinishedRun:
-    """What a run left behind: its record and where it lies.
-
-    Attributes:
-        path: the run's folder.
-        record: empty on the ranks that do not hold the folder.
-        already_done: whether nothing was left to do.
-    """
+    """The folder of a run and its record, which is empty on ranks that do not hold the folder."""
 
     path: Path
     record: dict[str, Any]
@@ -67,10 +57,10 @@ class FinishedRun:
 
 
 def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
-    """Train, decode, score and record; or say that it was done before.
+    """Train, decode, score and record; or report that this was done before.
 
     Under torchrun all ranks train, each on its share of every batch, and decode. The first one
-    holds the run's folder, and scores; the others' outcome has no record.
+    holds the run's folder and scores.
 
     Args:
         run: the settings.
@@ -90,32 +80,24 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
 def check_alike(run: Run, cohort: TrainingCohort) -> None:
     """Refuse ranks that were started with other settings or packages than the first one's.
 
-    Its own are recorded. By another threshold or clip function, or in a model that another version
-    computes otherwise, a rank's records would add something else to the sum than the noise and the
-    record are of.
-
-    Args:
-        run: the settings of this rank.
-        cohort: the ranks.
+    Only the first one's are recorded. With another threshold or clip function, or another version
+    of a package, a rank would add something else to the sum than noise and record account for.
 
     Raises:
-        ConfigError: naming what differs, on the rank that does.
+        ConfigError: on the rank that differs, naming what differs.
         RankError: on the others.
     """
-    beside = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
-    settings = {name: value for name, value in run.raw.items() if name not in beside}
-    packages = {"dpft": dpft.__version__, **{name: version_of(name) for name in _COMPUTING}}
-    first_settings, first_packages = cohort.from_first((settings, packages))
+    places = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
+    own = {name: value for name, value in run.raw.items() if name not in places}
+    own |= {f"package {name}": version_of(name) for name in _COMPUTING}
+    first = cohort.from_first(own)
     with together(cohort):
-        for what, first, own, then in (
-            ("settings", first_settings, settings, "start every rank by the same command"),
-            ("packages", first_packages, packages, "install the same on every machine"),
-        ):
-            if unlike := differences(first, own):
-                raise ConfigError(
-                    f"rank {cohort.rank} of {cohort.size} was started with other {what} than the "
-                    f"first (first -> this): {', '.join(unlike)}; expected the same: {then}"
-                )
+        if unlike := differences(first, own):
+            raise ConfigError(
+                f"rank {cohort.rank} of {cohort.size} was started with other settings or packages "
+                f"than the first (first -> this): {', '.join(unlike)}; expected the same: start "
+                "every rank by the same command, with the same packages on every machine"
+            )
 
 
 def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
@@ -141,23 +123,32 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
     # Neither is a setting of the run: kept, `force` would start it over when it is resumed.
     kept = {**run.raw, "force": False, "resume": None}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
-    # Begun again by torchrun, the same words mean to go on with what they began.
+    # When torchrun restarts the ranks, the same command means to continue.
     force = run.force and not restarted()
     with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
         damaged = directory.damages()
-        if directory.is_done and is_whole(run, text, directory, damaged):
+        if directory.is_done and not damaged:
             cohort.from_first((True, 0))
             return FinishedRun(path, runs.read_record(path), already_done=True)
-        added = others(run, damaged, path)
+        _check_ledger(directory, damaged)
+        added = _added(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         cohort.from_first((False, torch.get_num_threads()))
         with (
             Progress(verbosity=run.verbosity) as progress,
-            tracking(run, directory, progress.warn) as tracker,
+            Tracking.of(run, directory, progress.warn) as tracker,
         ):
+            for damage in damaged:
+                progress.warn(
+                    f"{path} was finished, but {damage}; it is made again from the last checkpoint "
+                    "(other texts than the run's own by dpft decode)"
+                )
             if directory.moved is not None:
-                progress.warn(_moved(directory.moved))
+                progress.warn(
+                    f"the earlier run lies in {directory.moved} now: if anything of it is "
+                    "published, its cost adds to what this run costs"
+                )
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             if run.clip.private and run.clip.clip_function == "automatic":
@@ -165,19 +156,19 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
             if run.origin:
                 progress.say(origin_in_words(run.origin))
             try:
-                if run.optim.microbatch_tokens == "auto":
-                    from dpft.training.microbatch import with_microbatch
-
-                    run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, data or load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
             except (Exception, KeyboardInterrupt) as error:
-                # Whatever it was: with nothing spent, the folder would tell of no run.
-                directory.discard_unused()
+                directory.discard_unused()  # a folder where nothing was spent is no run
                 if isinstance(error, UnsupportedLayerError):
                     raise ConfigError(str(error)) from error
                 if isinstance(error, DpftError) and directory.is_done:
-                    raise _not_made_again(error, damaged) from error
+                    listed = ", ".join(damage.name for damage in damaged)
+                    raise runs.RunError(
+                        f"{error}\nThe run was finished, and what is damaged of it ({listed}) "
+                        "could not be made again. It may also be put back from a copy: then the "
+                        "same command says that it has run"
+                    ) from error
                 raise
             _decode_stage(run, prepared, loaded, directory, progress, tracker)
         record = runs.read_record(path)
@@ -186,19 +177,32 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
         return FinishedRun(path, record)
 
 
-def _moved(path: Path) -> str:
-    """Where an earlier run lies now, and what its releases add to the cost of this one."""
-    text = f"the earlier run lies in {path} now"
+def _check_ledger(directory: runs.RunDirectory, damaged: Sequence[runs.Damage]) -> None:
+    """Refuse a finished run whose ledger is damaged, which nothing can make again."""
+    for damage in damaged:
+        if damage.name == LEDGER:
+            raise runs.LedgerError(
+                f"{directory.path} was finished, but {damage}. It says what privacy the run spent, "
+                f"and nothing can make it again. Put {directory.ledger} back from a copy and type "
+                f"the same command again, or {runs.START_OVER}"
+            )
+
+
+def _added(run: Run, damaged: Sequence[runs.Damage], path: Path) -> dict[str, dict[str, Any]]:
+    """Return what ``dpft decode`` and ``score`` added to a record that is made again.
+
+    A lost record loses them: `dpft decode` makes them again.
+    """
     try:
-        ledger = runs.read_ledger(path / LEDGER) if (path / LEDGER).is_file() else None
-    except runs.LedgerError as error:
-        return f"{text}; what it has spent is not known: {error}"
-    if ledger is None or not ledger.entries:
-        return text
-    return (
-        f"{text}. It has spent epsilon {up(ledger.epsilon)} by RDP: if anything of it is "
-        "published, that adds to what this run costs"
-    )
+        record = {} if RECORD in {damage.name for damage in damaged} else runs.read_record(path)
+    except runs.RecordError:
+        return {}
+    own = (run.decode.split, "canaries")  # made again by the run itself
+    return {
+        section: {split: value for split, value in record[section].items() if split not in own}
+        for section in ("scores", "generations")
+        if section in record
+    }
 
 
 def _train_stage(
@@ -221,8 +225,8 @@ def _train_stage(
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
             model, size = loaded.model, run.decode.batch_size
-            asked = prepared.planted.scores(prepared.objective, model, size)
-        measured["scores"] = {"canaries": asked}
+            found = prepared.planted.scores(prepared.objective, model, size)
+        measured["scores"] = {"canaries": found}
     record = make_record(run, prepared, directory, session.seconds, measured)
     for section, content in added.items():
         record[section] = {**content, **record.get(section, {})}
@@ -240,21 +244,13 @@ def _train_stage(
         ) from error
     write_card(directory.model, record)
     for folder in filter(Path.is_dir, (directory.model, directory.adapter)):
-        runs.fsync_tree(folder)  # before anything says that the model is there
+        runs.fsync_tree(folder)  # before the record says that the model exists
     runs.write_record(directory, record)
     return loaded
 
 
-def _not_made_again(error: DpftError, damaged: Sequence[runs.Damage]) -> runs.RunError:
-    listed = ", ".join(damage.name for damage in damaged)
-    return runs.RunError(
-        f"{error}\nThe run was finished, and what is damaged of it ({listed}) could not be made "
-        "again. It may also be put back from a copy: then the same command says that it has run"
-    )
-
-
 def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]:
-    """What the canaries prove; before the clipper is closed, since they are asked once more."""
+    """Return the audit's section, before the clipper is closed: canaries need it once more."""
     if prepared.auditor is None:
         return {}
     mechanism = prepared.parts.mechanism
@@ -296,7 +292,7 @@ def _decode_stage(
 def _answers(
     run: Run, prepared: Prepared, loaded: LoadedModel, progress: Progress
 ) -> list[Prediction]:
-    """What the model answers; every rank asks it, and has all answers."""
+    """Return the model's answers; a collective, of which every rank has all answers."""
     return predict(
         prepared.task,
         loaded,

@@ -1,41 +1,57 @@
-"""The steps of one run, with what makes them safe to kill: ledger, logs and checkpoints."""
+"""The steps of one run, made safe to kill: ledger, logs, checkpoints, and where it continues.
+
+A run that is killed has released steps that its last checkpoint does not hold. On the same devices
+they are replayed: same batches, same noise, same sums, so that nothing new is released. On other
+devices, threads or ranks sums are rounded differently. The same noise on them would release, by
+subtraction, the difference of two sums without noise. So the run continues at the end of the
+ledger: the repeated steps have batches and noise of their own and count again.
+
+Batches are drawn anew too, and not only the noise. Two releases on one Poisson sample share the
+event that a record was drawn: they are one subsampled mechanism of less noise, which costs more
+than two whose samples are independent, and which no count of steps describes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import signal
+import threading
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
-from dpft.config.schema import Run
-from dpft.config.track import SERVICES
+from dpft.config.schema import SERVICES, Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
+from dpft.privacy.rounding import up
 from dpft.privacy.untouched import written
 from dpft.runs.atomic import Closing
+from dpft.runs.identity import differences
+from dpft.runs.ledger import Stretch
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
-from dpft.training.assembly import whole_again
-from dpft.training.continuing import go_on, in_stretch
+from dpft.training.assembly import make_optimizer, whole_again
 from dpft.training.evaluation import Evaluations
-from dpft.training.loop import StepStatistics, train
-from dpft.training.optim import make_optimizer
+from dpft.training.loop import train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
-from dpft.training.stopping import Stopping
+from dpft.training.statistics import StepStatistics
 from dpft.training.trackers import Figures, Tracking
 
 _AUDIT = "audit"  # the folder under private/
-# Of the tensors in a checkpoint.
+# Prefixes of the tensors in a checkpoint.
 _WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
 _MORE_ROOM = (
     "free some memory, or take a machine with more, and run the same command again, which "
@@ -55,8 +71,12 @@ class Session(Closing):
         progress: shows steps and warnings.
         tracker: receives the figures of every step; None: nothing is tracked.
 
+    Attributes:
+        prepared: with the key and the accounting of the ledger's latest stretch.
+        seconds: that the steps took, those before the checkpoint included.
+
     Raises:
-        ConfigError, LedgerMismatchError: if the folder's run is not this one, or repeated steps
+        ConfigError, LedgerMismatchError: the folder's run is not this one, or repeated steps
             would exceed its budget.
     """
 
@@ -68,20 +88,16 @@ class Session(Closing):
         progress: Progress,
         tracker: Tracking | None = None,
     ) -> None:
-        self._run = run
+        self._run, self._directory, self._progress = run, directory, progress
         self._tracker = tracker or Tracking(None, progress.warn)
-        self._prepared = prepared
-        self._directory = directory
-        self._progress = progress
-        self._clipper = prepared.parts.clipper
+        self._cohort, self._clipper = prepared.cohort, prepared.parts.clipper
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
-        self._cohort = prepared.cohort
         if directory is not None and self._mechanism.private:
             self._ledger = runs.Ledger(directory.ledger, prepared.header, prepared.ledger)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
-        # Of a pipeline's parameters each rank trains its stages'.
+        # Each rank of a pipeline trains the parameters of its stages.
         self._own = [
             name
             for name in self._names
@@ -89,7 +105,7 @@ class Session(Closing):
         ]
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
-        self.seconds = 0.0
+        self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
         self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
         saved = runs.checkpoint.load_latest(directory, self._cohort)
@@ -104,20 +120,15 @@ class Session(Closing):
         self._evaluations: Evaluations | None = None
         stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:
-            self._prepared = in_stretch(prepared, stretch)
-        self._mechanism = self._prepared.parts.mechanism
-
-    @property
-    def prepared(self) -> Prepared:
-        """What is trained, with the key and the accounting of the ledger's latest stretch."""
-        return self._prepared
+            self.prepared = in_stretch(prepared, stretch)
+        self._mechanism = self.prepared.parts.mechanism
 
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
-        run, prepared, directory = self._run, self._prepared, self._directory
+        run, prepared, directory = self._run, self.prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start, repeated = self._start, self._mechanism.repeated
-        doing = f"training with optim.microbatch_tokens={run.optim.token_budget}"
+        doing = f"training with optim.microbatch_tokens={run.optim.microbatch_tokens}"
         with ExitStack() as stack:
             stack.enter_context(explained(doing, _MORE_ROOM))
             show = stack.enter_context(self._progress.training(start, self._mechanism))
@@ -127,16 +138,24 @@ class Session(Closing):
                 norms = stack.enter_context(
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
-
             void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
             figures = Figures(self._mechanism, run.track.private, tuple(names), tuple(void))
             self._tracker.begin(start)
-            stopping = Stopping(agreed=self._cohort.size > 1)
-            stack.enter_context(self._kept(stopping))
-            stack.enter_context(stopping.heard())
-            self._evaluations = self._evaluated_until(start)
-            if self._evaluations is not None:
-                stack.enter_context(self._evaluations)
+            stack.enter_context(self._noted())
+            stop = stack.enter_context(Stop.by_signal())
+            if prepared.held_out is not None:
+                self._evaluations = stack.enter_context(
+                    Evaluations(
+                        prepared.held_out,
+                        self._mechanism,
+                        directory,
+                        start=start,
+                        best=self._named_best,
+                        cohort=self._cohort,
+                        progress=self._progress,
+                        tracked=run.track.private and run.track.name not in SERVICES,
+                    )
+                )
 
             def watched(step: int) -> bool:
                 return run.record_norms is not None and step % run.record_norms == 0
@@ -145,7 +164,7 @@ class Session(Closing):
                 self.seconds += statistics.seconds
                 summary = statistics.summary(self._cohort)
                 recorded = statistics.norms_of_all(self._cohort) if watched(step) else []
-                asked = self._evaluate(step + 1, stopping)
+                evaluated = self._evaluate(step + 1)
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
                     more = {"position": step + repeated} if repeated else {}  # in the ledger
@@ -154,15 +173,15 @@ class Session(Closing):
                     if self._tracker.tracks:
                         thresholds = tuple(statistics.released.thresholds)
                         values = figures.of_step(step, rate, thresholds, summary)
-                        self._tracker.step(step + 1, values | asked)
+                        self._tracker.step(step + 1, values | evaluated)
                 show(step, summary)
-                if step & (step + 1) == 0:  # the first, and whenever there are twice as many
+                if step & (step + 1) == 0:  # after 1, 2, 4, 8 steps and so on
                     self._check_answers(step + 1, prepared.parts.loaded.model)
                 self._done = step + 1
-                self._save_if_due(stopping)
+                self._save_if_due(stop)
 
-            if asked := self._evaluate(start, stopping):
-                self._tracker.step(start, asked)
+            if evaluated := self._evaluate(start):
+                self._tracker.step(start, evaluated)
             train(
                 model=prepared.parts.loaded.model,
                 data=prepared.units,
@@ -178,15 +197,11 @@ class Session(Closing):
                 pipeline=prepared.parts.pipeline,
                 spend=self._spend,
                 after_step=after_step,
-                moving=stopping.moving,
                 watched=watched,
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
-                # Ranks agree on a signal behind a step, and no step follows this save.
-                stopping.stop_if(self._cohort.agree(stopping.waiting, ""))
-        if self._evaluations is not None:
-            self._evaluations.warn()
+            stop.if_any(self._cohort.agree(stop.received, ""))
         if self._ledger and self._ledger.steps_spent != self._mechanism.releases:
             raise runs.LedgerError(
                 f"{self._ledger.path} counts {self._ledger.steps_spent} releases, of which "
@@ -202,18 +217,19 @@ class Session(Closing):
 
     @property
     def evaluation(self) -> Mapping[str, Any]:
-        """What the evaluations found, for the record; empty if there were none."""
+        """The evaluations' section of the record; empty if there were none."""
         return {} if self._evaluations is None else self._evaluations.section()
 
     def whole_model(self) -> LoadedModel:
-        """The trained model in one piece, on every rank; all must ask.
+        """Return the trained model in one piece, on every rank; a collective.
 
-        With the weights that were the best by evaluation, if any were to be chosen.
+        It has the weights that were the best by evaluation, where ``evaluate.best`` is set.
         """
         best = None if self._evaluations is None else self._evaluations.best
         if best is not None and best < self._mechanism.steps:
-            self._restore(best)
-        loaded = whole_again(self._run, self._prepared.task, self._prepared.parts, self._cohort)
+            saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
+            saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
+        loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
         if self._mechanism.steps:
             self._check_answers(self._mechanism.steps, loaded.model, whole=True)
         return loaded
@@ -221,21 +237,16 @@ class Session(Closing):
     def _check_answers(self, step: int, model: Any, whole: bool = False) -> None:
         """Stop where weights are finite, but what the model computes with them is not.
 
-        Every record would be left out from then on, by a run that learns nothing.
-
-        Args:
-            step: how many are behind the weights.
-            model: of a divided one each rank has only a part, until training is over.
-            whole: whether it is over.
+        Every later record would be left out, by a run that learns nothing.
 
         Raises:
-            DivergedError: the loss of a blank, which is nobody's, is not finite.
+            DivergedError: the loss of a padding example, which is no record, is not finite.
         """
         if self._cohort.divided and not whole:
-            return
-        # A divided model is put together in another one, which the clipper does not listen to.
+            return  # each rank has only a part of the model
+        # A divided model is put together in another one, which the clipper is not attached to.
         with nullcontext() if self._cohort.divided else self._clipper.paused():
-            what = not_finite_on_a_blank(self._prepared.objective, model)
+            what = not_finite_on_a_blank(self.prepared.objective, model)
         if what is not None:
             raise DivergedError(
                 f"after step {step} the model has no finite loss for an empty record, so it "
@@ -244,7 +255,7 @@ class Session(Closing):
             )
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
-        """Set this rank's weights, optimizer and estimates to a checkpoint's; the first step."""
+        """Set this rank's weights, optimizer and estimates to a checkpoint's; return its step."""
         if saved is None:
             return 0
         held = {
@@ -263,42 +274,16 @@ class Session(Closing):
             self._clipper.move(saved.state["estimates"])
         return saved.step
 
-    def _restore(self, step: int) -> None:
-        """Set this rank's weights to those behind a step, whose checkpoint was kept for it."""
-        saved = runs.checkpoint.load_best(self._directory, step, self._cohort)
-        saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
-
-    def _evaluated_until(self, start: int) -> Evaluations | None:
-        """The evaluations up to a step, to go on with; None if none are asked for."""
-        if self._prepared.held_out is None:
-            return None
-        return Evaluations(
-            self._prepared.held_out,
-            self._mechanism,
-            self._directory,
-            start=start,
-            best=self._named_best,
-            cohort=self._cohort,
-            progress=self._progress,
-            tracked=self._run.track.private and self._run.track.name not in SERVICES,
-        )
-
-    def _evaluate(self, step: int, stopping: Stopping) -> dict[str, float]:
-        """Ask the model behind so many steps if it is due; what of it may be tracked."""
-        evaluations = self._evaluations
-        if evaluations is None or not evaluations.due(step):
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate the model after so many steps if it is due; return what may be tracked."""
+        if self._evaluations is None or not self._evaluations.due(step):
             return {}
         with self._clipper.paused():
-            return evaluations.ask(
-                step,
-                self._prepared.parts.loaded.model,
-                # One process is told to stop amid it, and goes on with it when it is begun again.
-                lambda: self._cohort.size == 1 and stopping.asked is not None,
-            )
+            return self._evaluations.ask(step, self.prepared.parts.loaded.model)
 
     def _check(self, directory: runs.RunDirectory, saved: runs.Checkpoint | None) -> None:
-        """That the checkpoint to go on from is of this run."""
-        ledger, auditor = self._ledger, self._prepared.auditor
+        """Check that the checkpoint to continue from belongs to this run."""
+        ledger, auditor = self._ledger, self.prepared.auditor
         if saved is None:
             if ledger and ledger.next_step:
                 self._progress.say(
@@ -315,16 +300,15 @@ class Session(Closing):
                 f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
                 "force=true to start over"
             )
-        if saved.state["data"] != self._prepared.data:
-            raise ConfigError(
-                f"the training data is not what {directory.path} began with; expected the "
-                "same records in the same order. Restore them, or type force=true to start over"
-            )
-        if saved.state["model"] != self._prepared.model:
-            raise ConfigError(
-                f"the model is not what {directory.path} began with; expected the same "
-                "weights and tokenizer. Put them back, or type force=true to start over"
-            )
+        for what, own, expected in (
+            ("data", self.prepared.data, "the same records in the same order"),
+            ("model", self.prepared.model, "the same weights and tokenizer"),
+        ):
+            if saved.state[what] != own:
+                raise ConfigError(
+                    f"the {what} is not what {directory.path} began with; expected {expected}. Put "
+                    "it back, or type force=true to start over"
+                )
         self.seconds = float(saved.state["seconds"])
         if auditor is not None:
             auditor.restore(runs.load_private_state(directory, _AUDIT, saved.step))
@@ -345,89 +329,207 @@ class Session(Closing):
             entry["update"] = digest
             if released.thresholds:  # from the noisy counts of earlier steps: public
                 entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
-        # What was released is one release only if it is the same on every rank; what is not is
-        # released by none, and has no line, which would stop every replay.
+        # A release that differs between ranks would be several. It has no line in the ledger,
+        # which would stop every replay: no rank releases it.
         self._cohort.meet(word=f"{entry}")
         with together(self._cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
 
-    def _save_if_due(self, stopping: Stopping) -> None:
-        """Save behind so many steps, so many minutes, or before ranks stop, all of them.
+    def _save_if_due(self, stop: Stop) -> None:
+        """Save after so many steps, so many minutes, or before all ranks stop.
 
         Raises:
-            KeyboardInterrupt: one was told to.
+            KeyboardInterrupt: any rank received a signal.
         """
         done, minutes = self._done, self._run.checkpoint_minutes
         # The first rank's clock decides: ranks save together, and clocks differ.
         since = time.monotonic() - self._saved_at
         late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
-        due, *stop = self._cohort.agree([late, *stopping.waiting], "")
+        due, *stopped = self._cohort.agree([late, *stop.received], "")
         best = self._evaluations is not None and self._evaluations.best == done
         due = due or best or done % self._run.checkpoint_every == 0
-        due = due and done < self._mechanism.steps
-        if due or any(stop):
+        if (due and done < self._mechanism.steps) or any(stopped):
             self._save(done)
-        stopping.stop_if(stop)
+        stop.if_any(stopped)
 
     @contextmanager
-    def _kept(self, stopping: Stopping) -> Iterator[None]:
-        """Around the steps: an interrupt says what is saved; one process saves what it can."""
+    def _noted(self) -> Iterator[None]:
+        """Add to an interrupt a note of what is saved."""
         try:
             yield
-        except KeyboardInterrupt as told:
-            # Several ranks have saved already, unless this is the second interrupt.
-            if self._cohort.size == 1 and stopping.whole and self._done > self._saved:
-                try:
-                    self._save(self._done)
-                except runs.RunError as error:
-                    told.add_note(f"{error}")
-            told.add_note(
-                f"step {self._saved} of {self._mechanism.steps} is saved"
-                if self._saved
-                else "no step is saved: those that were taken are repeated exactly, and count once"
-                if self._done
-                else NO_STEP
-            )
+        except KeyboardInterrupt as stopped:
+            note = NO_STEP
+            if self._saved:
+                note = f"step {self._saved} of {self._mechanism.steps} is saved"
+            elif self._done:
+                note = (
+                    "no step is saved: those that were taken are repeated exactly, and count once"
+                )
+            stopped.add_note(note)
             raise
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint, of the same form whatever the layout; every rank its part.
+        """Write a checkpoint of the same form for every layout; each rank writes its part.
 
         Raises:
-            ModelError: if what nobody trains has changed since training began.
+            ModelError: something that is not trained has changed since training began.
         """
         touched = [] if self._untouched is None else self._untouched.changed()
         with together(self._cohort):
             if touched:
-                raise ModelError(written(touched, self._prepared.parts.loaded.model))
+                raise ModelError(written(touched, self.prepared.parts.loaded.model))
         held, rest = taken_apart(self._optimizer, self._names, self._cohort)
         tensors = {f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own}
         tensors |= {f"{_OPTIMIZER}{key}": tensor for key, tensor in held.items()}
         state = {
             "optimizer": rest,
             "seconds": self.seconds,
-            "data": self._prepared.data,
-            "model": self._prepared.model,
+            "data": self.prepared.data,
+            "model": self.prepared.model,
         }
         if self._evaluations is not None and self._evaluations.best is not None:
             state[runs.checkpoint.BEST] = self._evaluations.best
         if self._clipper.adaptive is not None:
             state["estimates"] = list(self._clipper.estimates)
-        if self._prepared.auditor is not None and self._directory is not None:
+        if self.prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
-            audited = self._prepared.auditor.state()
+            audited = self.prepared.auditor.state()
             runs.save_private_state(self._directory, _AUDIT, step, audited)
         runs.checkpoint.save(self._directory, step, tensors, state, self._cohort)
         self._saved, self._saved_at = step, time.monotonic()
 
 
-def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:
-    """SHA-256 (16 hex) of the noisy gradients, and of the noisy counts where thresholds adapt.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    These are releases already, so it gives nothing away. A replayed step must have the same, or
-    other code or another machine would release a second version of the step under the same noise.
-    Of this rank's parts, where gradients are divided over ranks.
+
+class Stop:
+    """Defers the first Ctrl-C or SIGTERM to the end of a step, where all ranks save and stop.
+
+    A second Ctrl-C ends the process at once, which loses no more than a kill does. A second SIGTERM
+    is ignored: a scheduler signals every process, and torchrun signals its ranks again.
+    """
+
+    def __init__(self) -> None:
+        self._usual: dict[int, Any] = {}
+        self._number: int | None = None
+
+    @classmethod
+    @contextmanager
+    def by_signal(cls) -> Iterator[Stop]:
+        """Receive signals, unless they are ignored or end the process by themselves."""
+        stop = cls()
+        if threading.current_thread() is threading.main_thread():  # others may set no handlers
+            for number in _SIGNALS:
+                if callable(usual := signal.getsignal(number)):
+                    stop._usual[number] = usual
+                    signal.signal(number, stop._receive)
+        try:
+            yield stop
+        finally:
+            for own, usual in stop._usual.items():
+                if signal.getsignal(own) == stop._receive:
+                    signal.signal(own, usual)
+
+    @property
+    def received(self) -> list[bool]:
+        """Whether each of the signals was received, for ranks to agree on."""
+        return [self._number == number for number in _SIGNALS]
+
+    def if_any(self, received: Sequence[bool]) -> None:
+        """Raise the usual handler's KeyboardInterrupt if any rank received a signal."""
+        for number, was in zip(_SIGNALS, received, strict=True):
+            if was:
+                self._now(number)
+
+    def _now(self, number: int) -> None:
+        if usual := self._usual.get(number):
+            usual(number, None)
+        raise KeyboardInterrupt
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._number is None:
+            self._number = number
+        elif not self._number == number == signal.SIGTERM:
+            self._now(number)
+
+
+def go_on(
+    run: Run,
+    mechanism: Mechanism,
+    directory: runs.RunDirectory,
+    ledger: runs.Ledger,
+    start: int,
+    progress: Progress,
+) -> None:
+    """Set where the ledger continues, and report what repeated steps cost before their release.
+
+    Args:
+        run: the settings.
+        mechanism: of the whole run, without repeated steps.
+        directory: the run's folder.
+        ledger: of the run.
+        start: steps of the newest good checkpoint.
+        progress: shows the cost.
+
+    Raises:
+        LedgerMismatchError: steps would count again in a run with a target epsilon, in one that
+            took all of its steps, or in an audited one.
+    """
+    was = ledger.stretch
+    now = ledger.go_on(start)
+    if now == was or start == mechanism.steps:  # nothing is left to be released
+        return
+    changes = differences(was.compute or {}, now.compute or {})
+    changes = changes or [f"checkpoint: {was.step} -> {start}"]
+    more = now.repeated - was.repeated
+    before, after = (
+        up(replace(mechanism, repeated=one.repeated).epsilon_after(mechanism.steps))
+        for one in (was, now)
+    )
+    made = runs.made_at_the_end(directory.path)
+    refused = None
+    if run.audit.active:
+        refused = "The canaries' scores are of all steps in a row"
+    elif more and made is not None:
+        refused = f"{made} exists, so the run took all of its steps and stated its epsilon"
+    elif more and mechanism.target_epsilon is not None:
+        refused = f"The budget of the run is epsilon {mechanism.target_epsilon:g}"
+    if refused:
+        listed = "\n  ".join(changes)
+        raise runs.LedgerMismatchError(
+            f"{ledger.path} counts {ledger.steps_spent} releases, {more} of them after the "
+            f"checkpoint of step {start}. The run would go on under another header (old -> new):\n"
+            f"  {listed}\nSo {more} steps would count again: epsilon {before} would become "
+            f"{after}. {refused}; expected the same header. Undo the change and run the same "
+            f"command again, which repeats the steps at no cost (stopped by Ctrl-C it saves a "
+            f"checkpoint, from which any devices go on at no cost); or {runs.START_OVER}"
+        )
+    cost = "repeats no released step: epsilon stays " + before
+    if more:
+        cost = f"repeats {more} released steps: epsilon {before} becomes {after}"
+    progress.say(f"going on with {', '.join(changes)} {cost}")
+    runs.checkpoint.drop_ahead(directory, start)
+
+
+def in_stretch(prepared: Prepared, stretch: Stretch) -> Prepared:
+    """Return key, units and accounting of a stretch of the ledger that is not the first."""
+    key = stretch.key(prepared.key)
+    mechanism = replace(prepared.parts.mechanism, repeated=stretch.repeated)
+    return replace(
+        prepared,
+        key=key,
+        units=prepared.units.under(key),
+        parts=replace(prepared.parts, mechanism=mechanism),
+    )
+
+
+def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:
+    """Return SHA-256 (16 hex) of this rank's noisy gradients and of noisy counts of norms.
+
+    These are releases already, so the digest reveals nothing. A replayed step must have the same
+    one, or other code or another machine would release a second version of the step under the
+    same noise.
     """
     digest = hashlib.sha256()
     for parameter in parameters.values():

@@ -1,4 +1,4 @@
-"""What stands before the first step of a run: data, model, clipper, guarantee, canaries."""
+"""Prepare a run: data, model, mechanism, clipper, key, and canaries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ModelError
-from dpft.config.schedule import warmup_steps
-from dpft.config.schema import Run
+from dpft.config.schema import Run, warmup_steps
 from dpft.models.load import stored_weights
 from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys
@@ -28,11 +27,10 @@ from dpft.tasks.objectives.records import Record
 from dpft.tasks.reading import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
-from dpft.training import own_parts
-from dpft.training.assembly import TrainingParts, assemble, fixed_shapes
-from dpft.training.data import Data, read_data
+from dpft.training.assembly import TrainingParts, assemble, deciding_parts, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
+from dpft.training.mechanisms import Data, read_data
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,22 +44,18 @@ class Prepared:
     """All that a run needs for its steps.
 
     Attributes:
-        task: of the run.
-        parts: model, clipper and mechanism.
-        objective: of the task, for this model.
         records: trained on, planted secrets included.
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
-        header: of the ledger, if there is one: the run cannot go on where any of it differs.
+        header: of the ledger; the run cannot continue where any of it differs.
         data: keyed fingerprint of the records.
         model: keyed fingerprint of the model that the run starts from.
-        weights: SHA-256 of the files that it was read from, on the first rank; None if drawn.
-        instances: what the model is asked in the end.
+        weights: SHA-256 of the weight files, on the first rank; None if weights are random.
+        instances: questions that the trained model answers.
         planted: secrets among the records, if any.
-        own: other packages' code that a step's sum follows from, see `own_parts`.
-        auditor: canaries in slots behind the units, if any.
-        cohort: the processes that train together.
-        held_out: records that the model is asked of while it trains, if any.
+        own: code of other packages that a step's sum follows from.
+        auditor: canaries in slots after the units, if any.
+        held_out: records for evaluation during the training, if any.
         ledger: what the ledger holds before the first step, if there is one.
     """
 
@@ -91,11 +85,11 @@ def prepare(
     progress: Progress,
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
-    """Read, load, encode and check; what cannot work is reported here and not an hour later.
+    """Read, load, encode and check, so that what cannot work is reported before the first step.
 
     Args:
         run: the settings.
-        task: what it is trained on, or the data if they were read before.
+        task: what the model is trained on, or the data if they were read before.
         directory: the run's folder; None on the ranks that do not hold it.
         progress: shows the phases.
         cohort: the processes that train together; None: this one.
@@ -106,7 +100,7 @@ def prepare(
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
-    asked = held_out_records(run.evaluate, task)
+    evaluated = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
     audit: Stage | None = None
@@ -117,8 +111,8 @@ def prepare(
     device = device_of(run.device)
     if run.precision != "float32":
         check_supported(run.precision, device)
-        # Its backward may give no numbers for a query that may look at nothing, as padding on the
-        # left makes them (pytorch#196678): the other kernels for masks do.
+        # Its backward may give no numbers for a query that may attend to nothing, as padding on
+        # the left produces (pytorch#196678); the other kernels for masks do.
         torch.backends.cuda.enable_cudnn_sdp(False)
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, data.mechanism, device, cohort)
@@ -128,21 +122,15 @@ def prepare(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
-    tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective gives it
-    held_out = None
-    if asked:
-        public = run.evaluate.public or (run.evaluate.file is None and task.published)
-        shared = False
-        if run.evaluate.file is not None:
-            scored = contents_of(one.record for one in instances)
-            shared = bool(np.isin(contents_of(asked), scored).any())
-        held_out = HeldOut(run.evaluate, objective, asked, public, run.optim.token_budget, shared)
+    held_out = _held_out(run, task, objective, evaluated, instances) if evaluated else None
+
+    tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
         records = Joined(records, planted.records)
-    printed = None if planted is not None else task.known_fingerprint
-    printed = printed or fingerprint(records, owners)
-    # How many records all users have together is private: not for a job's log file.
+    plain = None if planted is not None else task.known_fingerprint
+    plain = plain or fingerprint(records, owners)
+    # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:
         examples = encoded(
@@ -150,8 +138,7 @@ def prepare(
             records,
             advance,
             keeping=keeping_of(run, progress.warn, progress.say),
-            identity=f"{printed} {tokenizer}",
-            threads=run.threads,
+            identity=f"{plain} {tokenizer}",
         )
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
@@ -159,27 +146,27 @@ def prepare(
             "the model and would tell of them without any noise; expected an objective that leaves "
             "it alone: add tokens where the model is made"
         )
-    for said in task.doubts(loaded):
-        progress.warn(said)
     rising = warmup_steps(run.optim, mechanism.steps)
     if rising >= mechanism.steps > 0:
         progress.warn(
             f"the learning rate rises for {rising:,} steps and the run has {mechanism.steps:,}: it "
             "ends before the rate that was asked for; see optim.warmup_steps and warmup_ratio"
         )
-    remarks = [*task.remarks(), cut_in_encoding(examples)]
-    warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
+    if progress.may_tell(mechanism.noise_multiplier > 0):
+        for remark in filter(None, [*task.remarks(), cut_in_encoding(examples)]):
+            progress.warn(remark)
+
     stored, held = keys.public_key(run.seed), None
     if directory is not None and mechanism.private:
         held = runs.check_ledger(directory.path, mechanism.steps)
-        # Of no steps too, which need no noise: a plain fingerprint of the records is a release.
+        # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
-    stored = cohort.from_first(stored)  # a secret key lies in the folder, which is the first rank's
+    stored = cohort.from_first(stored)  # only the first rank has the folder
     shapes = fixed_shapes(run, parts)
-    own = own_parts.deciding(run, loaded.model)
+    own = deciding_parts(run)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
-        "data": runs.keyed_fingerprint(stored, printed),
+        "data": runs.keyed_fingerprint(stored, plain),
         "model": runs.keyed_fingerprint(stored, f"model:{parts.digest.hex()}"),
         "key": runs.key_fingerprint(stored),
         "unit": task.unit_in_words,
@@ -193,12 +180,13 @@ def prepare(
             **({"plugins": own} if own else {}),
         },
     }
-    if clipper.adaptive is not None:  # whose the thresholds of each step are
+    if clipper.adaptive is not None:  # the groups that each step's thresholds belong to
         header["groups"] = [group.name for group in clipper.groups]
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
         key = runs.run_key(stored, held, header, directory.config_hash)
-    key = cohort.from_first(key)  # the first rank has the ledger
+    key = cohort.from_first(key)  # only the first rank has the ledger
+
     trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
@@ -216,18 +204,11 @@ def prepare(
             reshard(loaded.model)
     if mechanism.private:
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
-        check_independence(units, whole, clipper, run.optim.token_budget, parts.pipeline)
-    if run.compile:
-        clipper.compile()
-    auditor = (
-        None
-        if audit is None
-        else audit.auditor(
-            *(loaded, objective, records[0], clipper, mechanism, key),
-            trained=trained,
-            shapes=shapes,
-        )
-    )
+        check_independence(units, whole, clipper, run.optim.microbatch_tokens, parts.pipeline)
+    auditor = None
+    if audit is not None:
+        given = (loaded, objective, records[0], clipper, mechanism, key)
+        auditor = audit.auditor(*given, trained=trained, shapes=shapes)
     return Prepared(
         task=task,
         parts=parts,
@@ -249,17 +230,16 @@ def prepare(
     )
 
 
-def warn_of_records(remarks: Sequence[str], noised: bool, progress: Progress) -> None:
-    """Say what is odd about the training records, to whom it may be said.
-
-    Without noise to anyone; else on a live terminal only. What describes private records may be
-    looked at, but not land in a job's log file.
-
-    Args:
-        remarks: empty ones are passed over.
-        noised: whether the run is private.
-        progress: which warns.
-    """
-    for said in filter(None, remarks):
-        if progress.console.is_terminal or not noised:
-            progress.warn(said)
+def _held_out(
+    run: Run,
+    task: Task,
+    objective: Objective,
+    records: Sequence[Record],
+    instances: Sequence[Instance],
+) -> HeldOut:
+    settings, shared = run.evaluate, False
+    if settings.file is not None:
+        scored = contents_of(one.record for one in instances)
+        shared = bool(np.isin(contents_of(records), scored).any())
+    public = settings.public or (settings.file is None and task.published)
+    return HeldOut(settings, objective, records, public, run.optim.microbatch_tokens, shared)

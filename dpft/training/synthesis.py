@@ -1,32 +1,39 @@
-"""Synthetic records: the sources that they are written for, sampling, and the side file.
+"""Synthetic records: their sources, sampling, the side file, and their overlap with training.
 
 The guarantee of training covers what the model learned. A source is copied into the synthetic
-record as it is: no noise protects it.
+record as it is: no noise protects it. The overlap is computed from training records without noise,
+so it must not be published.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
+from dpft.config.folder import defaults, settings_of
+from dpft.config.overrides import override
+from dpft.config.schema import Decode, Run
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
+from dpft.privacy.spec import fitting_batch
 from dpft.report.guarantee import as_markdown as privacy_as_markdown
+from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.decode import Written, decode
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 
 _POSTPROCESSING = (
@@ -41,47 +48,35 @@ _CHOICES = (
     "task's own form; its targets are not used), 'sources=[yes,no]' (typed here), or "
     "sources=sample (made up by the task's sample generator)"
 )
+OVERLAP = 8
+"""Words of a run that two texts have in common."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Rows whose sources are given to the model.
+    """Rows whose sources are given to the model; None for texts without a source.
 
     Attributes:
-        rows: in the task's form, one for each record to be written; None for a task whose texts
-            have no source.
-        distinct: how many different sources there are.
+        distinct: number of different sources.
         origin: where they are from, in words.
         privacy: what is known of their privacy, in words.
-        in_training: how many different ones are sources of training records too: a figure of
-            private data; None where it was not counted.
+        in_training: number that are sources of training records too: a figure of private data.
     """
 
     rows: Sequence[Any] | None
     distinct: int
     origin: str
     privacy: str
-    in_training: int | None = None
+    in_training: int = 0
 
 
-def find_sources(
-    task: Task, choice: str | None, count: int, seed: int, check: bool = True
-) -> Sources:
-    """Draw ``count`` rows from ``choice``, each source as often as any other, up to one.
-
-    Args:
-        task: of the run.
-        choice: what was asked for.
-        count: how many rows.
-        seed: of their order.
-        check: whether to compare the sources with those of the training records. All records of
-            the task are read for it, whatever part was trained on; not ``task.synthetic``, whose
-            records have the guarantee of the run that wrote them, or none.
+def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sources:
+    """Draw ``count`` rows from the chosen sources, each source as often as any other, up to one.
 
     Raises:
         ConfigError: for no choice, an unknown one, the training split, sources most of which are
             those of training records, or a task whose model writes no text.
-        DataError: if the rows cannot be read.
+        DataError: the rows cannot be read.
     """
     if task.writes_nothing is not None:
         raise ConfigError(task.writes_nothing)
@@ -98,101 +93,64 @@ def find_sources(
         )
     if choice == "train":
         raise _refused("sources=train")
-    rows, origin, privacy = _rows(task, choice, seed)
+    privacy = (
+        "copied as they are, and not covered by the guarantee, which is for training records; "
+        "whether they are public is for the one who releases the file to say"
+    )
+    compared = task.synthetic is None
+    if choice in ("dev", "test"):
+        rows = task.rows(choice)
+        origin = f"the {choice} split of {task.name} ({task.location[0]})"
+    elif choice == "sample":
+        # Another seed than that of the records which a run on the sample was trained on.
+        rows, compared = task.sample_rows(task.sample_seed + 1 + seed), False
+        origin = f"the sample generator of {task.name}"
+        privacy = "made up by a program that reads no data: they carry no private information"
+    elif choice.startswith("["):
+        rows, compared, origin = _typed(task, choice), False, f"typed with the command: {choice}"
+    elif (path := Path(choice)).is_file():
+        rows, origin = task.read_file(path), f"the file {path.name}"
+    else:
+        raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
     distinct = list({text_record(task, row).source: row for row in rows}.values())
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
-    known = None
-    if check and choice != "sample" and not _is_typed(choice) and task.synthetic is None:
-        known = _in_training(task, {text_record(task, row).source for row in distinct})
+    known = 0
+    if compared:
+        try:
+            trained = {text_record(task, row).source for row in task.rows("train")}
+        except DataError as error:
+            raise ConfigError(
+                "whether these sources are those of the training records cannot be told, since "
+                f"they are not found: {error}. Type the command where the run's settings find them"
+            ) from error
+        known = sum(text_record(task, row).source in trained for row in distinct)
+        if 2 * known > len(distinct):
+            raise _refused("these sources are mostly those of the training records. That")
     return Sources(chosen, len(distinct), origin, privacy, known)
 
 
-def _is_typed(choice: str | None) -> bool:
-    """Return whether sources are typed in the command, as in ``sources=[yes,no]``."""
-    return choice is not None and choice.startswith("[")
+def _typed(task: Task, choice: str) -> Sequence[Any]:
+    try:
+        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
+    except yaml.YAMLError:
+        texts = None
+    if not isinstance(task, TextToText) or not texts or not all(isinstance(t, str) for t in texts):
+        raise ConfigError(
+            f"sources is {choice!r}; expected texts for a run of task=text2text, as in "
+            "'sources=[yes,no]'"
+        )
+    return task.source_rows(texts)
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
-    """Return a row's source and target.
-
-    Raises:
-        ConfigError: if the task's records are not texts.
-    """
+    """Return a row's source and target."""
     record = task.record(row)
     if not isinstance(record, TextRecord):
         raise ConfigError(
             f"records of task {task.name} are {type(record).__name__}; expected texts with a source"
         )
     return record
-
-
-def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
-    user = "whether they are public is for the one who releases the file to say"
-    if choice in ("dev", "test"):
-        return (
-            task.rows(choice),
-            f"the {choice} split of {task.name} ({task.location[0]})",
-            f"copied as they are, and not covered by the guarantee, which is for training records; "
-            f"{user}",
-        )
-    if choice == "sample":
-        # Another seed than that of the records which a run on the sample was trained on.
-        return (
-            task.sample_rows(task.sample_seed + 1 + seed),
-            f"the sample generator of {task.name}",
-            "made up by a program that reads no data: they carry no private information",
-        )
-    if _is_typed(choice):
-        return (
-            _typed(task, choice),
-            f"typed with the command: {choice}",
-            "copied as they are, and not covered by the guarantee: that they occur is known to "
-            "whoever reads the file",
-        )
-    path = Path(choice)
-    if not path.is_file():
-        raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
-    return (
-        task.read_file(path),
-        f"the file {path.name}",
-        f"copied as they are, and not covered by the guarantee; {user}",
-    )
-
-
-def _typed(task: Task, choice: str) -> Sequence[Any]:
-    if not isinstance(task, TextToText):
-        raise ConfigError(
-            f"sources is {choice}, and those of task {task.name} are no plain texts; expected one "
-            "of the others, or a run of task=text2text"
-        )
-    try:
-        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
-    except yaml.YAMLError:
-        texts = None
-    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
-        raise ConfigError(f"sources is {choice!r}; expected texts, as in 'sources=[yes,no]'")
-    return task.source_rows(texts)
-
-
-def _in_training(task: Task, sources: Collection[str]) -> int:
-    """Count the sources that are those of training records: a figure of private data.
-
-    Raises:
-        ConfigError: if most are, or it cannot be told.
-    """
-    try:
-        trained = {text_record(task, row).source for row in task.rows("train")}
-    except DataError as error:
-        raise ConfigError(
-            "whether these sources are those of the training records cannot be told, since they "
-            f"are not found: {error}. Type the command where the run's settings find them, or "
-            "check_sources=false if you know that the sources are no training records"
-        ) from error
-    known = sum(source in trained for source in sources)
-    if 2 * known > len(sources):
-        raise _refused("these sources are mostly those of the training records. That")
-    return known
 
 
 def _refused(what: str) -> ConfigError:
@@ -202,29 +160,23 @@ def _refused(what: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """What is written.
-
-    Attributes:
-        rows: whose sources are used; None where texts have no source.
-        targets: the sampled texts, see `Task.write_records`.
-        counts: of texts, as the side file states them.
-    """
-
-    rows: Sequence[Any] | None
-    targets: Sequence[str]
-    counts: Mapping[str, int]
-
-
-class _Apart(tuple[int, ...]):
-    """A prompt that equals no other: `decode` writes one text for all equal prompts."""
+class Apart(tuple[int, ...]):
+    """A prompt that equals no other, since `decode` writes one text for all equal prompts."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
     def __hash__(self) -> int:
         return id(self)
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Sampled texts, the rows whose sources they were written for, and counts of texts."""
+
+    rows: Sequence[Any] | None
+    targets: Sequence[str]
+    counts: Mapping[str, int]
 
 
 def sample(
@@ -236,8 +188,8 @@ def sample(
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
     system: str | None = None,
-) -> tuple[list[Written], list[bool]]:
-    """Sample a text for each of ``count`` prompts, each by itself; and return which was cut.
+) -> Synthetic:
+    """Sample a text for each of ``count`` prompts, each by itself; leave out those without a word.
 
     Args:
         task: of the model.
@@ -248,57 +200,36 @@ def sample(
         seed: of the random numbers.
         advance: called with how many more texts are done.
         system: what conversations begin with; of task ``chat`` only.
-
-    Raises:
-        ConfigError: if the task has another objective than `Causal`.
     """
     objective = task.objective(loaded)
+    written: list[Written]
+    cut = [False] * count
     if isinstance(objective, ChatObjective):
-        talks = write_conversations(objective, loaded.model, count, settings, seed, system, advance)
-        return talks, [False] * count
-    if not isinstance(objective, Causal):
+        written = write_conversations(
+            objective, loaded.model, count, settings, seed, system, advance
+        )
+    elif isinstance(objective, Causal):
+        records = [TextRecord(("",), "")] * count
+        if rows is not None:
+            records = [text_record(task, row) for row in rows]
+        end = (loaded.text_tokenizer.eos_token_id,)
+        found = objective.prompts(records, settings)
+        prompts = [Apart(prompt or end) for prompt, _ in found]
+        written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
+        cut = [lost > 0 for _, lost in found]
+    else:
         raise ConfigError(
             f"the objective of task {task.name} is {type(objective).__name__}; expected Causal, "
             "which writes text from a prompt"
         )
-    if rows is None:
-        records = [TextRecord(("",), "")] * count
-    else:
-        records = [text_record(task, row) for row in rows]
-    end = (loaded.text_tokenizer.eos_token_id,)
-    found = objective.prompts(records, settings)
-    prompts = [_Apart(prompt or end) for prompt, _ in found]
-    written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
-    return written, [lost > 0 for _, lost in found]
-
-
-def keep(
-    task: Task,
-    rows: Sequence[Any] | None,
-    written: Sequence[Written],
-    cut: Sequence[bool],
-    unique: bool,
-) -> Synthetic:
-    """Leave out empty texts and, if ``unique``, records that repeat one before them."""
-    kept, seen, empty, duplicates = [], set(), 0, 0
-    for place, target in enumerate(one.text for one in written):
-        if not target.strip():
-            empty += 1
-            continue
-        source = "" if rows is None else text_record(task, rows[place]).source
-        if unique and (source, target) in seen:
-            duplicates += 1
-            continue
-        seen.add((source, target))
-        kept.append(place)
+    kept = [place for place, one in enumerate(written) if one.text.strip()]
     return Synthetic(
         None if rows is None else [rows[place] for place in kept],
         [written[place].text for place in kept],
         {
-            "asked": len(written),
+            "asked": count,
             "written": len(kept),
-            "empty_left_out": empty,
-            "duplicates_left_out": duplicates,
+            "empty_left_out": count - len(kept),
             "stopped_before_their_end": sum(not written[place].finished for place in kept),
             "sources_cut_for_the_model": sum(cut[place] for place in kept),
         },
@@ -319,17 +250,7 @@ def side_file(
     file_name: str,
     sha256: str,
 ) -> dict[str, Any]:
-    """Return the side file's content; it names no folder of this machine.
-
-    Args:
-        record: of the run.
-        run_name: its folder's name.
-        synthetic: what was written.
-        sources: what the model was given.
-        sampling: settings and seed.
-        file_name: of the synthetic records.
-        sha256: of that file.
-    """
+    """Return the side file's content; it names no folder of this machine."""
     private = Guarantee.of_record(record).private
     base = record.get("model", {}).get("base_model")
     return {
@@ -360,46 +281,188 @@ def side_file(
 
 
 def as_markdown(content: Mapping[str, Any]) -> str:
-    """Return the same for readers; upper bounds on epsilon are rounded up."""
+    """Return the side file for readers; upper bounds on epsilon are rounded up."""
     records, run, sources = content["records"], content["run"], content["sources"]
+    guarantee = Guarantee.of_record(content)
+    remarks = []
+    if guarantee.private:
+        remarks = [f"- Mind: {caveat}" for caveat in guarantee.caveats]
+        search = "further search" if guarantee.selected else "the search"
+        remarks.append(
+            "- Not covered: other releases from the same training records, whose costs add up, and "
+            f"{search} for settings; see the run's model card."
+        )
+    how = ", ".join(f"{key}={value}" for key, value in content["sampling"].items())
+    flags = sentences(content["flags"])
+    labels = ["", f"Mind: {', '.join(flags)}."] if flags else []
     lines = [
         f"# {content['file']}",
         "",
         f"{records['written']:,} synthetic records of {run['task']}, sampled from run "
         f"`{run['name']}` (configuration `{run['config_hash']}`, base model {run['base_model']}, "
         f"dpft {run['dpft']}). Of {records['asked']:,} sampled texts, "
-        f"{records['empty_left_out']:,} were empty or no conversation and "
-        f"{records['duplicates_left_out']:,} repeated another record; they were left out. Of those "
-        "written, "
-        f"{records['stopped_before_their_end']:,} were stopped before they ended, and of "
+        f"{records['empty_left_out']:,} were empty or no conversation and were left out. Of those "
+        f"written, {records['stopped_before_their_end']:,} were stopped before they ended, and of "
         f"{records['sources_cut_for_the_model']:,} the source was too long for the model, which "
         "saw a part of it.",
         "",
         "## Privacy",
         "",
-    ]
-    guarantee = Guarantee.of_record(content)
-    lines += [privacy_as_markdown(guarantee, []), "", content["post_processing"], ""]
-    if guarantee.private:
-        lines += [f"- Mind: {caveat}" for caveat in guarantee.caveats]
-        search = "further search" if guarantee.selected else "the search"
-        lines += [
-            "- Not covered: other releases from the same training records, whose costs add up, and "
-            f"{search} for settings; see the run's model card.",
-        ]
-    lines += [
+        *(privacy_as_markdown(guarantee, []), "", content["post_processing"], "", *remarks),
         "",
         "## Sources",
         "",
-        f"From {sources['origin']}; {sources['distinct']:,} distinct. They are "
-        f"{sources['privacy']}."
-        if sources["distinct"]
-        else f"Sources: {sources['origin']}.",
+        f"From {sources['origin']}; {sources['distinct']:,} distinct: {sources['privacy']}.",
         "",
         "## How they were sampled",
         "",
-        ", ".join(f"{key}={value}" for key, value in content["sampling"].items()) + ".",
+        *(f"{how}.", *labels, "", f"SHA-256: `{content['sha256']}`", ""),
     ]
-    if content["flags"]:
-        lines += ["", f"Mind: {', '.join(sentences(content['flags']))}."]
-    return "\n".join([*lines, "", f"SHA-256: `{content['sha256']}`", ""])
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A file of `dpft generate`, its side file's content, and the texts that the model wrote."""
+
+    file: Path
+    side: Mapping[str, Any]
+    texts: Sequence[str]
+
+
+def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
+    """Read synthetic records that the run of a configuration wrote.
+
+    Raises:
+        ConfigError: there is no such file, or it was changed or made by another run.
+    """
+    if not file.is_file():
+        raise ConfigError(f"{file} does not exist; expected records: type dpft generate first")
+    beside = side_path(file)
+    try:
+        side = json.loads(beside.read_text(encoding="utf-8"))
+        known = side["sha256"], side["run"]["config_hash"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{beside} cannot be read ({error}), so that no guarantee of these records is known; "
+            "expected it as dpft generate wrote it"
+        ) from error
+    if known != (sha256_file(file), config_hash):
+        what = "was changed since" if known[1] == config_hash else "was written by another run"
+        raise ConfigError(
+            f"{file} {what}, as {beside.name} shows; expected the file as dpft generate wrote it"
+        )
+    return Generated(file, side, [written_text(record) for record in task.records_of(file)])
+
+
+def written_text(record: Any) -> str:
+    """Return the part of a record that a model writes."""
+    if isinstance(record, Conversation):
+        return "\n".join(f"{role}: {text}" for role, text in record.turns)
+    if isinstance(record, TextRecord):
+        return record.target
+    if isinstance(record, LabelledText):
+        return record.source
+    raise ConfigError(f"got records of {type(record).__name__}; expected texts")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What of some texts occurs in training records.
+
+    Attributes:
+        runs: share of the texts' runs of `OVERLAP` words; None if there are no runs.
+        holding: share of texts that hold such a run.
+        copies: share of texts that are a training record, word for word.
+    """
+
+    runs: float | None
+    holding: float
+    copies: float
+
+
+def overlaps(
+    groups: Sequence[Sequence[str]], training: Iterable[str], n: int = OVERLAP
+) -> list[Overlap]:
+    """Compare groups of texts with training records, by runs of ``n`` words in lower case.
+
+    The training records are read once, and none is held in memory: they may be many.
+    """
+    split = [[_words(text) for text in texts] for texts in groups]
+    wanted = {run for texts in split for text in texts for run in _runs(text, n)}
+    wholes = {tuple(text) for texts in split for text in texts}
+    seen, copied = set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for record in map(_words, training):
+        seen.update(run for run in _runs(record, n) if run in wanted)
+        if (whole := tuple(record)) in wholes:
+            copied.add(whole)
+    found = []
+    for texts in split:
+        hits = [[run in seen for run in _runs(text, n)] for text in texts]
+        total, count = sum(map(len, hits)), len(texts)
+        runs = sum(map(sum, hits)) / total if total else None
+        copies = sum(tuple(text) in copied for text in texts)
+        found.append(Overlap(runs, sum(map(any, hits)) / count, copies / count))
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _runs(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+# Settings of the training records, and of the unit, which synthetic records do not have. The column
+# of users is kept, since it decides which real records are held out.
+_OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
+
+
+def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a run without privacy on synthetic records.
+
+    It is evaluated on the data of the run that wrote them, and decodes as that run did unless
+    ``decode=`` is typed.
+
+    Args:
+        run: whose model wrote the records.
+        file: the synthetic records.
+        records: how many there are.
+        overrides: further settings, as typed; none of the task, on which it depends which real
+            records are held out.
+    """
+    for word in overrides:
+        key = word.partition("=")[0].lstrip("+~")
+        if key == "decode.split" or key.partition(".")[0] == "task":
+            raise ConfigError(
+                f"{word} behind --train may have the new model tested on records that the run was "
+                "trained on: where the data are, what is held out and which split is scored are "
+                "the run's. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
+                "yourself what it is tested on"
+            )
+    name = run.task["name"]
+    kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
+    words = [f"task={name}", *_changed("task", kept, name)]
+    words.append(override("task.synthetic", str(file)))
+    if run.model.name != defaults()["model"]:
+        words.append(f"model={run.model.name}")
+    model = {key: value for key, value in run.raw["model"].items() if key != "name"}
+    words += _changed("model", model, run.model.name)
+    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
+    if records < usual:
+        words.append(f"optim.batch_size={fitting_batch(records)}")
+    # A typed choice decides all but the split: single settings would change it again.
+    decodes = any(word.startswith("decode=") for word in overrides)
+    settings = {"split": run.decode.split} if decodes else asdict(run.decode)
+    return [*words, "clip=none", *_changed("decode", settings, defaults()["decode"]), *overrides]
+
+
+def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:
+    """Return the settings that differ from the group's shipped file, as overrides."""
+    shipped = settings_of(group, name) or {}
+    return [
+        override(f"{group}.{key}", value)
+        for key, value in settings.items()
+        if key not in shipped or shipped[key] != value
+    ]

@@ -1,7 +1,7 @@
-"""Trackers: where a run's figures can be watched while it runs.
+"""Trackers, for watching a run's figures while it runs.
 
 A tracker has `accelerate.tracking`'s methods ``log`` and ``finish``. It receives a step's figures
-after the step is in the ledger, and no others than `Figures` chooses.
+after the step is in the ledger, and only those that `Figures` selects.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dpft import runs
 from dpft.config.errors import NotInstalledError
@@ -24,54 +25,53 @@ from dpft.privacy.guarantee import VOIDS, Void
 from dpft.runs.atomic import write_atomic
 
 
-@contextmanager
-def tracking(
-    run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
-) -> Iterator[Tracking]:
-    """Yield what tracks a run, and end it whatever happens.
-
-    Raises:
-        NotInstalledError: if the tracker's package is missing.
-    """
-    name = run.track.name
-    if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
-        raise NotInstalledError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
-    folder = directory.private if run.track.private else directory.path
-
-    def begin(start: int) -> Any:
-        return make_tracker(run, directory.path.name, folder, start)
-
-    tracker = Tracking(None if name == "none" else begin, warn)
-    try:
-        yield tracker
-    finally:
-        tracker.end()
-
-
 class Tracking:
-    """Hands figures to a tracker. One that fails is dropped with a warning, and the run goes on.
+    """Passes figures to a tracker. One that fails is dropped with a warning; the run continues.
 
     Args:
-        begin: makes the tracker, given the step to go on with; None: nothing is tracked.
-        warn: called once, with what failed.
+        begin: makes the tracker, given the step to continue with; None: nothing is tracked.
+        warn: called once, with the failure.
     """
 
     def __init__(self, begin: Callable[[int], Any] | None, warn: Callable[[str], None]) -> None:
         self._begin, self._warn = begin, warn
         self._tracker: Any = None
 
+    @classmethod
+    @contextmanager
+    def of(
+        cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
+    ) -> Iterator[Tracking]:
+        """Yield the tracking of a run, and end it.
+
+        Raises:
+            NotInstalledError: the tracker's package is missing.
+        """
+        name = run.track.name
+        if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
+            raise NotInstalledError(
+                f"track={name} is not installed; type pip install 'dpft[{name}]'"
+            )
+        folder = directory.private if run.track.private else directory.path
+        begin = partial(make_tracker, run, directory.path.name, folder)
+        tracker = cls(None if name == "none" else begin, warn)
+        try:
+            yield tracker
+        finally:
+            tracker.end()
+
     @property
     def tracks(self) -> bool:
-        """Whether figures are tracked: they cost something to compute."""
+        """Whether figures are tracked, which take time to compute."""
         return self._begin is not None
 
     def begin(self, start: int) -> None:
-        """Begin before step ``start``; what was tracked of later steps is void."""
+        """Begin before step ``start``; earlier figures of later steps are void."""
         if self._begin is not None:
             self._tracker = self._tried(self._begin, start)
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Track a step, counted from 1; 0: before the first. An evaluation brings more names."""
+        """Track a step, counted from 1; 0 is before the first."""
         if self._tracker is not None:
             self._tried(self._tracker.log, dict(values), step)
 
@@ -82,7 +82,6 @@ class Tracking:
             self._tried(self._tracker.log, named)
 
     def end(self) -> None:
-        """End when the run is done, or was stopped."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             self._tried(tracker.finish)
@@ -100,7 +99,7 @@ class Tracking:
 
 
 def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
-    """Begin the tracker that a run's settings name.
+    """Begin the tracker of a run's settings.
 
     What the services' libraries collect by themselves is turned off: the terminal's output, which
     shows losses, code, command line, user and machine.
@@ -108,8 +107,8 @@ def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
     Args:
         run: the settings.
         name: of the run.
-        folder: for files: under ``private/`` where noiseless figures are tracked.
-        start: the step to go on with.
+        folder: for files; under ``private/`` where noiseless figures are tracked.
+        start: the step to continue with.
     """
     if run.track.name == "csv":
         return CSV(folder / "track.csv", start)
@@ -152,49 +151,44 @@ class CSV:
 
     def __init__(self, path: Path, start: int) -> None:
         self._path = path
-        self._file: IO[str] | None = None
         self._names: list[str] = []
+        self._rows: list[dict[str, Any]] = []
         if path.is_file():
-            first, *rows = self._rows() or [[]]
-            self._names = first[1:]
-            self._open(row for row in rows if row and int(row[0]) <= start)
+            reader = csv.DictReader(StringIO(path.read_text(encoding="utf-8")))
+            self._names = [name for name in reader.fieldnames or () if name != "step"]
+            self._rows = [row for row in reader if int(row["step"]) <= start]
+            self._write()
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Write a step's line; scores, which are of no step, are left out."""
+        """Write a step's line; scores, which belong to no step, are left out."""
         if step is None:
             return
+        row = {"step": step, **values}
+        self._rows.append(row)
         new = [name for name in values if name not in self._names]
-        if self._file is None or new:
-            rows = [] if self._file is None else self._rows()[1:]
-            self.finish()
-            self._names += new
-            self._open([*row, *[""] * len(new)] for row in rows)
-        assert self._file is not None
-        csv.writer(self._file).writerow([step, *(values.get(name, "") for name in self._names)])
-        self._file.flush()
+        self._names += new
+        if new:
+            self._write()
+        else:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, ["step", *self._names]).writerow(row)
 
     def finish(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Do nothing: the file is closed after each line."""
 
-    def _rows(self) -> list[list[str]]:
-        return list(csv.reader(StringIO(self._path.read_text(encoding="utf-8"))))
-
-    def _open(self, rows: Iterable[list[str]]) -> None:
+    def _write(self) -> None:
         text = StringIO()
-        csv.writer(text).writerows([["step", *self._names], *rows])
+        writer = csv.DictWriter(text, ["step", *self._names])
+        writer.writeheader()
+        writer.writerows(self._rows)
         write_atomic(self._path, text.getvalue())
-        self._file = self._path.open("a", encoding="utf-8", newline="")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Chooses what is tracked of a step.
+    """Selects what is tracked of a step.
 
     Attributes:
-        mechanism: of the run.
         private: whether noiseless figures may be tracked.
         groups: names of the clipping groups, in order.
         voided_by: what voids the guarantee of the run.
@@ -213,13 +207,13 @@ class Figures:
         Args:
             step: the step.
             rate: learning rate.
-            thresholds: that its noise was scaled to, from noisy counts; none if there is no noise.
-            summary: see `dpft.training.loop.StepStatistics.summary`; noiseless.
+            thresholds: released by noisy counts; empty if there is no noise.
+            summary: noiseless, see `dpft.training.statistics.StepStatistics.summary`.
         """
         noisy = bool(self.mechanism.noise_multiplier)
         values = {"learning_rate": rate}
         if noisy:
-            # A column stands alone, so its name has what voids its figures.
+            # The column is read by itself, so its name has what voids its figures.
             name = ", ".join(["epsilon", *(VOIDS[reason] for reason in self.voided_by)])
             values[re.sub(r"\W+", "_", name)] = self.mechanism.epsilon_after(step + 1)
             values["noise_multiplier"] = self.mechanism.noise_multiplier

@@ -1,6 +1,6 @@
-"""A run that was trained, as the verbs that use its model find it again.
+"""A trained run, as the verbs that use its model open it.
 
-Torch is imported with the model: what is wrong with a folder is reported before.
+Torch is imported with the model, after what is wrong with a folder is reported.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What is read of a run's folder; task and model are made when they are first asked for.
-
-    Attributes:
-        path: the folder.
-        text: of ``config.yaml``, as `dpft.runs.RunDirectory.open` wants it.
-        run: the settings it was trained with.
-        record: its ``record.json``.
-    """
+    """A run's folder, the text of its ``config.yaml``, its settings and its record."""
 
     path: Path
     text: str
@@ -53,10 +46,10 @@ class TrainedRun:
         """The trained model, on `device`.
 
         Raises:
-            ConfigError: if the run has no weights any more.
+            ConfigError: the run has no weights any more.
         """
         folder = self.path / "model"
-        if not folder.is_dir():  # or the loader would take it for a name on the hub
+        if not folder.is_dir():  # or the loader would look for such a name on the hub
             raise ConfigError(
                 f"{folder} is gone; expected the weights of the run: put the folder back. If "
                 f"{self.path / 'checkpoints'} is still there, type dpft train "
@@ -65,8 +58,8 @@ class TrainedRun:
         runs.check_whole(self.path, ("model/",))
         from dpft.models.save import load_saved
 
-        if (said := chosen(self.record)) and not int(os.environ.get("RANK", 0)):
-            echo(f"{self.path.name}: {said}", err=True)
+        if (text := chosen(self.record)) and not int(os.environ.get("RANK", 0)):
+            echo(f"{self.path.name}: {text}", err=True)
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         loaded.model.to(self.device)  # type: ignore[arg-type]
         return loaded
@@ -80,12 +73,12 @@ class TrainedRun:
 
 
 def loaded_run(path: Path) -> TrainedRun:
-    """The run in ``path``.
+    """Open the run in a folder.
 
     Raises:
-        RecordError: if nothing was trained there.
-        ConfigError: if its settings are not readable by this version, or it is a secret trial of a
-            selection: what it writes has no guarantee but that of the run that was chosen.
+        RecordError: nothing was trained there.
+        ConfigError: its settings cannot be read, or it is a secret trial of a selection: what that
+            writes has no guarantee but that of the run that was chosen.
     """
     check_no_trial(path)
     record = runs.read_record(path)
@@ -95,17 +88,13 @@ def loaded_run(path: Path) -> TrainedRun:
 
 
 def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
-    """The settings that a run was begun with.
-
-    Args:
-        path: its folder.
-        content: of ``config.yaml``, see `dpft.runs.folders.stored_config`.
+    """Return the settings in ``config.yaml``, see `dpft.runs.folders.stored_config`.
 
     Raises:
-        ConfigError: if they are not those of a run, or not of one of this version.
+        ConfigError: they are not those of a run, or of another version.
     """
     try:
-        return parse(content, stored=True)
+        return parse(content)
     except ConfigError as error:
         raise ConfigError(
             f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"

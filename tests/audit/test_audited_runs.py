@@ -234,13 +234,13 @@ def test_what_an_audit_may_refute_is_the_least_that_the_run_claims():
         (["clip=none", "audit=bound"], "guarantees nothing"),
         (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
         (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
-        (["audit.candidates=5"], "expected a number >= 100"),
+        (["audit.candidates=5"], "expected a whole number >= 100"),
         (["audit=bound", "audit.records=10", "adapt=rgp"], "does not change with the carriers"),
         (
             ["audit=bound", "audit.records=10", "task=cifar10", "model=wrn16-4"],
             r"Conv2d.*audit.records=0",
         ),
-        (["audit.gradients=-1"], "expected a number >= 0"),
+        (["audit.gradients=-1"], "expected a whole number >= 0"),
     ],
 )
 def test_audits_that_mean_nothing_are_refused(tmp_path, overrides, message):

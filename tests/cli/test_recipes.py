@@ -9,12 +9,11 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
+from dpft.cli.cp import RECIPES
 from dpft.cli.run_file import expanded, settings_in
 from dpft.cli.validate import check
-from dpft.config import recipes
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.runs import read_record
 from dpft.training.run import run_experiment
@@ -39,17 +38,20 @@ STAND_INS = {
 }
 
 
+NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
 def invoke(*words):
     return CliRunner().invoke(app, list(words))
 
 
 def file_of(name):
-    return conf_dir().parent / "dpft/config/recipes" / f"{name}.yaml"
+    return RECIPES / f"{name}.yaml"
 
 
 def test_a_dozen_are_listed_in_a_line_each():
     lines = invoke("cp").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == recipes.names()
+    assert [line.split()[0] for line in lines] == NAMES
     assert len(lines) >= 12
     assert max(map(len, lines)) <= 80
 
@@ -57,17 +59,17 @@ def test_a_dozen_are_listed_in_a_line_each():
 def test_a_copy_is_the_file_and_overwrites_nothing(tmp_path):
     place = tmp_path / "mine.yaml"
     assert invoke("cp", "lora-chat-8b", str(place)).exit_code == 0
-    assert place.read_text() == recipes.text("lora-chat-8b")
+    assert place.read_text() == file_of("lora-chat-8b").read_text()
     again = invoke("cp", "glue-sst2", str(place))
     assert (again.exit_code, "is there already" in again.stderr) == (2, True)
-    assert place.read_text() == recipes.text("lora-chat-8b")
+    assert place.read_text() == file_of("lora-chat-8b").read_text()
     unknown = invoke("cp", "lora-chat-8")
     assert "did you mean 'lora-chat-8b'" in unknown.stderr
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_says_how_it_is_run_and_is_valid(name):
-    text = recipes.text(name)
+    text = file_of(name).read_text()
     assert f"dpft cp {name} mine.yaml" in text
     assert re.search(r"dpft (train|sweep) --config mine\.yaml", text)
     assert max(map(len, text.splitlines())) <= 100
@@ -147,7 +149,7 @@ TOGETHER = ("fsdp-8gpus", "pipeline-4gpus")
 SWEPT = ("slurm-sweep",)
 
 
-@pytest.mark.parametrize("name", [n for n in recipes.names() if n not in (*TOGETHER, *SWEPT)])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in (*TOGETHER, *SWEPT)])
 def test_a_recipe_runs_at_a_small_size(name, tmp_path, quick_scores):
     own_data(tmp_path)
     tracked = ["track=csv"] if find_spec("tensorboard") is None else []

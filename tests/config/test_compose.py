@@ -9,8 +9,6 @@ import pytest
 from dpft.config import folder
 from dpft.config.compose import compose, compose_by_hydra, shipped
 from dpft.config.errors import ConfigError
-from dpft.sweep.arguments import parse_arguments, read_list
-from dpft.sweep.points import make_plan
 
 BY_GROUP = [[f"{folder.typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
 # Each choice at least once, with one of every other group; not what an extra installs.
@@ -59,17 +57,6 @@ def test_one_value_by_two_names_is_no_contradiction(words):
     assert compose([word.lstrip("+") for word in words])["privacy"] == shorter["privacy"]
 
 
-def test_what_hydra_refuses_is_told_in_its_words():
-    for words, said in (
-        (["optim.lrr=1"], "unknown setting optim.lrr; did you mean 'optim.lr'"),
-        (["task=e2"], "task is 'e2'"),
-        (["task"], "got 'task'"),
-        (["eps=[1"], "cannot read"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            compose(words)
-
-
 def test_what_is_shipped_is_what_is_composed():
     chosen = {"task": "sst2", "clip": "ghost", "audit": "bound"}
     assert shipped(chosen) == compose([f"{group}={name}" for group, name in chosen.items()])
@@ -98,12 +85,3 @@ def test_what_is_advised_for_a_text_of_any_signs_works(value):
         compose([f"name={value}"])
     advised = re.search("text type (.*)|one text (.*)", str(refused.value))
     assert compose(shlex.split(advised[1] or advised[2]))["name"] == value
-
-
-def test_points_of_a_sweep_may_have_accents(tmp_path):
-    listed = tmp_path / "points.txt"
-    listed.write_text("'task.classes=[ä,b]'\n", encoding="utf-8")
-    typed = ["task=classification", "task.train_file=a.csv", "task.label_column=Größe,Farbe"]
-    runs = make_plan(parse_arguments(typed), read_list(listed)).runs
-    assert [run.task["label_column"] for run in runs] == ["Größe", "Farbe"]
-    assert [run.task["classes"] for run in runs] == [["ä", "b"]] * 2

@@ -1,133 +1,256 @@
-"""What a setting changes is declared once: hash, resumption, tables and pages follow."""
+"""Each setting has a type, a range and one effect; a wrong one is refused by its name."""
 
-import dataclasses
-import re
-import typing
-from dataclasses import replace
+import copy
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Ge, Gt, Lt
 
-from dpft.config.checks import Bounds, Effect, build, names_with
 from dpft.config.compose import compose
-from dpft.config.decode import Decode
-from dpft.config.errors import ConfigError
-from dpft.config.optim import Optim
-from dpft.config.privacy import Privacy
-from dpft.config.schema import SHORTHANDS, Model, Run, parse
+from dpft.config.errors import Missing, SettingError
+from dpft.config.folder import conf_dir
+from dpft.config.schema import (
+    GROUPS,
+    SHORTHANDS,
+    Effect,
+    Run,
+    build,
+    effects_of,
+    names_with,
+    parse,
+)
+from dpft.privacy import spec
+from dpft.reproduce.tables.matching import match_key
+from dpft.runs.identity import config_hash
 
-PLACE = {"name", "runs_dir", "sweep", "origin"}
-EXECUTION = {
-    *("resume", "force", "device", "threads", "checkpoint_every"),
-    *("checkpoint_minutes", "verbosity"),
-    *("record_norms", "cache", "parallel", "ranks", "track"),
+INF, NAN = float("inf"), float("nan")
+TEXT, LIST, MAP = "word", [1], {"x": 1}
+COUNTS = (0, -1, 1.5, TEXT, LIST, MAP, True, INF, NAN)
+NUMBERS = (-1.0, TEXT, LIST, MAP, True, INF, NAN)
+NAMES = ("nope", "", 5, None, LIST, True)
+# For each setting, values that it must not have.
+WRONG = {
+    "privacy.epsilon": (0, *NUMBERS, 1e300),
+    "privacy.delta": (0, 1, *NUMBERS),
+    "privacy.noise_multiplier": (0, *NUMBERS, 1e300, 1e-300),
+    "privacy.accountant": NAMES,
+    "privacy.noise_seed": (-1, 2**63, 0.5, TEXT, LIST, True, NAN),
+    "optim.name": NAMES,
+    "optim.lr": (0, *NUMBERS, 1e39, None),
+    "optim.batch_size": COUNTS,
+    "optim.steps": (-1, 1.5, TEXT, LIST, True, NAN),
+    "optim.microbatch_tokens": (*COUNTS, None),
+    "optim.betas": ([2, 3], [0.9], TEXT, 0.9, [NAN, 0.9], ["a", "b"], None),
+    "optim.momentum": (1, *NUMBERS),
+    "optim.warmup_ratio": (2, *NUMBERS),
+    "model.tied": (TEXT, 1, LIST),
+    "clip.threshold": (0, *NUMBERS, 1e-13, 1e13),
+    "clip.plan": NAMES,
+    "clip.groups": NAMES,
+    "clip.clip_function": NAMES,
+    "decode.top_p": (0, 2, *NUMBERS),
+    "decode.split": ("train", *NAMES),
+    "evaluate.every": (*COUNTS,),
+    "audit.gradients": (-1, 10**9, TEXT),
+    "seed": (-1, 2**63, 1.5, TEXT, None, True),
+    "threads": (*COUNTS, 10**6),
+    "device": ("tpu", "cuda:-1", "", 5, None, LIST),
+    "name": ("../x", "/x", "", "..", "private/x", 5, LIST),
+    "runs_dir": ("", " ", 5, None, LIST),
+    "force": ("maybe", 1, None),
+    **dict.fromkeys(("model", "clip", "decode", "audit", "sweep"), (TEXT, 5, LIST)),
+}
+# Two settings that exclude each other: what is typed, and the setting that is refused.
+PAIRS = {
+    "clip=ghost clip.groups=per_layer": "clip.plan",
+    "clip=bk clip.plan=fused": "clip.plan",
+    "clip=per_layer clip.plan=none": "clip.plan",
+    "clip=bk +clip.quantile=0.5": "clip.quantile",
+    "clip=none +clip.threshold=1": "clip.threshold",
+    "clip=bk +clip.allocation=weighted": "clip.allocation",
+    "clip=bk clip.threshold=null": "clip.threshold",
+    "clip=bk clip.threshold=null +clip.thresholds=[1]": "clip.thresholds",
+    "clip=per_layer clip.thresholds=[1,2]": "clip.threshold",
+    "clip=per_layer clip.threshold=null clip.thresholds=[1,-2]": "clip.thresholds",
+    "clip=uniform clip.count=null": "clip.groups",
+    "clip=custom clip.patterns=[[1]]": "clip.groups",
+    "clip=per_layer_adaptive clip.quantile=null": "clip.quantile",
+    "clip=per_layer_adaptive clip.quantile_noise=9": "clip.quantile_budget",
+    "clip=per_layer_adaptive clip.quantile_budget=null": "clip.quantile_budget",
+    "clip=flat_adaptive +clip.rescale=1": "clip.rescale",
+    "eps=null": "privacy.epsilon",
+    "privacy.max_batch=9": "privacy.max_batch",
+    "optim.sampling_rate=0.1": "optim.sampling_rate",
+    "optim.batch_size=null": "optim.batch_size",
+    "optim.batch_size=null optim.sampling_rate=0.1 optim.rate_like=sst2": "optim.rate_like",
+    "optim.warmup_steps=3 optim.warmup_ratio=0.1": "optim.warmup_steps",
+    "optim.momentum=0.5": "optim.momentum",
+    "optim=sgd optim.betas=[0.9,0.98]": "optim.betas",
+    "decode.top_p=0.9": "decode.top_p",
+    "decode.sample=true": "decode.beams",
+    "decode=greedy decode.length_penalty=2": "decode.length_penalty",
+    "evaluate.best=loss": "evaluate.best",
+    "evaluate.every=1 evaluate.split=test evaluate.file=x": "evaluate.split",
+    "parallel.name=fsdp parallel=data +parallel.length=2": "parallel.length",
+    "track=wandb track.private=true": "track.private",
+    "track.upload_private=true": "track.upload_private",
+    "adapt.name=top2": "adapt.blocks",
+    "+adapt.rank=4": "adapt.rank",
+    "adapt=scratch model.init=pretrained": "model.init",
+    "adapt=prefix model.checkpointing=true": "model.checkpointing",
+    "parallel=pipeline model.checkpointing=true": "model.checkpointing",
+    "model=minilm task=sst2 adapt=top2 model.pooling=mean": "model.pooling",
+    "parallel=pipeline evaluate.every=1": "evaluate.every",
+    "~model": "model",
+    "~optim.lr": "optim.lr",
+    "model=custom": "model.path",
+    "+optim.nope=1": "optim.nope",
+    "+nope=1": "nope",
 }
 
 
-def test_what_leaves_the_result_alone():
-    assert names_with(Run, Effect.PLACE) == PLACE
-    assert names_with(Run, Effect.EXECUTION) == EXECUTION
-    repetitions = {
-        Run: {"seed"},
-        Model: {"path", "checkpointing"},
-        Optim: {"microbatch_tokens"},
-        Privacy: {"noise_seed"},
-        Decode: {"split"},
-    }
-    for group, names in repetitions.items():
-        assert names_with(group, Effect.REPETITION) == names
+@pytest.fixture(scope="module")
+def shipped():
+    return compose([])
 
 
-def test_the_hash_is_of_everything_else():
-    raw = compose([])
-    identity = parse(raw).identity()
-    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "evaluate", "precision", "compile"}
-    left_out -= {"origin"}  # there only where a default was taken
-    assert set(raw) - set(identity) == left_out
-    assert "audit" in parse(compose(["audit=bound"])).identity()
-    assert "precision" in parse(compose(["precision=bfloat16"])).identity()
-    assert "compile" in parse(compose(["compile=true"])).identity()
-    assert "evaluate" in parse(compose(["evaluate=best"])).identity()
+def changed(config, key, value):
+    config = copy.deepcopy(config)
+    *groups, leaf = key.split(".")
+    inner = config
+    for group in groups:
+        inner = inner[group]
+    inner[leaf] = value
+    return config
 
 
-@pytest.mark.parametrize(
-    ("typed", "instead"),
-    [
-        ("clip=ghost", "clip=bk"),
-        ("precision=bfloat16", "precision=float32"),
-        ("parallel=fsdp", "parallel=data"),
-        ("adapt=prefix", "adapt=lora"),
-    ],
-)
-def test_what_compiled_blocks_do_not_go_with_is_refused(typed, instead):
-    with pytest.raises(ConfigError, match=f"type {instead}"):
-        parse(compose(["compile=true", typed]))
+@pytest.mark.parametrize("key", WRONG)
+def test_a_wrong_value_is_refused_by_name(shipped, key):
+    for value in WRONG[key]:
+        with pytest.raises(SettingError) as caught:
+            parse(changed(shipped, key, value))
+        assert caught.value.key == key, (value, caught.value)
+        assert "\n" not in str(caught.value)
 
 
-@dataclasses.dataclass(frozen=True)
+@pytest.mark.parametrize("typed", PAIRS)
+def test_settings_that_exclude_each_other_are_refused_by_name(typed):
+    with pytest.raises(SettingError) as caught:
+        parse(compose(typed.split()))
+    assert caught.value.key == PAIRS[typed]
+
+
+@dataclass(frozen=True)
 class Kinds:
+    """A plain dataclass, as tasks are."""
+
     count: int = 1
-    share: typing.Annotated[float, Bounds(above=0, below=1)] | None = None
-    numbers: typing.Annotated[tuple[float, ...], Bounds(least=0)] = ()
+    share: Annotated[float, Gt(0), Lt(1)] | None = None
+    numbers: tuple[Annotated[float, Ge(0)], ...] = ()
     text: str | None = None
-    choice: typing.Literal["one", "two"] | None = None
+    choice: Literal["one", "two"] | None = None
 
 
 def test_values_are_of_the_type_of_their_field():
     found = build(Kinds, {"share": None, "numbers": [1, 2.5], "choice": "two"}, "x")
     assert found == Kinds(numbers=(1, 2.5), choice="two")
-    assert type(build(Kinds, {"share": 0.5}, "x").share) is float
+    assert type(found.numbers[0]) is float
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "value", "expected", "advice"),
     [
-        ({"count": "3"}, r"^x\.count is '3' \(str\); expected int$"),
-        ({"count": 3.0}, "expected int"),
-        ({"count": True}, "expected int"),
-        ({"share": "0.5"}, r"expected float or null$"),
-        ({"share": 1}, r"^x\.share is 1\.0; expected a number > 0 and < 1$"),
-        ({"share": float("nan")}, "expected a finite number"),
-        ({"numbers": [1, -1]}, r"^x\.numbers holds -1; expected a number >= 0$"),
-        ({"numbers": [1, "a"]}, "holds 'a'"),
-        ({"text": 3}, "expected str or null; as text, type \"x.text='3'\""),
-        ({"choice": "tow"}, r"expected one of one, two; did you mean 'two'\?$"),
-        ({"choice": 2}, "expected one of one, two"),
-        ({"cuont": 1}, r"unknown setting x\.cuont; did you mean 'count'\?; known: x\.count"),
+        ("count", "3", "a whole number", ""),
+        ("count", 3.0, "a whole number", ""),
+        ("share", 1, "a number > 0 and < 1 or null", ""),
+        ("numbers", [1, -1], "a list, each a number >= 0", ""),
+        ("text", 3, "text or null", "as text, type \"x.text='3'\""),
+        ("choice", "tow", "one of one, two", "did you mean 'two'?"),
+        ("cuont", Missing.UNKNOWN, "", "did you mean 'count'?; known: x.count"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_was_expected(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        build(Kinds, settings, "x")
+def test_a_wrong_value_is_refused_with_what_was_expected(name, value, expected, advice):
+    with pytest.raises(SettingError) as caught:
+        build(Kinds, {name: 1 if value is Missing.UNKNOWN else value}, "x")
+    error = caught.value
+    assert (error.key, error.got, error.expected) == (f"x.{name}", value, expected)
+    assert error.advice.startswith(advice)
+
+
+EFFECTS = {
+    Effect.PLACE: {"name", "runs_dir", "sweep", "origin", "raw"},
+    Effect.EXECUTION: {
+        *("resume", "force", "device", "threads", "ranks", "checkpoint_every"),
+        *("checkpoint_minutes", "verbosity", "record_norms", "cache", "parallel", "track"),
+        "evaluate.public",
+    },
+    Effect.REPETITION: {
+        *("seed", "model.path", "model.checkpointing", "optim.microbatch_tokens"),
+        *("privacy.noise_seed", "decode.split", "decode.batch_size", "clip.plan"),
+    },
+}
+
+
+def test_every_setting_has_one_effect():
+    found = dict(effects_of(Run))
+    for group, cls in GROUPS.items():
+        assert set(effects_of(cls)) == {f.name for f in fields(cls)}
+        found |= {f"{group}.{name}": effect for name, effect in effects_of(cls).items()}
+    for effect, names in EFFECTS.items():
+        assert {name for name, other in found.items() if other is effect} == names
+    for cls in (Run, *GROUPS.values()):  # a second one would be ignored
+        for hint in cls.__annotations__.values():
+            assert str(hint).count("Effect.") <= 1
+
+
+def test_the_hash_is_of_what_is_not_a_default(shipped):
+    run = parse(shipped)
+    digest = config_hash(run.identity())
+    for key, value in {
+        **{"name": "x", "runs_dir": "elsewhere", "device": "cpu", "threads": 3, "force": True},
+        **{"track": {"name": "csv"}, "precision": "float32", "evaluate": {"every": 3}},
+        **{"audit": {"candidates": 500}, "model.dropout": None, "eps": 8},
+    }.items():
+        assert config_hash(parse(changed(shipped, key, value)).identity()) == digest, key
+    for key, value in {
+        **{"seed": 4, "privacy.epsilon": 4, "precision": "bfloat16"},
+        **{"audit": {"secrets": 1}, "evaluate": {"every": 3, "best": "loss"}},
+        **{"clip.plan": "ghost", "optim.microbatch_tokens": 1024, "task.max_length": 99},
+    }.items():
+        config = changed(shipped, key, value)
+        assert config_hash(parse(config).identity()) != digest, key
+        same = key.partition(".")[0] in names_with(Run, Effect.REPETITION)
+        same = same or key in EFFECTS[Effect.REPETITION]
+        assert (match_key(config) == match_key(shipped)) is same, key
+    assert not {*SHORTHANDS, *run.identity()} - {*GROUPS, *SHORTHANDS, "task", "seed"}
+
+
+def test_the_budget_has_no_effect_without_privacy_or_next_to_the_noise(shipped):
+    plain = parse(compose(["clip=none"]))
+    assert "privacy" not in plain.identity()
+    noise = ["privacy.noise_multiplier=1"]
+    one, other = (parse(compose([*noise, *eps])) for eps in ([], ["eps=null"]))
+    assert one.identity() == other.identity()
+
+
+@pytest.mark.parametrize("name", sorted(f.stem for f in (conf_dir() / "clip").glob("*.yaml")))
+def test_a_shipped_choice_is_what_its_name_says(name):
+    run = parse(compose([f"clip={name}"]))
+    assert run.clip.style == spec.style_in(run.raw["clip"]) == name
+    assert (run.clip.plan, run.clip.groups, run.clip.adaptive) == spec.STYLES[name]
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "style"),
     [
-        (["decode.top_p=0.9"], "decode.top_p is 0.9, which has no effect on decode.sample=false"),
-        (["decode=greedy", "decode.length_penalty=2"], "has no effect on decode.beams=1"),
-        (["decode.sample=true"], "decode.beams is 5 with decode.sample=true"),
-        (["decode=nucleus", "decode.beams=2"], "expected one beam"),
+        ("clip=per_layer clip.plan=bk", "per_layer"),
+        ("clip=bk clip.plan=ghost", "ghost"),
+        ("clip=per_layer clip.groups=per_param", "per_param"),
+        ("clip=flat_adaptive clip.plan=ghost", "flat_adaptive"),
+        ('clip=per_device clip.count=null clip.patterns=[["*"]]', "per_device"),
+        ("clip=per_layer_adaptive clip.groups=block_wise", "block_wise_adaptive"),
     ],
 )
-def test_settings_of_decoding_without_effect_are_refused(typed, said):
-    raw = compose(typed)
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        parse(raw)
-    # A run of an earlier version that has them can still be read, and goes on.
-    assert parse(raw, stored=True).decode == parse({**raw, "resume": "runs/x"}).decode
-
-
-def test_what_a_run_decodes_with_is_not_refused_where_it_has_no_effect_any_more():
-    nucleus, searched = Decode(1, sample=True, top_p=0.9), Decode(5, length_penalty=2.0)
-    replace(nucleus, sample=False).check(nucleus)
-    replace(searched, beams=1).check(searched)
-    beams = replace(nucleus, beams=5)
-    beams.check(beams)
-    for typed, usual in (
-        (replace(searched, sample=True), searched),
-        (replace(searched, top_p=0.5), searched),
-        (replace(nucleus, length_penalty=3.0), nucleus),
-        (beams, nucleus),
-    ):
-        with pytest.raises(ConfigError, match=r"decode\.\w+ is"):
-            typed.check(usual)
+def test_a_style_follows_from_its_parts(typed, style):
+    assert parse(compose(typed.split())).clip.style == style

@@ -959,7 +959,7 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path, monk
         ({"batch_size": 0}, "batch_size is 0; expected a whole number above 0"),
         ({"batch_size": 1.5}, "batch_size is 1.5; expected a whole number above 0"),
         ({"accountant": "PLD"}, "accountant is 'PLD'; expected one of pld, rdp"),
-        ({"style": None}, "style is None; expected one of flat"),
+        ({"style": None}, "style is None; expected one of materialised"),
     ],
 )
 def test_a_value_that_is_none_is_named(given, said):

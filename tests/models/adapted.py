@@ -2,10 +2,9 @@
 
 import yaml
 
-from dpft.config.adapt import Adapt
-from dpft.config.checks import build
 from dpft.config.flags import Flag, flag
 from dpft.config.folder import conf_dir
+from dpft.config.schema import Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs

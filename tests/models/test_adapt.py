@@ -11,10 +11,9 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config.adapt import ADAPTATIONS, Adapt
-from dpft.config.checks import build
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.folder import conf_dir
+from dpft.config.schema import ADAPTATIONS, Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs
@@ -149,7 +148,7 @@ def test_every_adaptation_has_a_file_and_every_file_is_one():
     [
         ({"name": "lorra"}, "adapt.name is 'lorra'"),
         ({"name": "lora"}, "adapt.rank is not set; type adapt=lora"),
-        ({"name": "full", "rank": 4}, "adapt.rank is 4, which has no effect on adapt=full"),
+        ({"name": "full", "rank": 4}, "adapt.rank is 4; expected null"),
         ({"name": "prefix", "length": 0}, "adapt.length is 0"),
         ({"name": "rgp", "rank": 2, "follow": "wind"}, "adapt.follow is 'wind'"),
         ({"name": "lora", "rank": 2, "alpha": 4, "dropout": 1.0}, "adapt.dropout is 1.0"),

@@ -4,12 +4,11 @@ import pytest
 import torch
 import yaml
 
-from dpft.config.checks import build
-from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
+from dpft.config.schema import Clip, build
 from dpft.privacy import make_clipper
-from dpft.training.mechanisms import attach_clipper
+from dpft.training.assembly import attach_clipper
 from tests.covering import covering
 from tests.models.adapted import SMALL, adapted
 from tests.privacy.reference import clear, clip_records, grads_of, record_gradients

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.lora import targets_of

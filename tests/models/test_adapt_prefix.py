@@ -4,9 +4,8 @@ import pytest
 import torch
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
-from dpft.config.adapt import Adapt
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Adapt, Decode
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.adapt import Adapt
+from dpft.config.schema import Adapt
 from dpft.models.rgp import CarriedLinear
 from dpft.privacy import make_clipper
-from dpft.training.optim import make_optimizer
+from dpft.training.assembly import make_optimizer
 from tests.models.adapted import adapted, trained
 from tests.privacy.small_models import build
 from tests.training.test_loop import OPTIM

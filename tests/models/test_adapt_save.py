@@ -12,8 +12,7 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config.adapt import Adapt
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs

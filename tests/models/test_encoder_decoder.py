@@ -18,9 +18,8 @@ from transformers import (
     T5Tokenizer,
 )
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs

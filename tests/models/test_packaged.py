@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import dpft.models.packaged as packaged
-from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, flag
-from dpft.config.schema import Model
+from dpft.config.schema import Decode, Model
 from dpft.models.head import is_tied
 from dpft.models.load import load_model
 from dpft.models.needs import Needs

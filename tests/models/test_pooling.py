@@ -5,9 +5,8 @@ import torch
 from torch.nn.functional import layer_norm
 from transformers import AutoModelForSequenceClassification
 
-from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs

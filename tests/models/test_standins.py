@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, flag
-from dpft.config.schema import Model
+from dpft.config.schema import Decode, Model
 from dpft.models.load import find, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model

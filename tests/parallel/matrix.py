@@ -34,7 +34,7 @@ OPTIONS = {
 }
 # All plans, of one group and of several, with fixed thresholds and with such as adapt.
 EVERYWHERE = (
-    *("none", "flat", "lee_kifer", "ghost", "bk"),
+    *("none", "materialised", "lee_kifer", "ghost", "bk"),
     *("per_layer", "uniform", "per_layer_adaptive"),
 )
 

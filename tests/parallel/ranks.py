@@ -3,7 +3,8 @@
 import pickle
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,4 +52,17 @@ def _rank(
     # A rank that leaves while another still connects to it would fail that one.
     cohort.meet()
     if dist.is_initialized():  # a test may have left it
+        dist.destroy_process_group()
+
+
+@contextmanager
+def fake_ranks(size: int, rank: int = 0) -> Iterator[None]:
+    """A process group of which this process is one rank, and no other exists."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
         dist.destroy_process_group()

@@ -12,17 +12,16 @@ import torch
 
 from dpft.config.compose import compose
 from dpft.config.errors import RankError
-from dpft.config.evaluate import Evaluate
-from dpft.config.schema import parse
+from dpft.config.schema import Evaluate, parse
 from dpft.models.load import load_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
 from dpft.tasks.objectives.dealing import answered
 from dpft.training.held_out import HeldOut
-from dpft.training.loop import StepStatistics
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
+from dpft.training.statistics import StepStatistics
 from tests.parallel.launched import STEPS
 from tests.parallel.ranks import together
 from tests.parallel.test_runs import finished, killed, ranks, started

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dpft.config.errors import DataError, RankError
-from dpft.config.parallel import Parallel
+from dpft.config.schema import Parallel
 from dpft.parallel import joining
 from dpft.parallel.cohort import SingleProcess, together
 from dpft.parallel.joining import agreed

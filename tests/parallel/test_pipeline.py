@@ -246,7 +246,7 @@ def test_flat_clipping_drops_a_record_on_all_stages_or_on_none():
 
 # --- styles, models and draws ---
 
-STYLES = ("bk", "flat", "per_device", "per_layer", "per_param", "block_wise")
+STYLES = ("bk", "materialised", "per_device", "per_layer", "per_param", "block_wise")
 STYLES += tuple(f"{style}_adaptive" for style in ("flat", "per_device", "per_layer"))
 
 

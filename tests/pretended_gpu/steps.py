@@ -14,17 +14,17 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.parallel.metering import Meter
-from dpft.parallel.pretended import PretendedAnswers
-from dpft.parallel.simulate import steps
+from dpft.plan.metering import Meter
+from dpft.plan.simulate import PretendedAnswers, steps
+from dpft.plan.step import shape_of, training_of
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records
-from dpft.training.loop import StepStatistics, _check_finite, _check_weights, add_clipped
-from dpft.training.mechanisms import attach_clipper
-from dpft.training.planned_step import shape_of, training_of
+from dpft.training.assembly import attach_clipper
+from dpft.training.loop import _check_finite, _check_weights, add_clipped
+from dpft.training.statistics import StepStatistics
 
 EXAMPLES = [
     CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m))) for n, m in ((4, 8), (6, 10))
@@ -108,10 +108,10 @@ def train(clip, precision, family, count=2):
         clipper.close()
 
 
-def find_a_microbatch(*words):
-    """As ``optim.microbatch_tokens=auto`` tries one: under a default device."""
-    run = parse(compose(["model=random-gpt2", "optim.microbatch_tokens=auto", *words]))
-    shape = shape_of(run, 1, batch=2)
+def simulated_step(*words):
+    """A step as `dpft.plan.simulate` runs it, under a default device."""
+    run = parse(compose(["model=random-gpt2", *words]))
+    shape = shape_of(run, 2)
     with FakeTensorMode() as fake, PretendedAnswers(), as_on_gpu(), OwnGenerators():
         training = training_of(run, shape)
         with torch.device("cuda"), Meter(fake) as meter:
@@ -137,7 +137,7 @@ def main():
         ("task=cifar10", "model=random-vit"),
     )
     for words in ((), ("clip=per_layer",), *others):
-        find_a_microbatch(*words)
+        simulated_step(*words)
     print("all done")
 
 

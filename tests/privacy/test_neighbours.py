@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback
 
-from dpft.config.optim import Optim
+from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes, padded
@@ -37,8 +37,8 @@ from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
+from dpft.training.assembly import make_optimizer
 from dpft.training.loop import train
-from dpft.training.optim import make_optimizer
 from dpft.training.run import run_experiment
 from tests.integrations.test_trainer import PRIVACY, trainer_of
 from tests.parallel.ranks import together

@@ -398,7 +398,7 @@ def test_a_resumed_clipper_may_have_moved():
 
 
 @pytest.mark.parametrize("allocation", ["global", "equal_budget", "weighted"])
-@pytest.mark.parametrize("style", ["flat", "per_layer", "per_param"])
+@pytest.mark.parametrize("style", ["materialised", "per_layer", "per_param"])
 @pytest.mark.parametrize("rescale", [None, 1.0])
 def test_one_record_moves_the_joint_release_by_no_more_than_is_accounted_for(
     allocation, style, rescale

@@ -26,10 +26,6 @@ def test_widths_hold_the_record_within_what_any_record_may_take(width, most):
     assert padded(wide, most) == wide
 
 
-def test_widths_are_few():
-    assert len({padded(width, 512) for width in range(1, 513)}) == 11
-
-
 @given(
     shapes=st.lists(SHAPES, min_size=1, max_size=60),
     batch_size=st.integers(1, 400),
@@ -60,11 +56,6 @@ def test_a_units_shapes_do_not_depend_on_its_company(shapes, batch_size, budget,
     assert cut.microbatches([], shapes.__getitem__, budget) == []
 
 
-def test_blanks_are_a_small_part_of_a_large_batch():
-    pieces = FixedShapes(1024).microbatches(range(1024), lambda i: (1, 16 + 16 * (i % 3)), 4096)
-    assert sum(piece.count(BLANK) for piece in pieces) < 0.2 * 1024
-
-
 @given(
     places=st.integers(1, 300),
     rows=st.integers(1, 4),
@@ -88,7 +79,7 @@ def test_batches_of_one_size_are_the_same_microbatches_at_every_step(places, row
     assert sum(map(len, pieces)) - places < 2 * len(pieces)
 
 
-PLANS = ["bk", "ghost", "flat", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
+PLANS = ["bk", "ghost", "materialised", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
 
 
 @pytest.mark.parametrize("style", PLANS)
@@ -117,10 +108,3 @@ def test_a_blank_adds_nothing_and_has_no_norm(style, rows):
     nobody, none = run(x, torch.zeros(6, dtype=torch.bool))
     assert not any(gradient.any() for gradient in nobody)
     assert len(none.norms) == 0
-
-
-def test_a_mask_of_another_size_is_refused():
-    model = nn.Linear(3, 1)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(ValueError, match=r"real has shape \(3,\) for losses of shape \(2,\)"):
-        clipper.backward(model(torch.ones(2, 3))[:, 0], real=torch.ones(3, dtype=torch.bool))

@@ -14,7 +14,7 @@ from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import adapted, build
 from tests.privacy.waits import Waits
 
-STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer", "per_layer_adaptive", "uniform")
+STYLES = ("bk", "materialised", "ghost", "lee_kifer", "per_layer", "per_layer_adaptive", "uniform")
 
 
 @pytest.fixture
@@ -41,47 +41,6 @@ def test_the_host_waits_once_a_microbatch(name, style, device):
         assert found.count == 1, found.found
 
 
-def planted_in_hook(model, x):
-    out = model(x)
-    out.register_hook(lambda g: g * float(g.sum() > -1e9))
-    return out
-
-
-PLANTED = {
-    "item": lambda model, x: model(x * x.sum().item()),
-    "bool": lambda model, x: model(x) if bool((x == x).all()) else x,
-    "mask": lambda model, x: model(x[x[:, 0] > -1e9]),
-    "nonzero": lambda model, x: model(x[(x[:, 0] > -1e9).nonzero()[:, 0]]),
-    "tolist": lambda model, x: model(x) * x[0].tolist()[0],
-    "cpu": lambda model, x: model(x.cpu()),
-    "numpy": lambda model, x: model(x) * float(x.numpy().max()),
-    "equal": lambda model, x: model(x) if torch.equal(x, x) else x,
-    "masked_select": lambda model, x: model(x).sum() + x.masked_select(x > 0).sum(),
-    "in a backward": planted_in_hook,
-}
-
-
-@pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_wait_is_found(kind):
-    model, x = nn.Linear(3, 2), torch.randn(4, 3)
-    with Waits() as found:
-        model(x).square().sum().backward()
-    assert not found.count
-    with Waits() as found:
-        PLANTED[kind](model, x).square().sum().backward()
-    assert found.count >= 1
-
-
-def test_what_the_host_knows_is_read_without_waiting():
-    mask = torch.tensor([True, False])
-    with Waits(host=[mask]) as found:
-        assert bool((~mask).any())
-        torch.tensor([1.0, 2.0]).tolist()
-        assert found.count == 0
-        torch.ones(2)[mask]
-    assert found.count == 1
-
-
 def clip_with(style, x, monkeypatch, careful):
     """The sums of a batch; with a device, as a loop has them that begins again where it must."""
     torch.manual_seed(0)
@@ -105,7 +64,7 @@ def clip_with(style, x, monkeypatch, careful):
 
 
 @pytest.mark.parametrize("bad", [False, True])
-@pytest.mark.parametrize("style", ["bk", "flat", "ghost", "lee_kifer", "per_layer"])
+@pytest.mark.parametrize("style", ["bk", "materialised", "ghost", "lee_kifer", "per_layer"])
 def test_one_look_at_the_end_leaves_the_same_sums(style, bad, monkeypatch):
     """A record that is not finite is found before anything is released, and dropped then."""
     x = torch.randn(5, 5, generator=torch.Generator().manual_seed(1))
@@ -113,7 +72,7 @@ def test_one_look_at_the_end_leaves_the_same_sums(style, bad, monkeypatch):
         x[2, 3] = torch.inf
     expected, factors, _ = clip_with(style, x, monkeypatch, careful=True)
     found, others, lost = clip_with(style, x, monkeypatch, careful=False)
-    assert lost == (bad and style not in ("bk", "flat"))
+    assert lost == (bad and style not in ("bk", "materialised"))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(others, factors, rtol=1e-5, atol=0)
     assert all(g.isfinite().all() for g in found.values())
@@ -134,19 +93,3 @@ def test_a_norm_that_cancels_is_never_understated_without_a_look(noise, length):
     true = torch.bmm(g.double().mT, a.double()).square().sum((1, 2))
     assert (norm.value >= true * (1 - 1e-5)).all()
     assert (norm.value <= 1.01 * true + 1e-5 * scale).all()
-
-
-def test_what_rounding_may_have_taken_is_added_once(monkeypatch):
-    """Of a gradient whose positions cancel, nothing else is left."""
-    monkeypatch.setattr(clippers, "waits", lambda device: True)
-    generator = torch.Generator().manual_seed(0)
-    a = torch.randn(4, 30, 400, generator=generator).repeat_interleave(2, 1)
-    g = torch.randn(4, 30, 300, generator=generator).repeat_interleave(2, 1)
-    model = nn.Linear(400, 300, bias=False)
-    clipper = make_clipper(model, "ghost", threshold=1e-9)
-    for sign in (1.0, -1.0):  # the first batch is looked at, and nothing in it cancels
-        clear(model)
-        g[:, ::2] = sign * g[:, 1::2]
-        clipper.backward((model(a) * g).sum((1, 2)))
-    lost = 8 * torch.finfo(torch.float32).eps * uncancelled(batched_gram(a), batched_gram(g))
-    torch.testing.assert_close(1e-9 / clipper.factors[:, 0], lost.sqrt(), rtol=0.1, atol=0)

@@ -14,14 +14,14 @@ MOST = 4
 STYLES = {
     "bk": {},
     "ghost": {},
-    "flat": {},
+    "materialised": {},
     "lee_kifer": {},
     "per_layer": {},
     "per_layer materialised": {"plan": "materialised"},
     "block_wise": {"plan": "bk"},
     "per_param": {},
 }
-ONE_EACH = ["bk", "ghost", "flat", "lee_kifer", "per_layer"]  # of every plan
+ONE_EACH = ["bk", "ghost", "materialised", "lee_kifer", "per_layer"]  # of every plan
 
 # Records of each user: fewer than MOST, as many, more.
 COUNTS = {"ann": 1, "bob": 3, "cy": 4, "dee": 9, "eve": 2}

@@ -10,7 +10,7 @@ from tests.report.test_card import CONSTANT
 from tests.runs.example import example_guarantee, without_privacy
 
 PRIVATE = {
-    "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
+    "config": {"clip": {"plan": "ghost", "groups": "flat"}, "decode": {"split": "test"}},
     "training": {"steps": 410, "seconds": 61.4},
     "scores": {"test": {"metrics": {"BLEU": 0.61234, "NIST": None}, "examples": 630}},
     "privacy": example_guarantee(

@@ -11,7 +11,7 @@ def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
         "dpft": {"version": "0.1.0", "commit": "abc123", "dirty": True},
         "config": {
             "task": {"name": "e2e"},
-            "clip": {"style": "ghost", "groups": "flat", "plan": "ghost", "threshold": 0.1},
+            "clip": {"groups": "flat", "plan": "ghost", "threshold": 0.1},
             "decode": {"split": "test"},
             "seed": 0,
         },

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from dpft.report.pages.gather import Options, gather
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -15,6 +14,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
+from dpft.report.gather import gather
 from dpft.runs.errors import RecordError
 from dpft.runs.folders import (
     check_no_trial,
@@ -159,7 +159,7 @@ def test_a_file_elsewhere_is_neither_read_nor_shown(astray):
     with pytest.raises(RecordError, match="generations"):
         generations_files(astray, json.loads((astray / "record.json").read_text()))
     (target,) = find([astray]).targets
-    gathered = gather(target, Options(private=True, samples=5), 5)
+    gathered = gather(target, private=True, samples=5)
     assert "secret" not in str(gathered.generations)
     result = CliRunner().invoke(app, ["score", str(astray)])
     assert result.exit_code == 2

@@ -89,7 +89,7 @@ def test_what_differs_in_effect_has_two_names(one, other):
 @pytest.mark.parametrize(
     ("words", "lines", "message"),
     [
-        (["eps=3,0"], [], r"point 2 of 2 (eps=0): privacy.epsilon is 0.0"),
+        (["eps=3,0"], [], r"point 2 of 2 (eps=0): privacy.epsilon is 0"),
         (["clip=bk,gohst"], [], r"point 2 of 2 (clip=gohst): clip is 'gohst'; did you mean"),
         ([], [["eps=3"], ["esp=3"]], r"point 2 of 2 (esp=3): unknown setting esp"),
         (["name=x", "seed=1,2"], [], "two points would share the folder runs/x: 'name=x seed=1'"),

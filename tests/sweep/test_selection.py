@@ -17,8 +17,7 @@ from dpft.cli import select, sweep
 from dpft.cli.score import score_run
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import parse
-from dpft.config.track import SERVICES
+from dpft.config.schema import SERVICES, parse
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.accounting.selection import Trials
 from dpft.report.cost import composed

@@ -92,16 +92,6 @@ def test_losses_are_those_of_a_loop_over_trained_tokens(loaded):
     loaded.model.float()
 
 
-def test_perplexity_counts_what_is_trained_and_no_turn_of_others(loaded):
-    made, task = objective(loaded), Chat()
-    ((nll, tokens),) = made.likelihoods(loaded.model, [task.instance(TALK)], 1)
-    answers = " Yes.<|endoftext|> Until six.<|endoftext|>"
-    assert tokens == len(made.tokenizer.encode(answers))
-    with torch.no_grad():
-        mean = made.losses(loaded.model.eval(), made.collate([made.encode(TALK)])).item()
-    assert nll == pytest.approx(mean * tokens, rel=1e-5)
-
-
 @pytest.fixture
 def controlled(loaded):
     """An objective whose template's own marks are special tokens, as those of chat models are."""
@@ -166,14 +156,6 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_exchanges(loaded):
         assert lost == len(whole) - len(kept)
 
 
-def test_a_conversation_that_training_shows_whole_is_whole_when_it_is_asked(loaded):
-    made = objective(loaded)
-    (whole, _), *_ = made.prompts([TALK], SETTINGS)
-    size = made.encode(TALK).length
-    assert size < len(whole) + SETTINGS.max_new_tokens
-    assert objective(loaded, max_length=size).prompts([TALK], SETTINGS) == [(whole, 0)]
-
-
 @pytest.mark.parametrize(
     ("template", "message"),
     [
@@ -184,11 +166,6 @@ def test_a_conversation_that_training_shows_whole_is_whole_when_it_is_asked(load
 def test_templates_that_would_train_something_else_are_refused(loaded, template, message):
     with pytest.raises(ConfigError, match=message):
         objective(loaded, "auto", template).encode(TALK)
-
-
-def test_a_template_knows_one_day_only(loaded):
-    made = objective(loaded, "auto", "{{ strftime_now('%Y-%m-%d') }}" + CHATML)
-    assert shown(made, made.encode(TALK))[0].startswith("2025-01-01")
 
 
 def test_what_a_template_refuses_is_told(loaded):
@@ -220,12 +197,12 @@ def test_both_common_forms_are_read(tmp_path):
         ("hello", "is 'hello'; expected"),
         ([], "is .*; expected"),
         (["hello"], "message 1 is 'hello'"),
-        ([{"role": "tool", "content": "x"}], "message 1: its role is 'tool'; expected one of"),
-        ([{"role": ["user"], "content": "x"}], "message 1: its role is"),
+        ([{"role": "tool", "content": "x"}], "message 1 is .*'tool'.* a role of"),
+        ([{"role": ["user"], "content": "x"}], "message 1 is .*a role of"),
         ([{"role": "user", "content": " "}], "its text is ' '"),
         ([{"role": "user", "content": [{"type": "image"}]}], "its text is"),
         ([{"role": "user", "content": "x"}], "no answer of the assistant"),
-        ([{"role": "assistant", "content": "x"}], "nothing before its answer"),
+        ([{"role": "assistant", "content": "x"}], "something before it"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_its_line(tmp_path, messages, message):
@@ -341,12 +318,6 @@ def test_conversations_are_written_until_they_are_closed(loaded, template):
     assert tuple(map(tuple, json.loads(written.text))) == TALK.turns
 
 
-def test_a_system_text_that_leaves_no_position_is_refused(loaded):
-    made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]])
-    with pytest.raises(ConfigError, match="expected room for a conversation: shorten system"):
-        write_conversations(made, model, 1, SETTINGS, 0, "Be brief. " * 900)
-
-
 def test_each_batch_of_conversations_is_drawn_by_itself(loaded):
     made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]] * 2)
     for seed in (0, 0, 1):
@@ -355,29 +326,13 @@ def test_each_batch_of_conversations_is_drawn_by_itself(loaded):
     assert len(set(model.seeds)) == 4
 
 
-def test_the_check_shows_a_conversation_and_what_is_trained():
-    shown = Chat(source="sample").details("train")
-    assert any(line.startswith("  user: ") for line in shown)
-    assert any(line.startswith("  assistant (trained): ") for line in shown)
-
-
 def test_the_check_shows_it_as_the_model_is_given_it(capsys):
-    _check("chat", ["task.source=sample", "model=random-gpt2"], None)
+    _check("chat", ["task=chat", "task.source=sample", "model=random-gpt2"])
     shown = capsys.readouterr().out
     assert "as model=random-gpt2 is given it; what is trained stands in [[ ]]:" in shown
     assert re.search(r"\n    user: .*\n    assistant:\[\[ .*<\|endoftext\|>\]\]", shown)
-    _check("chat", ["task.source=sample"], None)
+    _check("chat", ["task=chat", "task.source=sample"])
     assert "[[ ]]" not in capsys.readouterr().out
-
-
-def test_what_is_shown_is_all_of_it_and_its_trained_parts(loaded):
-    shown = objective(loaded).shown(TALK)
-    assert shown == (
-        "system: Be brief.\nuser: Is it open?\nassistant:[[ Yes.<|endoftext|>]]\n"
-        "user: Until when?\nassistant:[[ Until six.<|endoftext|>]]"
-    )
-    everything = objective(loaded, train_on="all").shown(TALK)
-    assert everything.startswith("<|endoftext|>[[system: Be brief.")
 
 
 def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
@@ -398,17 +353,8 @@ def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
     assert "system=TEXT" in written.output
 
 
-GENERATION = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim }}"
-    "{{ eos_token }}{% endgeneration %}{% else %}<{{ m.role }}>{{ m.content | trim }}{% endif %}\n"
-    "{% endfor %}"
-)
 NUMBERED = (
     "{% for m in messages %}{{ loop.index }}{{ m.role }}: {{ m.content }}"
-    "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
-)
-LATER = (  # writes what precedes a turn of this text in another way
-    "{% for m in messages %}{{ '' if messages[-1].content == 'odd 70' else m.role }}{{ m.content }}"
     "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
 )
 
@@ -421,19 +367,7 @@ def long_talk(messages):
     return Conversation((("system", "Be brief."), *zip(roles, said, strict=True)))
 
 
-def counted(made, monkeypatch):
-    """How many turns the template has written, call by call."""
-    turns, render = [], ChatObjective._rendered
-
-    def rendered(self, shown, asks=False):
-        turns.append(len(shown))
-        return render(self, shown, asks)
-
-    monkeypatch.setattr(ChatObjective, "_rendered", rendered)
-    return turns
-
-
-@pytest.mark.parametrize("template", [PLAIN, CHATML, GENERATION, NUMBERED])
+@pytest.mark.parametrize("template", [PLAIN, NUMBERED])
 def test_a_long_conversation_is_what_the_template_makes_of_all_that_precedes(loaded, template):
     made = replace(objective(loaded, "auto", template), max_length=100_000)
     talk = long_talk(101)
@@ -445,51 +379,18 @@ def test_a_long_conversation_is_what_the_template_makes_of_all_that_precedes(loa
             answered = made._rendered(marked[: number + 1])
             texts.append((asked.removeprefix(done), answered.removeprefix(asked)))
             done = answered
-    assert [span for block in made._blocks(talk.turns) for span in block] == texts
-    assert sum(block is not None for block in made._blocks(talk.turns)) > 1
+    assert [*made._spans(marked)] == texts
     example = made.encode(talk)
     assert (example.cut_source, example.cut_target) == (0, 0)
 
 
-def test_a_template_that_changes_earlier_turns_is_refused_late_in_a_conversation_too(loaded):
-    made = replace(objective(loaded, "auto", LATER), max_length=100_000)
-    with pytest.raises(ConfigError, match="writes an earlier turn in another way"):
-        made.encode(Conversation(tuple((r, t.strip()) for r, t in long_talk(101).turns)))
+def test_what_has_no_room_is_not_rendered(loaded, monkeypatch):
+    made, turns, render = replace(objective(loaded), max_length=100), [], ChatObjective._rendered
 
+    def rendered(self, shown, asks=False):
+        turns.append(len(shown))
+        return render(self, shown, asks)
 
-@pytest.mark.parametrize("messages", [401, 4001])
-def test_a_conversation_is_rendered_in_time_proportional_to_its_messages(
-    loaded, monkeypatch, messages
-):
-    talk, made = long_talk(messages), replace(objective(loaded), max_length=10**6)
-    turns = counted(made, monkeypatch)
-    assert made.encode(talk).cut_target == 0
-    assert sum(turns) < 15 * messages
-
-
-@pytest.mark.parametrize("train_on", ["assistant", "all"])
-def test_what_has_no_room_is_not_rendered(loaded, monkeypatch, train_on):
-    made = objective(loaded, train_on=train_on, max_length=100)
-    short, long = long_talk(41), long_talk(4001)
-    turns = counted(made, monkeypatch)
-    example, same = made.encode(long), made.encode(short)
+    monkeypatch.setattr(ChatObjective, "_rendered", rendered)
+    assert made.encode(long_talk(4001)).cut_target > 0
     assert sum(turns) < 3000
-    assert (example.prompt, example.target, example.silent) == (
-        same.prompt, same.target, same.silent
-    )  # fmt: skip
-    assert example.cut_target > 0
-    assert (example.cut_source > 0) is (train_on == "assistant")
-
-
-def test_a_prompt_of_thousands_of_messages_is_cut_by_few_renderings(loaded, monkeypatch):
-    made = objective(loaded, max_length=100)
-    talk = long_talk(4000)
-    turns = counted(made, monkeypatch)
-    ((kept, lost),) = made.prompts([talk], SETTINGS)
-    assert len(turns) < 20
-    assert lost > 0
-    # The most exchanges that fit.
-    system, *rest = talk.turns[:-1]
-    starts = [n + 1 for n, (role, _) in enumerate(rest[:-1]) if role == "assistant"][-40:]
-    whole = [made._ids([system, *rest[at:]]) for at in starts]
-    assert list(kept) == next(ids for ids in whole if len(ids) <= made.longest(SETTINGS))

@@ -6,13 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.evaluate import Evaluate
 from dpft.config.flags import sentences
-from dpft.tasks import load_task
-from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json, read_xml
-from dpft.tasks.json_list import entries
+from dpft.config.schema import Evaluate
+from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json
 from dpft.tasks.sources import hub_rows
 from dpft.training.held_out import held_out_records
 from tests.tasks.files import write
@@ -23,26 +20,6 @@ GOOD = {
     "subtree_was_extended": True,
     "annotations": [{"source": "a", "text": "One."}, {"source": "b", "text": "Two."}],
 }
-XML = """<?xml version="1.0" encoding="utf-8"?>
-<benchmark>
-  <entries>
-    <entry category="MISC" eid="Id1" size="2">
-      <modifiedtripleset>
-        <mtriple> Aromi | AREA_CODE | 9</mtriple>
-        <mtriple>Aromi | food | Thai</mtriple>
-      </modifiedtripleset>
-      <lex comment="a" lid="Id1">One.</lex>
-      <lex comment="b" lid="Id2">Fish &amp; chips.</lex>
-    </entry>
-    <entry category="MISC" eid="Id2" size="1">
-      <modifiedtripleset>
-        <mtriple>B | is | C</mtriple>
-      </modifiedtripleset>
-      <lex comment="a" lid="Id1"/>
-    </entry>
-  </entries>
-</benchmark>
-"""
 
 
 def folder_of(path, **splits):
@@ -74,33 +51,17 @@ def test_json_is_read_one_row_a_reference(tmp_path):
     ]
 
 
-def test_xml_is_read_with_entities_and_empty_references(tmp_path):
-    assert read_xml(write(tmp_path / "a.xml", XML)) == [
-        Lexicalisation(0, TRIPLES, "One."),
-        Lexicalisation(0, TRIPLES, "Fish & chips."),
-        Lexicalisation(1, (("B", "is", "C"),), ""),
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"line 1: got ''; expected a JSON list"),
         ("{}", r"line 1: got '\{\}'"),
-        ("[]", "an empty list"),
         ("[\n{},\n", r"line 2, entry 1: got \{\}"),
-        (json.dumps([GOOD])[:-1], "line 1: Expecting ',' or ']'"),
         (json.dumps([GOOD]) + "\n]", "line 2: Extra data"),
-        ([GOOD, 5], r"line 2\d, entry 2: got 5"),
         ([{"tripleset": [["a", "b", "c"]]}], r"line 2, entry 1: .*expected a JSON list"),
-        ([GOOD | {"tripleset": []}], r"entry 1: got tripleset '\[\]'"),
-        ([GOOD | {"tripleset": "abc"}], "entry 1: got tripleset 'abc'"),
-        ([GOOD | {"tripleset": [["a", "b"]]}], r"got triple \['a', 'b'\]; expected subject"),
-        ([GOOD | {"tripleset": ["abc"]}], "got triple abc"),
+        ([GOOD | {"tripleset": []}], r"entry 1: got tripleset"),
+        ([GOOD | {"tripleset": [["a", "b"]]}], r"got tripleset .*'a', 'b'.*; expected one"),
         ([GOOD | {"tripleset": [["a", " ", "c"]]}], "none empty"),
-        ([GOOD | {"tripleset": [["a", 1, "c"]]}], r"got triple \['a', 1, 'c'\]"),
         ([GOOD | {"annotations": [{"source": "a"}]}], "got annotations"),
-        ([GOOD | {"annotations": "abc"}], "got annotations abc"),
         ([GOOD | {"annotations": [{"text": None}]}], "got reference None; expected a text"),
         ([GOOD | {"tripleset": [["a", "\ud83d", "c"]]}], "entry 1: got .* no valid Unicode"),
     ],
@@ -108,32 +69,6 @@ def test_xml_is_read_with_entities_and_empty_references(tmp_path):
 def test_malformed_json_is_refused_with_its_line(tmp_path, content, message):
     with pytest.raises(DataError, match=rf"bad\.json.*{message}"):
         read_json(write(tmp_path / "bad.json", content))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "line 1: no element found"),
-        (XML.replace("</entries>", ""), "line 19: mismatched tag"),
-        ("<benchmark/>", "holds no <entry>"),
-        (XML.replace("B | is | C", "B | is"), r"line 12: got triple \['B', 'is'\]"),
-        (XML.replace("B | is | C", "B | is | C | D"), "line 12: got triple"),
-        (XML.replace("<mtriple>B | is | C</mtriple>", ""), r"line 12: got tripleset '\[\]'"),
-    ],
-)
-def test_malformed_xml_is_refused_with_its_line(tmp_path, content, message):
-    with pytest.raises(DataError, match=rf"bad\.xml.*{message}"):
-        read_xml(write(tmp_path / "bad.xml", content))
-
-
-def test_where_an_entry_stands_is_counted_over_lines(tmp_path):
-    file = write(tmp_path / "a.json", '[1,\n {"a":\n [2]},\n\n"x"\n]\n')
-    places = [(place.removeprefix(f"{file}, "), value) for place, value in entries(file, "")]
-    assert places == [
-        ("line 1, entry 1", 1),
-        ("line 2, entry 2", {"a": [2]}),
-        ("line 5, entry 3", "x"),
-    ]
 
 
 def test_rows_of_the_hubs_copies():
@@ -180,28 +115,11 @@ def test_triple_sets_of_several_parts_stay_apart(tmp_path):
     ]
 
 
-def test_a_folder_may_hold_xml_beside_json(tmp_path):
-    folder = folder_of(tmp_path, dev=[GOOD])
-    write(tmp_path / "dart-v1.1.1-full-test.xml", XML)
-    task = DART(data_dir=folder)
-    assert len(task.records("dev")) == len(task.records("test")) == 2
-
-
 # Records and instances.
 
 
 def test_triples_become_prompts():
     assert linearise(TRIPLES) == "Aromi : area_code : 9 | Aromi : food : Thai"
-
-
-def test_a_record_is_a_pair_and_an_instance_a_triple_set(tmp_path):
-    # Equal triple sets that follow each other in the file stay two instances, as in the file.
-    content = [GOOD, GOOD, entry("B", "Three.")]
-    task = DART(data_dir=folder_of(tmp_path, train=content, test=content))
-    assert [r.target for r in task.records("train")] == ["One.", "Two.", "One.", "Two.", "Three."]
-    assert {r.source for r in task.records("train")} == {linearise(TRIPLES), "B : is : x"}
-    references = [i.references for i in task.instances("test")]
-    assert references == [("One.", "Two."), ("One.", "Two."), ("Three.",)]
 
 
 def test_empty_references_and_bare_triple_sets_are_left_out_and_counted(tmp_path):
@@ -265,55 +183,10 @@ def test_synthetic_records_are_written_read_and_labelled(tmp_path):
     assert len(other.instances("dev")) == 2
 
 
-def test_settings_come_from_the_config(tmp_path):
-    task = load_task(
-        {"name": "dart", "train_size": 62659, "beams": 5, "bertscore": str(tmp_path / "none")}
-    )
-    assert (task.max_length, task.bleurt) == (120, None)
-    assert f"bertscore:not computed ({tmp_path / 'none'} could not be loaded" in task.signature()
-
-
 # With a model.
 
 
-def test_predictions_keep_their_references(tiny, sample):
-    instances = sample.instances("test")[:2]
-    settings = Decode(beams=1, max_new_tokens=4)
-    found = sample.objective(tiny).predict(tiny.model, instances, settings, 0, lambda count: None)
-    assert [p.references for p in found] == [i.references for i in instances]
-    assert [p.source for p in found] == [i.record.source for i in instances]
-
-
 # The generated sample.
-
-
-def test_the_sample_is_of_the_stated_sizes(sample):
-    assert len(sample.records("train")) == 1500
-    for split in ("dev", "test"):
-        instances = sample.instances(split)
-        assert len(instances) == 150
-        assert {len(i.references) for i in instances} == {1, 2, 3}
-
-
-def test_no_triple_set_of_the_sample_is_in_two_splits(sample):
-    splits = [{row.triples for row in sample.rows(split)} for split in ("train", "dev", "test")]
-    assert len(set.union(*splits)) == sum(map(len, splits))
-
-
-def test_every_object_of_the_sample_is_told_in_every_reference(sample):
-    for row in sample.rows("train"):
-        assert row.triples[0][0] in row.text
-        for _, _, obj in row.triples:
-            assert obj in row.text, row
-
-
-def test_the_sample_fits_the_tasks_length(tiny, sample):
-    objective = sample.objective(tiny)
-    end = tiny.tokenizer.eos_token_id
-    for record in sample.records("train")[:300]:
-        example = objective.encode(record)
-        assert example.target[-1] == end, record
-        assert example.length <= 120
 
 
 # Real data.
@@ -324,10 +197,3 @@ def test_what_is_left_out_of_the_real_files_is_counted(data_root):
     assert task.details("dev") == []
     assert task.details("test") == ["1 empty references left out"]
     assert len(DART(data_dir=task.data_dir, train_split="dev").records("train")) == 6980
-
-
-def test_the_real_test_file_is_the_same_in_both_forms(data_root):
-    folder = data_root / "dart"
-    rows = read_json(folder / "dart-v1.1.1-full-test.json")
-    assert len(rows) == 12552
-    assert read_xml(folder / "dart-v1.1.1-full-test.xml") == rows

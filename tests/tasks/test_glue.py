@@ -1,34 +1,15 @@
 """Reading, settings and scores of the GLUE tasks."""
 
-import itertools
-import math
-from collections import Counter, defaultdict
-
 import pytest
 
-from dpft.config.compose import compose
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
-from dpft.models.load import LoadedModel
-from dpft.models.needs import Needs
 from dpft.tasks import load_task
-from dpft.tasks.glue import (
-    MNLI,
-    QNLI,
-    QQP,
-    SST2,
-    Columns,
-    _read_hub_mnli,
-    read_hub,
-    read_tsv,
-)
+from dpft.tasks.glue import MNLI, QNLI, QQP, SST2, Columns, _read_hub_mnli, read_hub, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
-from tests.tasks.objectives.encoders import build
 
-TASKS = {"sst2": SST2, "qnli": QNLI, "qqp": QQP, "mnli": MNLI}
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
 QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
@@ -53,16 +34,15 @@ def test_columns_are_found_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: got no header; expected sentence, label"),
+        ("", "line 1: got columns ; expected sentence, label"),
         ("sentence\tlabel\n", "a header but no rows"),
         (
             "index\tsentence\n0\ta\n",
             "line 1: got columns index, sentence; expected sentence, label",
         ),
-        ("sentence\tlabel\na\t1\nb\n", r"line 3: got 1 tab-separated fields \('b'\); expected 2"),
-        ("sentence\tlabel\na\tb\t1\n", "line 2: got 3 tab-separated fields"),
-        ("sentence\tlabel\na\t2\n", "line 2: got label '2'; expected one of 0, 1"),
-        ("sentence\tlabel\n \t1\n", "line 2: got an empty text"),
+        ("sentence\tlabel\na\t1\nb\n", "line 3: .*not 2 tab-separated fields"),
+        ("sentence\tlabel\na\t2\n", "line 2: got label '2' of .*expected one of 0, 1"),
+        ("sentence\tlabel\n \t1\n", "line 2: .*no empty text"),
         (b"sentence\tlabel\n\xff\t1\n", "not UTF-8"),
     ],
 )
@@ -84,7 +64,7 @@ def test_a_test_split_is_asked_without_labels_line_by_line(tmp_path):
     assert labelled[0].cells["is_duplicate"] == "0"
     # A line that were left out would shift all answers behind it.
     broken = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n1\ta\tb\n2\ta\n")
-    with pytest.raises(DataError, match="line 3: got 2 tab-separated fields"):
+    with pytest.raises(DataError, match=r"line 3: .*not 3 tab-separated fields"):
         QQP().questions(broken)
 
 
@@ -105,20 +85,10 @@ def test_a_qqp_file_with_many_broken_lines_is_refused(tmp_path):
         QQP(data_dir=str(tmp_path)).rows("train")
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_test_split_has_no_labels(name):
-    task = TASKS[name](source="sample")
-    for ask in (task.records, task.instances):
-        with pytest.raises(
-            DataError, match=rf"no labels of {name}'s test split.*decode\.split=dev"
-        ):
-            ask("test")
-
-
 def test_rows_in_the_hubs_format():
     row = {"question1": "A? ", "question2": "B?", "label": 1, "idx": 0}
     assert hub_rows(QQP.dataset.hub, [row]) == [(("A?", "B?"), 1, "")]
-    with pytest.raises(DataError, match="columns sentence, label; expected question1, question2"):
+    with pytest.raises(DataError, match="no column 'question1'"):
         hub_rows(QQP.dataset.hub, [{"sentence": "A", "label": 1}])
     with pytest.raises(DataError, match="row 2 of the hub's copy has the label -1"):
         read_hub([row, {**row, "label": -1}], ("question1",), 2)
@@ -167,38 +137,7 @@ def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
     assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows
 
 
-def test_a_part_of_mnli_has_one_dev_file_and_no_subsets(tmp_path):
-    header = "index\tsentence1\tsentence2\tgold_label\n"
-    write(tmp_path / "train.tsv", header + "0\ta\tb\tneutral\n")
-    write(tmp_path / "dev.tsv", header + "0\ta\tb\tcontradiction\n")
-    (instance,) = MNLI(data_dir=str(tmp_path)).instances("dev")
-    assert (instance.subset, instance.references) == ("", ("contradiction",))
-
-
 # Settings.
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_config_is_the_class_and_a_head_is_the_default(name):
-    config = compose([f"task={name}", "task.source=sample"])
-    task = load_task(config["task"])
-    assert config["decode"]["split"] == "dev"
-    assert task.needs == Needs("classifier", task.classes)
-    assert load_task({**config["task"], "mode": "infill"}).needs == Needs("masked")
-
-
-def test_the_words_of_classes_are_overridden_one_by_one_or_together():
-    config = compose(["task=sst2", "task.label_words={negative: bad, positive: good}"])
-    assert load_task(config["task"]).label_words == {"negative": "bad", "positive": "good"}
-    config = compose(["task=mnli", "task.label_words.entailment=Right", "task.mode=infill"])
-    words = load_task(config["task"]).label_words
-    assert words == {"entailment": "Right", "neutral": "Maybe", "contradiction": "No"}
-
-
-def test_templates_can_be_typed():
-    template = "<S1:open> ? [MASK] , <S2:lower>"
-    config = compose(["task=qnli", f'task.template="{template}"', "task.mode=infill"])
-    assert load_task(config["task"]).template == template
 
 
 @pytest.mark.parametrize(
@@ -207,7 +146,18 @@ def test_templates_can_be_typed():
         ({"mode": "span"}, "task.mode is 'span'; expected one of head, infill"),
         ({"label_words": "great"}, "task.label_words is 'great'.*expected a group of settings"),
         ({"mode": "infill", "label_words": {"negative": "bad"}}, "no word for positive"),
-        ({"mode": "infill", "template": "<S1> <S2> [MASK]"}, "records of sst2 have one text"),
+        (
+            {"mode": "infill", "label_words": {"negative": False, "positive": True}},
+            "negative is False; .*needs quotes",
+        ),
+        (
+            {
+                "mode": "infill",
+                "label_words": {"negative": "bad", "positive": "good", "neutral": "is"},
+            },
+            "label_words.neutral is 'is', but there is no such class",
+        ),
+        ({"mode": "infill", "template": "<S1> <S2> [MASK]"}, "records have one text"),
         ({"mode": "infill", "template": "<S1>"}, r"with 0 \[MASK\]"),
         ({"max_length": 1}, "task.max_length is 1"),
     ],
@@ -243,70 +193,4 @@ def test_what_is_no_class_is_refused():
         SST2().score(predictions)
 
 
-@pytest.mark.parametrize("mode", ["head", "infill"])
-def test_from_records_to_scores(mode):
-    task = SST2(source="sample", mode=mode, max_length=40, limit_eval=3)
-    model, tokenizer = build("bert", masked=mode == "infill")
-    loaded = LoadedModel(model, tokenizer, ())
-    objective = task.objective(loaded)
-    batch = objective.collate([objective.encode(record) for record in task.records("train")[:4]])
-    assert objective.losses(model, batch).shape == (4,)
-    predictions = objective.predict(model, task.instances("dev"), Decode(), 0, lambda count: None)
-    assert task.score(predictions)["accuracy"] in {i / 3 for i in range(4)}
-    with pytest.raises(ConfigError, match=r"type task\.max_length=40"):
-        SST2(source="sample", mode=mode).objective(loaded)
-
-
 # The generated sample.
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_sample_is_complete_balanced_and_shares_no_record(name):
-    task = TASKS[name](source="sample")
-    train, dev = task.records("train"), task.instances("dev")
-    assert len(train) == 2000
-    assert len(dev) == (600 if name == "mnli" else 300)
-    assert {i.subset for i in dev} == ({"matched", "mismatched"} if name == "mnli" else {""})
-    texts = [record.texts for record in (*train, *(i.record for i in dev))]
-    assert len(set(texts)) == len(texts)
-    shares = Counter(record.label for record in train)
-    assert set(shares) == set(range(len(task.classes)))
-    assert min(shares.values()) > 2000 * 0.7 / len(task.classes)
-
-
-def features(texts):
-    """Words, and for pairs which words stand in one text with which in the other."""
-    words = [text.lower().rstrip(".?").split() for text in texts]
-    found = {(w,) for ws in words for w in ws}
-    found |= {pair for ws in words for pair in itertools.pairwise(ws)}
-    if len(words) == 2:
-        found |= {(a, "|", b) for a in words[0] for b in words[1]}
-        found.add(("shared", str(len(set(words[0]) & set(words[1])))))
-    return found
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_sample_can_be_learnt(name):
-    """Naive Bayes on words and pairs of words is far above chance on dev, and not perfect."""
-    task = TASKS[name](source="sample")
-    counts, labels = defaultdict(Counter), Counter()
-    for record in task.records("train"):
-        labels[record.label] += 1
-        counts[record.label].update(features(record.texts))
-
-    def best(texts):
-        return max(
-            labels,
-            key=lambda label: (
-                math.log(labels[label])
-                + sum(
-                    math.log((counts[label][f] + 0.5) / (labels[label] + 1))
-                    for f in features(texts)
-                )
-            ),
-        )
-
-    dev = [i.record for i in task.instances("dev")]
-    share = sum(best(record.texts) == record.label for record in dev) / len(dev)
-    most = max(Counter(record.label for record in dev).values()) / len(dev)
-    assert most + 0.1 < share

@@ -5,7 +5,6 @@ import hashlib
 import io
 import os
 import pickle
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -24,19 +23,21 @@ from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
-from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN
-from dpft.tasks.food101 import Food101
-from dpft.tasks.food101 import read_list as read_food
-from dpft.tasks.gtsrb import GTSRB
-from dpft.tasks.gtsrb import read_csv as read_signs
-from dpft.tasks.images import KEPT, hub_images
-from dpft.tasks.objectives.images import LabelledImage
-from dpft.tasks.sources import parquet
-from dpft.tasks.svhn import SVHN, read_mat
+from dpft.tasks.images import (
+    CIFAR10,
+    CIFAR100,
+    GTSRB,
+    KEPT,
+    SVHN,
+    Food101,
+    read_list,
+    read_mat,
+    read_signs,
+)
 from tests.tasks.files import write
 
+TEN, HUNDRED = CIFAR10.layout, CIFAR100.layout
 TASKS = {task.name: task for task in (CIFAR10, CIFAR100, SVHN, GTSRB, Food101)}
-PUBLISHED = {"cifar10": 10, "cifar100": 100, "svhn": 10, "gtsrb": 43, "food101": 101}
 
 
 def noise(count, seed=0, side=32):
@@ -99,28 +100,11 @@ def test_pickles_of_python_2_are_read(tmp_path):
     assert (record.pixels() == images[0]).all()
 
 
-def test_the_archive_is_read_as_its_folder_is(tmp_path):
-    write_cifar10(tmp_path / "a", noise(2), [1, 2])
-    (tmp_path / "b").mkdir()
-    with tarfile.open(tmp_path / "b" / TEN.archive, "w:gz") as archive:
-        archive.add(tmp_path / "a" / TEN.folder, TEN.folder)
-    unpacked, packed = (CIFAR10(data_dir=str(tmp_path / name)) for name in "ab")
-    for split in ("train", "test"):
-        assert fingerprint(unpacked.records(split)) == fingerprint(packed.records(split))
-
-
 def test_a_part_of_an_archive_is_refused(tmp_path):
     write_cifar10(tmp_path, noise(1), [1])
     (tmp_path / TEN.folder / "data_batch_4").unlink()
     with pytest.raises(DataError, match=r"cannot read .*data_batch_4: No such file.*all files"):
         CIFAR10(data_dir=str(tmp_path)).records("train")
-    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / TEN.folder, TEN.folder)
-    with pytest.raises(DataError, match=r"data_batch_4: No such file in the archive"):
-        TEN.read_archive(tmp_path / "b.tar.gz", "train")
-    write(tmp_path / "c.tar.gz", "no archive")
-    with pytest.raises(DataError, match=r"cannot read .*c\.tar\.gz.*expected cifar-10-python"):
-        TEN.read_archive(tmp_path / "c.tar.gz", "train")
 
 
 def test_a_file_that_is_a_part_of_a_split_is_not_read_as_the_whole(tmp_path):
@@ -130,26 +114,20 @@ def test_a_file_that_is_a_part_of_a_split_is_not_read_as_the_whole(tmp_path):
         CIFAR10(data_dir=str(tmp_path)).records_of(tmp_path / TEN.folder / "data_batch_2")
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("changed", [None, "data_batch_4", "test_batch"])
-def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch, changed, packed):
-    write_cifar10(tmp_path / "a", noise(1), [1])
-    files = [tmp_path / "a" / TEN.folder / name for name in (*TEN.train, TEN.test)]
+def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch, changed):
+    write_cifar10(tmp_path, noise(1), [1])
+    files = [tmp_path / TEN.folder / name for name in (*TEN.train, TEN.test)]
     md5 = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
     monkeypatch.setattr(CIFAR10, "layout", dataclasses.replace(TEN, md5=md5))
     if changed is not None:
         write_cifar10(tmp_path / "b", noise(1, seed=1), [1])
-        (tmp_path / "b" / TEN.folder / changed).rename(tmp_path / "a" / TEN.folder / changed)
-    if packed:
-        with tarfile.open(tmp_path / TEN.archive, "w:gz") as archive:
-            archive.add(tmp_path / "a" / TEN.folder, TEN.folder)
-        whole = hashlib.md5((tmp_path / TEN.archive).read_bytes()).hexdigest()
-        md5[TEN.archive] = "of another" if changed else whole
-    task = CIFAR10(data_dir=str(tmp_path if packed else tmp_path / "a"))
+        (tmp_path / "b" / TEN.folder / changed).rename(tmp_path / TEN.folder / changed)
+    task = CIFAR10(data_dir=str(tmp_path))
     task.records("train")
     expected = [sentence(flag(Flag.OTHER_FILES))] if changed else []
     assert [sentences(task.flags()), list(task.details("train"))] == [expected, expected]
-    for file in (tmp_path / TEN.archive, *files):  # training takes longer than files may lie there
+    for file in files:  # training takes longer than files may be there
         file.unlink(missing_ok=True)
     assert sentences(task.flags()) == expected
 
@@ -202,30 +180,18 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, payload, named):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "test_batch is no pickle of plain values.*a list"),
-        ({b"labels": [1]}, "got data of shape nothing"),
         ({b"data": planes(noise(1))[:, :-1], b"labels": [1]}, r"got data of shape \(1, 3071\)"),
         ({b"data": planes(noise(1)).astype(float), b"labels": [1]}, "not of 8-bit numbers"),
-        ({b"data": np.array([object()]), b"labels": [1]}, "asks for"),
         ({b"data": planes(noise(2)), b"labels": [1]}, "got 1 labels for 2 images"),
-        ({b"data": planes(noise(1))}, "got no labels for 1 images"),
-        ({b"data": planes(noise(2)), b"labels": [1, 10]}, "image 1 has labels 10; expected 0 to 9"),
-        ({b"data": planes(noise(1)), b"labels": [-1]}, "image 0 has labels -1"),
-        ({b"data": planes(noise(1)), b"labels": ["cat"]}, "image 0 has labels 'cat'"),
+        ({b"data": planes(noise(1))}, "labels of type NoneType"),
+        ({b"data": planes(noise(2)), b"labels": [1, 10]}, "image 1: got class 10; expected 0 to 9"),
+        ({b"data": planes(noise(1)), b"labels": ["cat"]}, "image 0: got class 'cat'"),
     ],
 )
 def test_a_malformed_batch_is_named(tmp_path, content, message):
     write_cifar10(tmp_path, noise(1), [1])
     write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content))
     with pytest.raises(DataError, match=message):
-        CIFAR10(data_dir=str(tmp_path)).records("test")
-
-
-def test_a_pickle_cut_short_is_named(tmp_path):
-    write_cifar10(tmp_path, noise(1), [1])
-    file = tmp_path / TEN.folder / TEN.test
-    write(file, file.read_bytes()[:500])
-    with pytest.raises(DataError, match="test_batch is no pickle"):
         CIFAR10(data_dir=str(tmp_path)).records("test")
 
 
@@ -268,25 +234,14 @@ def test_class_10_of_svhn_is_the_digit_0(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "has no y"),
         ({"X": np.zeros((32, 32, 3, 2)), "y": [[1], [2]]}, r"\(32, 32, 3, 2\) in float64"),
-        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": [[1], [2]]}, "got X of shape"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [2], [3]]}, "got y of shape"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [2], [3]]}, r"y of shape \(3, 1\)"),
         ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [0]]}, "y of image 1 is 0"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[11], [1]]}, "y of image 0 is 11"),
     ],
 )
 def test_a_malformed_svhn_file_is_named(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         read_mat(mat(tmp_path, **content))
-
-
-def test_what_is_no_matlab_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*none\.mat"):
-        read_mat(tmp_path / "none.mat")
-    for content in (b"", b"text " * 100, mat(tmp_path, X=noise(1), y=[[1]]).read_bytes()[:300]):
-        with pytest.raises(DataError, match=r"cannot read .*bad\.mat as a MATLAB file"):
-            read_mat(write(tmp_path / "bad.mat", content))
 
 
 # GTSRB.
@@ -320,41 +275,19 @@ def test_signs_are_read_from_the_folders_of_both_archives(tmp_path, training):
     assert (instance.record.pixels() == noise(1, 9, 20)[0]).all()
 
 
-def test_the_final_training_set_comes_before_the_competitions(tmp_path):
-    signs(tmp_path)
-    signs(tmp_path, "GTSRB/Training")
-    assert len(GTSRB(data_dir=str(tmp_path)).records("train")) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty; expected column names"),
-        ("Filename,ClassId\na.ppm,1\n", "line 2: got columns Filename,ClassId; expected"),
+        ("Filename,ClassId\na.ppm,1\n", "line 2: got file '' of class ''; expected columns"),
         (f"{SIGNS}a.ppm;1;1;1;1;1;1;0\na.ppm;1\n", "line 3: got 2 cells for 8 columns"),
-        (f"{SIGNS}a.ppm;1;1;1;1;1;1;43\n", "line 2: got class '43'; expected a number below 43"),
-        (f"{SIGNS}a.ppm;1;1;1;1;1;1;x\n", "line 2: got class 'x'"),
+        (f"{SIGNS}a.ppm;1;1;1;1;1;1;x\n", "line 2: got file 'a.ppm' of class 'x'"),
         (f"{SIGNS}../a.ppm;1;1;1;1;1;1;0\n", r"line 2: got file '\.\./a\.ppm'"),
-        (f"{SIGNS}b.ppm;1;1;1;1;1;1;0\n", r"line 2: cannot read .*b\.ppm: No such file"),
     ],
 )
 def test_a_malformed_annotation_file_is_refused_with_its_line(tmp_path, text, message):
     ppm(tmp_path / "a.ppm", noise(1, 0, 20)[0])
     with pytest.raises(DataError, match=message):
         read_signs(write(tmp_path / "GT-00000.csv", text))
-
-
-def test_the_folder_of_a_sign_is_its_class(tmp_path):
-    ppm(tmp_path / "00007" / "a.ppm", noise(1, 0, 20)[0])
-    file = write(tmp_path / "00007" / "GT-00007.csv", f"{SIGNS}a.ppm;1;1;1;1;1;1;3\n")
-    with pytest.raises(DataError, match="line 2: got class 3; expected 7"):
-        read_signs(file)
-
-
-def test_data_check_tells_which_signs_are_not_there(tmp_path):
-    signs(tmp_path)
-    (told,) = GTSRB(data_dir=str(tmp_path)).details("train")
-    assert "and 38 more; the archives have all classes" in told
 
 
 # Food-101.
@@ -399,7 +332,7 @@ def test_dishes_are_read_by_list_and_large_ones_stay_on_disk(tmp_path):
 def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
     dish(tmp_path, "waffles/1")
     with pytest.raises(DataError, match=message):
-        read_food(write(tmp_path / "meta/train.txt", text))
+        read_list(write(tmp_path / "meta/train.txt", text))
 
 
 # The hub's form.
@@ -419,108 +352,16 @@ def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
     assert fingerprint(hub.records("test")) == fingerprint(official.records("test"))
 
 
-def test_the_hubs_library_does_not_decode_images_on_the_way():
-    from datasets import Dataset, Features, Value
-    from datasets import Image as ImageFeature
-
-    data = png(noise(1)[0])
-    features = Features({"image": ImageFeature(), "label": Value("int64")})
-    rows = Dataset.from_dict(
-        {"image": [{"bytes": data, "path": "a/b.png"}], "label": [3]}, features=features
-    )
-    (record,) = hub_images("image", "label")(rows)
-    assert record.image == data
-    assert (record.label, record.source) == (3, "image 0 (b.png)")
-    (decoded,) = hub_images("image", "label", decode=True)(rows)
-    assert (decoded.image == noise(1)[0]).all()
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"img": {"bytes": b""}, "label": 1}, "image 0: got columns img, label; expected image"),
-        ({"image": {"path": "x.png"}, "label": 1}, "image 0: got image of type dict"),
-        ({"image": {"bytes": b"x"}, "label": "cat"}, "label 'cat'; expected an encoded image"),
-    ],
-)
-def test_rows_of_another_form_are_refused(row, message):
-    with pytest.raises(DataError, match=message):
-        hub_images("image", "label")([row])
-
-
-def test_a_class_that_is_none_is_refused():
-    row = {"image": {"bytes": b"x", "path": "x.png"}, "label": -1}
-    (record,) = hub_images("image", "label")([row])
-    with pytest.raises(DataError, match=r"x\.png\): got class -1; expected 0 to 42"):
-        GTSRB().record(record)
-
-
-def test_columns_are_those_of_the_hubs_copies(tmp_path):
-    columns = {
-        "cifar10": ("img", "label"),
-        "cifar100": ("img", "fine_label"),
-        "svhn": ("image", "label"),
-        "gtsrb": ("image", "label"),
-        "food101": ("image", "label"),
-    }
-    for name, (image, label) in columns.items():
-        file = tmp_path / f"{name}.parquet"
-        cell = {"bytes": png(noise(1)[0]), "path": "a.png"}
-        pyarrow.parquet.write_table(pa.table({image: [cell], label: [5]}), file)
-        (record,) = TASKS[name].dataset.hub.rows(parquet(file))
-        assert record.label == 5
-        assert (record.pixels() == noise(1)[0]).all()
-
-
 # Tasks.
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_sample_is_complete_and_repeatable(name):
-    task = TASKS[name](source="sample")
-    train, test = task.records("train"), task.records("test")
-    assert len(task.classes) == PUBLISHED[name] == len(set(task.classes))
-    assert {record.label for record in train} == set(range(PUBLISHED[name]))
-    assert {record.label for record in test} == set(range(PUBLISHED[name]))
-    assert len(train) >= 4 * len(test) >= 400
-    if name in ("cifar10", "cifar100", "svhn"):
-        assert (len(train), len(test)) == (1000, 200)
-        assert train[0].pixels().shape == (32, 32, 3)
-    digests = {tuple(record.parts()) for record in (*train, *test)}
-    assert len(digests) == len(train) + len(test)
-    assert sentences(task.flags()) == ["generated sample data"]
-
-
-def test_the_sample_can_be_learned():
-    """Nearest class mean of the pixels' colours and coarse layout: far from chance."""
-    task = CIFAR10(source="sample")
-
-    def features(split):
-        records = task.records(split)
-        pixels = np.stack([record.pixels() for record in records]) / 255
-        coarse = pixels.reshape(-1, 8, 4, 8, 4, 3).mean((2, 4)).reshape(len(pixels), -1)
-        return coarse, np.array([record.label for record in records])
-
-    (train, labels), (test, answers) = features("train"), features("test")
-    means = np.stack([train[labels == k].mean(0) for k in range(10)])
-    found = np.square(test[:, None] - means).sum(2).argmin(1)
-    assert (found == answers).mean() > 0.5
-
-
 @pytest.mark.parametrize(
-    ("name", "size"),
-    list(zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True)),
+    ("name", "size"), list(zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True))
 )
 def test_the_shipped_settings_name_the_published_size_and_split(name, size):
     config = compose([f"task={name}"])
     assert (config["task"]["train_size"], config["decode"]["split"]) == (size, "test")
     assert load_task(config["task"]).needs == Needs("image", TASKS[name].classes)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_dev_split_is_refused_with_what_to_type(name):
-    with pytest.raises(DataError, match=rf"{name} has no dev split.*decode\.split=test"):
-        TASKS[name](source="sample").instances("dev")
 
 
 class Positioned(nn.Module):
@@ -534,14 +375,6 @@ def loaded(image=True, model=None):
     return LoadedModel(model or nn.Linear(1, 1), None, (), image=inputs if image else None)
 
 
-def test_the_objective_takes_its_numbers_from_the_model():
-    objective = SVHN().objective(loaded())
-    assert (objective.size, objective.patch, objective.classes) == (32, 4, SVHN.classes)
-    assert (objective.mean, objective.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert SVHN(image_size=64).objective(loaded()).size == 64
-    assert SVHN(image_size=32).objective(loaded(model=Positioned())).size == 32
-
-
 def test_models_that_do_not_fit_are_refused():
     with pytest.raises(ModelError, match="takes no images"):
         SVHN().objective(loaded(image=False))
@@ -549,29 +382,3 @@ def test_models_that_do_not_fit_are_refused():
         SVHN(image_size=64).objective(loaded(model=Positioned()))
     with pytest.raises(ConfigError, match=r"task\.image_size is 0"):
         SVHN(image_size=0)
-
-
-def test_the_signature_of_the_score_says_how_many_classes_there_are():
-    assert CIFAR10().signature() == "accuracy:share of equal names|classes:10"
-
-
-@pytest.mark.realdata
-def test_real_images_are_read_as_jpegs_and_as_pickles(data_root, tmp_path):
-    """The copy is of JPEGs; a few are put into the official files' form as well."""
-    with np.load(data_root / "cifar10" / "test_jpeg.npz") as held:
-        names = tuple(str(name) for name in held["class_names"])
-        blob, ends, labels = held["blob"], held["offsets"], held["labels"]
-    assert names == CIFAR10.classes
-    assert len(labels) == 10000
-    assert np.bincount(labels).tolist() == [1000] * 10
-    encoded = [
-        LabelledImage(blob[ends[i] : ends[i + 1]].tobytes(), int(labels[i]), str(i))
-        for i in range(40)
-    ]
-    images = np.stack([record.pixels() for record in encoded])
-    assert images.shape == (40, 32, 32, 3)
-    assert images.std() > 30
-    write_cifar10(tmp_path, images, [record.label for record in encoded])
-    records = CIFAR10(data_dir=str(tmp_path)).records("test")
-    for record, image in zip(records, images, strict=True):
-        assert (record.pixels() == image).all()

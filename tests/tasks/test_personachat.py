@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
+from dpft.config.schema import Decode
 from dpft.tasks import load_task
-from dpft.tasks.objectives.base import Prediction
-from dpft.tasks.objectives.decode import Written
-from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_json, read_text
-from dpft.tasks.samples.personachat import SILENCE, TOPICS, write_files
+from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_lines, read_text
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 from tests.tasks.objectives.letters import loaded_letters, prompt_of, spelled
@@ -48,10 +45,7 @@ DIALOGUES = [
         "personality": ["i sing."],
         "utterances": [
             {"candidates": ["me .", "who is there ?"], "history": ["__ SILENCE __"]},
-            {
-                "candidates": ["who is me ?"],
-                "history": ["__ SILENCE __", "who is there ?", "me ."],
-            },
+            {"candidates": ["who is me ?"], "history": ["__ SILENCE __", "who is there ?", "me ."]},
         ],
     },
 ]
@@ -70,43 +64,13 @@ def test_parlais_text_is_read_with_and_without_candidates(tmp_path, text):
     assert read_text(write(tmp_path / "a.txt", text)) == REPLIES
 
 
-def test_hugging_faces_file_gives_the_same_replies_and_holds_both_splits(tmp_path):
-    content = {"train": DIALOGUES, "valid": DIALOGUES[1:]}
-    file = write(tmp_path / "personachat_self_original.json", content)
-    assert read_json(file, "train") == REPLIES
-    task = PersonaChat(data_dir=str(tmp_path))
-    assert task.rows("train") == REPLIES
-    assert [row.text for row in task.rows("dev")] == ["who is there ?", "who is me ?"]
-    assert [record.source for record in task.records("train")] == [
-        "i have a dog. i am tall.\nhi !",
-        "i have a dog. i am tall.\nhi !\nhello .\nany pets ?",
-        "i sing.",
-        "i sing.\nwho is there ?\nme .",
-    ]
-
-
 def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
     assert hub_rows(PersonaChat.dataset.hub, DIALOGUES) == REPLIES
     write_parquet(tmp_path / "train-00000-of-00001.parquet", DIALOGUES)
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
-
-
-def test_a_folder_with_both_files_of_a_split_is_not_read_twice(tmp_path):
-    for split in ("train", "valid"):
-        write(tmp_path / f"{split}_self_original_no_cands.txt", PLAIN)
-    assert PersonaChat(data_dir=str(tmp_path)).rows("dev") == REPLIES
-    write(tmp_path / "train_self_original.txt", CANDIDATES)
+    lines = "".join(json.dumps(one) + "\n" for one in DIALOGUES)
+    write(tmp_path / "train.jsonl", lines)
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
-
-
-def test_a_file_of_both_halves_is_no_file_of_held_out_records(tmp_path, sample):
-    """It was read as its training half, also where held-out records were asked for."""
-    for train, valid in ((DIALOGUES, []), ([], DIALOGUES)):
-        file = write(tmp_path / "one.json", json.dumps({"train": train, "valid": valid}))
-        assert sample.read_file(file) == REPLIES
-    file = write(tmp_path / "both.json", json.dumps({"train": DIALOGUES, "valid": DIALOGUES[:1]}))
-    with pytest.raises(DataError, match="holds training and validation dialogues"):
-        sample.read_file(file)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +80,10 @@ def test_a_file_of_both_halves_is_no_file_of_held_out_records(tmp_path, sample):
         (CANDIDATES.replace("4 any", "5 any"), "line 4: .*after number 3; expected 4, or 1"),
         (CANDIDATES.replace("2 your persona", "2 partner's persona"), "line 2: .*expected 'your"),
         (CANDIDATES.replace("i am tall.", ""), "line 2: .*expected 'your persona"),
-        (CANDIDATES.replace("hi !\t", "hi !"), "line 3: got no reply or utterance"),
-        (CANDIDATES.replace("\tone dog .\t", "\t\t"), "line 4: got no reply or utterance"),
+        (CANDIDATES.replace("\tone dog .\t", "\t\t"), "line 4: got"),
         (PLAIN.replace("any pets ?\t", ""), "line 4: got '4 one dog .'"),
-        ("1 hi\tyou\n", "line 1: got no persona"),
-        (PLAIN + "1 your persona: i am late.\n", "last line: dialogue 3 ended without a reply"),
+        ("1 hi\tyou\n", "line 1: got '1 hi"),
+        (PLAIN + "1 your persona: i am late.\n", "line 10: dialogue 3 ended"),
         ("1 your persona: a.\n" + PLAIN, "line 2: dialogue 1 ended without a reply"),
     ],
 )
@@ -130,20 +93,16 @@ def test_a_malformed_text_is_refused_with_its_line(tmp_path, text, message):
 
 
 def _changed(change):
-    content = json.loads(json.dumps({"train": DIALOGUES, "valid": DIALOGUES}))
-    change(content["train"][1])
-    return content
+    content = json.loads(json.dumps(DIALOGUES))
+    change(content[1])
+    return "".join(json.dumps(one) + "\n" for one in content)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"train":\n[}', "line 2: "),
-        ('{"train": ' + "[" * 20_000, "it is nested too deep; expected"),
-        ('{"train": ' + "9" * 5_000, "Exceeds the limit"),
-        ({"valid": []}, "line 1: got no list 'train'"),
-        ([], "line 1: got no list 'train'"),
-        (_changed(lambda d: d.pop("personality")), "train, dialogue 2: got personality None"),
+        ('{"personality":\n[}', "line 1: "),
+        (_changed(lambda d: d.pop("personality")), "dialogue 2: got personality None"),
         (_changed(lambda d: d.update(personality="x")), "dialogue 2: got personality x"),
         (_changed(lambda d: d.pop("utterances")), "dialogue 2: got no utterances"),
         (_changed(lambda d: d.update(utterances=[3])), "dialogue 2: got history None"),
@@ -152,9 +111,9 @@ def _changed(change):
         (_changed(lambda d: d["utterances"][0].update(candidates=["\ud83d"])), "no valid Unicode"),
     ],
 )
-def test_a_malformed_json_file_is_refused_with_its_place(tmp_path, content, message):
-    with pytest.raises(DataError, match=rf"bad\.json.*{message}"):
-        read_json(write(tmp_path / "bad.json", content), "train")
+def test_a_malformed_file_of_lines_is_refused_with_its_place(tmp_path, content, message):
+    with pytest.raises(DataError, match=rf"bad\.jsonl.*{message}"):
+        read_lines(write(tmp_path / "bad.jsonl", content))
 
 
 def test_there_is_no_test_split():
@@ -265,37 +224,11 @@ def test_the_oldest_turns_are_cut_and_the_persona_stays(max_length, prompt):
     assert spelled(example.target) == " ok|"
 
 
-def test_an_endless_persona_leaves_half_to_the_reply():
-    record = PersonaChat().record(Reply(0, ("p" * 50,), ("hello",), "fine"))
-    example = letters(max_length=20).encode(record)
-    assert (spelled(example.prompt), spelled(example.target)) == ("p" * 10 + "llo|", " fine|")
-    prompt = prompt_of(letters(max_length=20), record, room=10)
-    assert spelled(prompt) == "p" * 10
-
-
 def test_a_prompt_to_answer_has_half_of_few_tokens():
     """A reply has room for more than that, and a question without the last turn asks nothing."""
     record = PersonaChat().record(Reply(0, ("p",), ("h" * 50,), "fine"))
     assert LONGEST_REPLY > 40 / 2
     assert spelled(prompt_of(letters(max_length=40), record)) == "p|" + "h" * 17 + "|"
-
-
-def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_may_write(
-    monkeypatch,
-):
-    objective = dataclasses.replace(letters(max_length=100), perplexity=False)
-    long = PersonaChat().record(Reply(0, ("i am x.",), ("h" * 200,), "ok"))
-    prompts = []
-
-    def fake(model, tokenizer, given, settings, seed, advance, cohort):
-        prompts.extend(given)
-        return [Written("", finished=True)] * len(given)
-
-    monkeypatch.setattr("dpft.tasks.objectives.causal.decode", fake)
-    instances = [PersonaChat().instance(long)]
-    objective.predict(None, instances, Decode(max_new_tokens=90), 0, lambda count: None)
-    assert len(prompts[0]) == 100 - LONGEST_REPLY
-    assert spelled(prompts[0]).startswith("i am x.|h")
 
 
 # Losses and scores.
@@ -314,82 +247,7 @@ def test_predictions_are_scored_by_f1_and_token_perplexity(tiny, sample):
     assert [p.tokens for p in predictions] == ends
 
 
-def test_predictions_of_another_program_have_f1_alone(sample):
-    predictions = [Prediction("", "The cat sat on a mat!", ("a cat is on the mat",))]
-    assert sample.score(predictions) == {"F1": pytest.approx(0.75), "token_perplexity": None}
-    assert "parlai" in sample.signature()
-    assert "end token" in sample.signature()
-    assert f"cut to {sample.max_length} tokens" in sample.signature()
-
-
 # The generated sample.
 
 
-def test_the_sample_shares_no_persona(sample):
-    rows = {split: sample.rows(split) for split in ("train", "dev")}
-    count = {split: len({row.dialogue for row in rows[split]}) for split in rows}
-    assert count == {"train": 800, "dev": 100}
-    personas = [{frozenset(row.persona) for row in rows[split]} for split in rows]
-    assert not personas[0] & personas[1]
-    assert {len(persona) for persona in personas[0]} == {3, 4, 5}
-    assert any(not row.history for row in rows["train"])
-
-
-def test_the_true_reply_is_the_last_candidate_and_once(tmp_path):
-    write_files(tmp_path, seed=0)
-    lines = (tmp_path / "valid_self_original.txt").read_text().splitlines()
-    turns = [line.split("\t") for line in lines if "\t" in line]
-    assert any(SILENCE in fields[0] for fields in turns)
-    for fields in turns:
-        candidates = fields[3].split("|")
-        assert (len(fields), fields[2], candidates[-1]) == (4, "", fields[1])
-        assert len(candidates) == len(set(candidates)) == 5
-
-
-def test_replies_of_the_sample_follow_from_the_persona(sample):
-    """All but greetings and goodbyes tell a value of the persona's."""
-    values = [value for topic in TOPICS for value in topic.values]
-    told = 0
-    for row in sample.rows("dev"):
-        own = [value for value in values if any(f" {value}" in fact for fact in row.persona)]
-        spoken = [
-            value
-            for topic in TOPICS
-            for value in topic.values
-            if any(answer.format(value) in row.text for answer in topic.answers)
-            or topic.fact.format(value).replace(".", " .") in row.text
-        ]
-        told += bool(spoken)
-        assert not spoken or set(spoken) & set(own), row
-    assert told > 0.7 * len(sample.rows("dev"))
-
-
 # Real data.
-
-
-@pytest.mark.realdata
-def test_the_real_validation_file_is_read_by_dialogue(data_root):
-    rows = PersonaChat(data_dir=str(data_root / "personachat")).rows("dev")
-    assert len({row.dialogue for row in rows}) == 1000
-    assert {len(row.persona) for row in rows} == {4, 5}
-
-
-@pytest.mark.realdata
-def test_no_real_dialogue_is_on_both_sides_of_the_split(data_root):
-    task = PersonaChat(data_dir=str(data_root / "personachat"), split_by_persona=0.8)
-    train, dev = ({row.dialogue for row in task.rows(split)} for split in ("train", "dev"))
-    assert not train & dev
-    assert len(train | dev) == 1000
-    assert 750 < len(train) < 850
-    assert len(task.rows("train")) + len(task.rows("dev")) == 7801
-
-
-@pytest.mark.realdata
-def test_no_real_reply_is_longer_than_the_room_left_for_it(data_root):
-    from tokenizers import ByteLevelBPETokenizer
-
-    folder = data_root / "tokenizers" / "gpt2"
-    tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    rows = PersonaChat(data_dir=str(data_root / "personachat")).rows("dev")
-    lengths = [len(tokenizer.encode(" " + row.text).ids) + 1 for row in rows]
-    assert max(lengths) == 28 <= LONGEST_REPLY

@@ -5,7 +5,7 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.reproduce.papers import library
+from dpft.reproduce.papers import load, names
 from dpft.tasks import load_task
 from dpft.tasks.scores import check_metric, lower_is_better
 
@@ -47,7 +47,7 @@ def test_which_scores_are_better_the_lower_they_are():
 
 
 def test_papers_columns_have_the_direction_of_their_metric():
-    for name in library.names():
-        for column in library.load(*name.split("/")).columns:
+    for name in names():
+        for column in load(*name.split("/")).columns:
             for metric in column.metrics:
                 assert column.higher_is_better is not lower_is_better(metric), (name, metric)

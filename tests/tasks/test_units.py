@@ -241,13 +241,3 @@ def test_only_finite_losses_reach_the_clipper():
         losses, batch = finite_losses(data, None, data.batch(indices, 0))
         assert losses.tolist() == kept
         assert len(batch) == len(kept)
-
-
-def test_every_record_has_an_owner():
-    with pytest.raises(ValueError, match="1 owners of 2 examples"):
-        Users(Objective(), [Example(0), Example(1)], ["ann"], MOST, b"key")
-
-
-def test_no_records_of_a_user_cannot_be_asked_for():
-    with pytest.raises(ValueError, match="0 records of a user"):
-        users(["ann"], most=0)

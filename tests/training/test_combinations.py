@@ -26,9 +26,9 @@ from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training import assembly
+from dpft.training.assembly import make_optimizer
 from dpft.training.loop import train
 from dpft.training.mechanisms import make_mechanism
-from dpft.training.optim import make_optimizer
 from tests.covering import covering, possible
 
 RECORDS, STEPS = 6, 2

@@ -184,17 +184,6 @@ def test_a_damaged_checkpoint_that_comes_back_is_not_taken(stopped, monkeypatch)
     assert record["privacy"]["steps_taken"] == ledger_of(stopped).steps_spent == 6 + 3
 
 
-def test_a_lost_line_is_found(stopped, monkeypatch):
-    with killed_after(7, monkeypatch):
-        go(stopped, "threads=2")
-    file = stopped / "small/ledger.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:-2]))
-    # What is left ends with the first stretch, which came as far as any checkpoint.
-    with pytest.raises(runs.LedgerMismatchError, match=r"holds 5 steps, but .* tells of 6"):
-        go(stopped, "threads=2")
-
-
 def test_more_releases_than_are_accounted_for_end_the_run(stopped, monkeypatch):
     """Whatever mistake leads there."""
     monkeypatch.setattr("dpft.training.session.in_stretch", lambda prepared, stretch: prepared)

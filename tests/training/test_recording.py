@@ -1,11 +1,8 @@
 """What a record says of a run's guarantee, and of its cost where a process makes several runs."""
 
-import mmap
 import re
-from pathlib import Path
 
 import pytest
-import torch
 
 from dpft.config.compose import compose
 from dpft.config.flags import sentences
@@ -18,44 +15,6 @@ from dpft.runs.folders import run_path
 from dpft.training import recording
 from dpft.training import run as experiment
 from tests.small_runs import ready, settings
-
-MIB = 2**20
-
-
-def can_reset():
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return "VmHWM" in Path("/proc/self/status").read_text()
-
-
-@pytest.mark.skipif(not can_reset(), reason="this system keeps a process's peak for ever")
-def test_a_peak_is_not_that_of_an_earlier_run():
-    cpu = torch.device("cpu")
-    recording.forget_peak()
-    before = recording.peak_memory(cpu)
-    # Pages of its own: malloc might have as much at hand from tests before.
-    with mmap.mmap(-1, 512 * MIB) as taken:
-        for page in range(0, len(taken), mmap.PAGESIZE):
-            taken[page] = 1
-        with_it = recording.peak_memory(cpu)
-    kept = recording.peak_memory(cpu)
-    recording.forget_peak()
-    after = recording.peak_memory(cpu)
-    # Half of it, since the rest of the process takes and gives back memory as well.
-    assert with_it > before + 256 * MIB, (before, with_it)
-    assert kept > with_it - 64 * MIB, (with_it, kept)
-    assert after < with_it - 256 * MIB, (before, with_it, after)
-
-
-def test_peaks_of_every_gpu_are_forgotten(monkeypatch):
-    forgotten = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forgotten.append)
-    recording.forget_peak()
-    assert forgotten == [0, 1]
 
 
 def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_path):

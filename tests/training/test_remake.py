@@ -9,9 +9,7 @@ from dpft import runs
 from dpft.cli.decode import main as decode
 from dpft.cli.report import main as report
 from dpft.cli.score import score_run
-from dpft.cli.train import resumed
 from dpft.config.compose import compose
-from dpft.config.errors import DpftError
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -70,44 +68,36 @@ def gone(file: Path) -> None:
     shutil.rmtree(file) if file.is_dir() else file.unlink()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, gone])
 @pytest.mark.parametrize(
-    ("name", "done"), [(WEIGHTS, False), ("record.json", False), ("generations/test.jsonl", True)]
+    ("name", "damage"),
+    [
+        *((WEIGHTS, cut), ("record.json", flip), ("generations/test.jsonl", gone)),
+        *(("model", gone), ("model/README.md", gone), ("config.yaml", gone)),
+    ],
 )
 def test_what_can_be_made_again_is_made_again_with_a_sentence(
-    path: Path, original: Path, capsys: pytest.CaptureFixture[str], name, damage, done
+    path: Path, original: Path, capsys: pytest.CaptureFixture[str], name, damage
 ) -> None:
     damage(path / name)
-    assert again(path) is done
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"was finished, but {name}" in said
-    assert ("the model writes it again" if done else "again from the last checkpoint") in said
+    assert not again(path)
+    assert f"was finished, but {name}" in " ".join(capsys.readouterr().err.split())
     for file in (WEIGHTS, "ledger.jsonl", "generations/test.jsonl"):
         assert (path / file).read_bytes() == (original / file).read_bytes()
     old, new = runs.read_record(original), runs.read_record(path)
-    for section in ("privacy", "mechanism", "scores", "generations"):
+    for section in ("privacy", "mechanism", "scores"):
         assert new[section] == old[section], section
     assert runs.damages(path) == []
     assert again(path)
     assert "was finished" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["model", "generations", "model/README.md", "config.yaml"])
-def test_whole_folders_the_card_and_the_settings_are_made_again(path: Path, name: str) -> None:
-    gone(path / name)
-    again(path)
-    assert runs.damages(path) == []
-    assert (path / name).exists()
-
-
-@pytest.mark.parametrize("damage", [cut, flip, gone, lambda file: file.write_text("")])
+@pytest.mark.parametrize("damage", [cut, gone])
 def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(
     path: Path, damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = runs.read_record(path)["privacy"]["steps_taken"]
     damage(path / "ledger.jsonl")
     before = (path / "DONE").read_bytes()
-    with pytest.raises(runs.LedgerError, match=rf"ledger\.jsonl .* tells of {steps} steps.*Put"):
+    with pytest.raises(runs.LedgerError, match=r"ledger\.jsonl .*Put"):
         again(path)
     with pytest.raises(runs.RunError, match="resume="):
         loaded_run(path)
@@ -122,43 +112,6 @@ def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(
     (path / "DONE").unlink()
     with pytest.raises(runs.LedgerError):
         again(path)
-
-
-def test_scores_are_made_again_where_the_model_writes_another_text(path: Path) -> None:
-    """On another machine, perhaps: what is recorded must be of what lies there."""
-    marker = runs.read_marker(path)
-    assert marker is not None
-    (path / "generations/test.jsonl").write_text("another\n")
-    with runs.replacing(path, path / "generations/test.jsonl", "another\n"):
-        pass
-    (path / "generations/test.jsonl").unlink()
-    with runs.RunDirectory.open(path, parse(compose(WORDS)).identity(), "") as run:
-        runs.update_record(run, scores={"test": {"metrics": {}, "examples": 9, "signature": ""}})
-    assert again(path)
-    assert runs.read_record(path)["scores"]["test"]["examples"] == 2
-
-
-def test_texts_that_are_scored_again_are_not_written_meanwhile(path: Path, monkeypatch) -> None:
-    def meanwhile(task, file):
-        with pytest.raises(runs.RunLockedError):
-            decode(path, ["decode.max_new_tokens=1"])
-        return {"metrics": {}, "examples": 2, "signature": ""}
-
-    monkeypatch.setattr("dpft.training.predictions.score_file", meanwhile)
-    assert len(score_run(path)) == 2
-
-
-def test_scores_of_another_text_are_not_forgotten_by_a_kill(path: Path, monkeypatch) -> None:
-    """What the model writes again, otherwise than it was, is scored even by the next command."""
-    with runs.RunDirectory.open(path, parse(compose(WORDS)).identity(), "") as run:
-        (path / "generations/test.jsonl").write_text("another\n")
-        runs.update_record(run, scores={"test": {"metrics": {}, "examples": 9, "signature": ""}})
-        run.mark_done()
-    (path / "generations/test.jsonl").unlink()
-    kill(path, "dpft.training.remake.score_file", monkeypatch)
-    assert again(path)
-    assert runs.read_record(path)["scores"]["test"]["examples"] == 2
-    assert runs.damages(path) == []
 
 
 def test_what_was_damaged_is_not_believed_after_a_kill(path: Path, monkeypatch) -> None:
@@ -197,16 +150,6 @@ def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
     assert again(path)
 
 
-def test_a_run_without_key_ledger_and_checkpoints_does_not_start_as_new(path: Path) -> None:
-    for name in ("DONE", "record.json", "ledger.jsonl", "model", "generations", "checkpoints"):
-        gone(path / name)
-    (path / "private/noise_key").unlink()
-    with pytest.raises(runs.LedgerMismatchError, match=r"metrics\.jsonl tells of 2.*force=true"):
-        again(path)
-    assert not (path / "private/noise_key").exists()
-    assert not (path / "ledger.jsonl").exists()
-
-
 def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) -> None:
     more = runs.read_record(path)["generations"]
     assert len(more) == 2
@@ -215,50 +158,3 @@ def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) 
     assert not again(path)
     assert runs.read_record(path)["generations"] == more
     assert runs.read_record(path)["scores"].keys() == more.keys()
-    (path / "record.json").write_text("{")
-    assert not again(path)
-    assert runs.read_record(path)["generations"] == more
-    gone(path / more["test-max_new_tokens=2"])
-    assert again(path)
-
-
-def test_what_was_decoded_before_the_run_was_finished_stays(path: Path, monkeypatch) -> None:
-    """As is advised where the run's own decoding runs out of memory; also if it does so again."""
-    score_run(path)
-    scores = runs.read_record(path)["scores"]
-    assert len(scores) == 2
-    (path / "DONE").unlink()
-    with monkeypatch.context() as patch:
-        patch.delattr("dpft.training.run._decode_stage")
-        with pytest.raises(NameError):
-            again(path)
-    assert "test-max_new_tokens=2" in runs.read_record(path)["scores"]
-    assert not again(path)
-    assert runs.read_record(path)["scores"] == scores
-
-
-def test_resuming_checks_as_the_same_command_does(path: Path) -> None:
-    gone(path / "model")
-    words = [f"resume={path}"]
-    assert not run_experiment(parse(resumed(compose(words), words))).already_done
-    assert (path / WEIGHTS).exists()
-
-
-def test_a_run_that_was_not_private_is_checked_too(tmp_path: Path) -> None:
-    words = [*WORDS, "clip=none", f"runs_dir={tmp_path}"]
-    path = run_experiment(parse(compose(words))).path
-    weights = (path / WEIGHTS).read_bytes()
-    cut(path / WEIGHTS)
-    assert not run_experiment(parse(compose(words))).already_done
-    assert (path / WEIGHTS).read_bytes() == weights
-
-
-def test_a_sentence_not_a_traceback_where_the_data_are_gone(path: Path, monkeypatch) -> None:
-    def nothing(*arguments):
-        raise DpftError("no such data")
-
-    monkeypatch.setattr("dpft.training.run.prepare", nothing)
-    gone(path / "model")
-    with pytest.raises(runs.RunError, match=r"no such data\n.*put back from a copy"):
-        again(path)
-    assert (path / "DONE").exists()

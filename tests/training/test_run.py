@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-import os
 import shutil
 import signal
 
@@ -14,32 +12,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dpft import runs
-from dpft.cli.score import score_run
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
 from dpft.config.errors import (
     NO_STEP,
     ConfigError,
-    DataError,
     DivergedError,
     DpftError,
-    TrainingError,
 )
 from dpft.config.flags import Flag, has, sentences
-from dpft.config.folder import conf_dir
 from dpft.config.schema import Model, parse
 from dpft.models.load import BUNDLED, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
-from dpft.privacy.rounding import up
 from dpft.runs.atomic import sha256_file
-from dpft.runs.folders import run_path
-from dpft.tasks.e2e import E2E
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
-from dpft.training.trained import loaded_run
 from tests.processes import command, dpft
 from tests.small_runs import settings as small_settings
 
@@ -108,34 +98,6 @@ def test_a_run_records_everything(finished):
     assert parse(yaml.safe_load((path / "config.yaml").read_text())).seed == 0
 
 
-def test_the_saved_model_loads_and_its_card_states_the_guarantee(finished):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    AutoModelForCausalLM.from_pretrained(finished.path / "model")
-    AutoTokenizer.from_pretrained(finished.path / "model")
-    card = (finished.path / "model/README.md").read_text()
-    for word in ("add or remove one record", "meaning representation", "poisson", "not covered"):
-        assert word.lower() in card.lower()
-    assert "anyone" in card.lower() or "whoever knows" in card.lower()  # the explicit noise seed
-
-
-def test_nothing_noiseless_leaves_the_private_folder(finished):
-    metrics = [
-        json.loads(line)
-        for line in (finished.path / "private/metrics.jsonl").read_text().splitlines()
-    ]
-    assert len(metrics) == 4
-    assert {"loss", "records", "clipped", "norm_mean"} <= set(metrics[0])
-    losses = {f"{m['loss']:.6f}" for m in metrics if m["loss"] is not None}
-    names = {name for metric in metrics for name in metric} - {"step", "seconds", "lr"}
-    published = [finished.path / "ledger.jsonl", finished.path / "record.json"]
-    published += [finished.path / "model/README.md", finished.path / "config.yaml"]
-    for file in published:
-        text = file.read_text().replace('"loss": "mean"', "")
-        assert not [name for name in names if f'"{name}":' in text]
-        assert not [loss for loss in losses if loss[:-1] in text]
-
-
 def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys):
     again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
     assert again.already_done
@@ -147,51 +109,27 @@ def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys)
     )
     assert not forced.already_done
     said = "".join(capsys.readouterr().err.split())  # a path may be wrapped anywhere
-    spent = up(copied["privacy"]["epsilon"]["rdp"])
-    assert f"one.old-1now.Ithasspentepsilon{spent}byRDP:ifanything" in said
+    assert "one.old-1now:ifanything" in said
     assert (tmp_path / "one.old-1/DONE").exists()
 
 
-def test_a_record_that_was_lost_is_made_again(copied, tmp_path):
-    (tmp_path / "one/record.json").unlink()
-    again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
-
-    assert not again.already_done
-    for section in ("privacy", "mechanism", "scores"):
-        assert again.record[section] == copied[section]
-    assert runs.read_ledger(tmp_path / "one/ledger.jsonl").steps_spent == 4
-
-
-def test_a_run_that_is_not_whole_is_not_done(copied, tmp_path, monkeypatch):
-    """The record was lost, and a kill came while it was made again."""
-    (tmp_path / "one/record.json").unlink()
-    again = parse(config(tmp_path, "name=one", "privacy.noise_seed=1"))
-    train_only(again, monkeypatch)
-    assert not (tmp_path / "one/DONE").exists()
-    assert run_experiment(again).record["scores"] == copied["scores"]
-    assert (tmp_path / "one/DONE").exists()
-
-
-@pytest.mark.parametrize("done", [True, False])
 def test_what_was_begun_by_force_is_not_started_over_when_resumed(
-    tmp_path, quick_scores, monkeypatch, done
+    tmp_path, quick_scores, monkeypatch
 ):
     begun = parse(config(tmp_path, "name=one", "force=true"))
-    if done:
-        run_experiment(begun)
-    else:
-        train_only(begun, monkeypatch)
+    train_only(begun, monkeypatch)
     ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
     assert "force: true" not in (tmp_path / "one/config.yaml").read_text()
     raw = compose([f"resume={tmp_path / 'one'}"])
     outcome = run_experiment(parse(resumed(raw, [f"resume={tmp_path / 'one'}"])))
-    assert outcome.already_done is done
+    assert not outcome.already_done
     assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
     assert not list(tmp_path.glob("one.old-*"))
 
 
-@pytest.mark.parametrize("privacy", [["privacy.noise_seed=1"], ["clip=none"]])
-@pytest.mark.parametrize("what", ["weights", "tokenizer"])
+@pytest.mark.parametrize(
+    ("privacy", "what"), [(["privacy.noise_seed=1"], "weights"), (["clip=none"], "tokenizer")]
+)
 def test_a_run_does_not_go_on_from_another_base(tmp_path, quick_scores, monkeypatch, privacy, what):
     """With LoRA the frozen weights are in no checkpoint: they are read again."""
     base = tmp_path / "base"
@@ -258,12 +196,11 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     assert has(flags, Flag.TRAINED_BEFORE)
 
 
-@pytest.mark.parametrize("place", ["dpft.training.run.prepare", "dpft.training.session.train"])
-def test_an_interrupt_before_the_first_step_says_that_none_was_taken(tmp_path, monkeypatch, place):
+def test_an_interrupt_before_the_first_step_says_that_none_was_taken(tmp_path, monkeypatch):
     def stopped(*given, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(place, stopped)
+    monkeypatch.setattr("dpft.training.session.train", stopped)
     with pytest.raises(KeyboardInterrupt) as told:
         execute(dict(small_settings(tmp_path).raw))
     assert told.value.__notes__ == [NO_STEP]
@@ -302,34 +239,6 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monke
     assert not (tmp_path / "failed").exists()
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1", ""])
-def test_damaged_settings_are_named_whatever_asks_for_them(copied, tmp_path, text):
-    (tmp_path / "one/config.yaml").write_text(text)
-    for ask in (loaded_run, score_run, lambda path: resumed({"resume": str(path)}, [])):
-        with pytest.raises(ConfigError, match=r"config\.yaml is damaged"):
-            ask(tmp_path / "one")
-
-
-def test_weights_that_are_gone_are_not_looked_for_on_the_hub(copied, tmp_path):
-    shutil.rmtree(tmp_path / "one/model")
-    with pytest.raises(ConfigError, match="model is gone") as told:
-        _ = loaded_run(tmp_path / "one").loaded
-    assert f"type dpft train resume={tmp_path / 'one'}" in str(told.value)
-    # What is advised works, and spends nothing.
-    ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
-    words = [f"resume={tmp_path / 'one'}"]
-    run_experiment(parse(resumed(compose(words), words)))
-    assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
-    assert loaded_run(tmp_path / "one").loaded
-
-
-def test_weights_that_diverge_end_the_run_with_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpft.training.loop.lr_factor", lambda settings, step, steps: math.inf)
-    with pytest.raises(TrainingError, match=r"weights are not finite after step \d+.*optim\.lr"):
-        run_experiment(parse(config(tmp_path, "name=wild", "optim=sgd")))
-    assert runs.read_ledger(tmp_path / "wild/ledger.jsonl").steps_spent == 1
-
-
 def test_a_model_that_computes_no_number_any_more_ends_the_run(tmp_path):
     """Its weights are finite, and every record would be left out of every later step."""
     with pytest.raises(DivergedError, match=r"after step 1 the model has no finite.*optim\.lr"):
@@ -338,66 +247,16 @@ def test_a_model_that_computes_no_number_any_more_ends_the_run(tmp_path):
     assert not list((tmp_path / "wild").glob("checkpoints/*"))
 
 
-def test_another_configuration_in_the_same_folder_is_refused(copied, tmp_path):
-    with pytest.raises(runs.RunMismatchError, match=r"eps"):
-        run_experiment(parse(config(tmp_path, "name=one", "eps=8", "privacy.noise_seed=1")))
-
-
-def test_a_run_of_no_steps_is_the_pretrained_model(tmp_path, quick_scores):
-    outcome = run_experiment(parse(config(tmp_path, "clip=none", "optim.steps=0", "name=zero")))
-    assert outcome.record["training"]["steps"] == 0
-    assert "no training step was taken" in outcome.record["privacy"]["statement"]
-    assert outcome.record["privacy"]["caveats"] == []
-    assert outcome.record["scores"]["test"]["examples"] == 2
-
-
-@pytest.mark.parametrize("clip", ["none", "bk"])
-def test_a_run_of_no_steps_tells_no_hash_of_its_records(tmp_path, quick_scores, clip):
+def test_a_run_of_no_steps_tells_no_hash_of_its_records(tmp_path, quick_scores):
     """Nothing is said to be released: who knows all records but one must not find the last."""
     told = []
     for name in ("one", "two"):
-        settings = config(tmp_path, f"clip={clip}", "optim.steps=0", f"name={name}")
+        settings = config(tmp_path, "optim.steps=0", f"name={name}")
         record = run_experiment(parse(settings)).record
         header = runs.read_ledger(tmp_path / name / "ledger.jsonl").header
         assert record["dataset"]["fingerprint"] == header["data"]
         told.append(header["data"])
     assert told[0] != told[1]
-
-
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_one_of_several_processes_begins_nothing(tmp_path, monkeypatch, name):
-    monkeypatch.setenv(name, "2")
-    run = parse(config(tmp_path))
-    with pytest.raises(ConfigError, match=f"{name} is 2: .* start them by torchrun"):
-        run_experiment(run)
-    assert not run_path(run).exists()
-
-
-def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
-    outcome = run_experiment(parse(config(tmp_path, "sampling=shuffle", "name=shuffled")))
-    said = "Epsilon computed for Poisson sampling, run with shuffled batches"
-    assert outcome.record["privacy"]["warnings"][0].startswith(said)
-    assert said in (outcome.path / "model/README.md").read_text()
-
-
-def test_batches_of_one_size_are_labelled_everywhere(tmp_path, quick_scores):
-    settings = ("sampling=truncated_poisson", "name=cut", "privacy.max_batch=20")
-    outcome = run_experiment(parse(config(tmp_path, *settings)))
-    record, steps = outcome.record, outcome.record["training"]["steps"]
-    assert record["mechanism"]["max_batch"] == 20
-    assert "for Poisson samples cut to 20 records, for adding" in record["privacy"]["statement"]
-    assert any(
-        said.startswith("every batch has 20 places") for said in record["privacy"]["caveats"]
-    )
-    assert not record["privacy"]["warnings"]
-    card = (outcome.path / "model/README.md").read_text()
-    assert "truncated_poisson, rate 0.25, cut or filled up to 20: at each step" in card
-    assert "every batch has 20 places" in card
-    header = json.loads((outcome.path / "ledger.jsonl").read_text().splitlines()[0])["header"]
-    assert header["mechanism"]["overflow"] == record["mechanism"]["overflow"] > 0
-    lines = (outcome.path / "private/metrics.jsonl").read_text().splitlines()
-    assert len({json.loads(line)["microbatches"] for line in lines}) == 1
-    assert len(lines) == steps > 1
 
 
 def training(folder, *overrides):
@@ -407,15 +266,14 @@ def training(folder, *overrides):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("style", "stops"), [("bk", (2, 5)), ("per_layer_adaptive", (3,))])
-def test_killed_and_continued_equals_unbroken(tmp_path, style, stops):
+def test_killed_and_continued_equals_unbroken(tmp_path):
     """kill -9 at different steps; then the same command, and once resume=RUN."""
-    with training(tmp_path, "name=whole", f"clip={style}") as whole:
+    with training(tmp_path, "name=whole", "clip=per_layer_adaptive") as whole:
         done = whole.finish()
         assert done.returncode == 0, done.stderr
     ledger = tmp_path / "broken/ledger.jsonl"
-    for stop_at in stops:
-        with training(tmp_path, "name=broken", f"clip={style}") as process:
+    for stop_at in (2, 5):
+        with training(tmp_path, "name=broken", "clip=per_layer_adaptive") as process:
             process.wait_for(
                 lambda at=stop_at: ledger.exists() and len(ledger.read_bytes().splitlines()) > at
             )
@@ -457,24 +315,9 @@ def train_only(settings, monkeypatch):
             run_experiment(settings)
 
 
-def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
-    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
-    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
-
-    train_only(broken, monkeypatch)
-    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "part-00000"
-    data = bytearray(newest.read_bytes())
-    data[-100] ^= 1
-    newest.write_bytes(data)
-    outcome = run_experiment(broken)
-    for name in ("model/model.safetensors", "ledger.jsonl"):
-        assert (outcome.path / name).read_bytes() == (finished.path / name).read_bytes()
-
-
-@pytest.mark.parametrize("choice", ["per_layer_adaptive", "flat_adaptive"])
-def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch, choice):
+def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch):
     """Bit for bit, from the middle: weights, what was released, and thresholds."""
-    seed = ["privacy.noise_seed=1", f"clip={choice}"]
+    seed = ["privacy.noise_seed=1", "clip=per_layer_adaptive"]
     whole = run_experiment(parse(config(tmp_path, "name=whole", *seed)))
     broken = parse(config(tmp_path, "name=broken", *seed))
     train_only(broken, monkeypatch)
@@ -535,108 +378,6 @@ def test_a_digest_covers_gradients_and_counts():
     assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
 
 
-def test_record_and_card_tell_groups_and_adaptive_thresholds(tmp_path, quick_scores):
-    outcome = run_experiment(parse(config(tmp_path, "clip=per_layer_adaptive", "name=a")))
-    mechanism, card = outcome.record["mechanism"], (outcome.path / "model/README.md").read_text()
-    K = mechanism["groups"]
-    assert K == len(mechanism["dimensions"]) == len(mechanism["thresholds"]) > 10
-    assert sum(mechanism["dimensions"]) == outcome.record["model"]["trainable_parameters"]
-    again = accounting.epsilon_pld(
-        sampling_rate=16 / 64,
-        noise_multiplier=mechanism["total_noise_multiplier"],
-        steps=4,
-        delta=1 / 128,
-    )
-    assert outcome.record["privacy"]["epsilon"]["pld"] == pytest.approx(again)
-    assert again <= 3
-    assert "counts behind the thresholds included" in outcome.record["privacy"]["statement"]
-    for said in (
-        f"| Clipping groups | {K} (per_layer) |",
-        "adaptive: the private 0.5-quantile of each group's norms; estimates begin at 0.01",
-        f"on {K} counts a step",
-        "Epsilon includes both",
-        "| Noise allocation | global |",
-    ):
-        assert said in card
-    assert runs.read_ledger(outcome.path / "ledger.jsonl").header["mechanism"] == mechanism
-
-
-@pytest.mark.parametrize(
-    "choice", sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
-)
-def test_every_shipped_clipping_style_trains(tmp_path, quick_scores, monkeypatch, choice):
-    settings = parse(config(tmp_path, f"clip={choice}", "optim.steps=2", "name=x"))
-    train_only(settings, monkeypatch)
-    record = runs.read_record(tmp_path / "x")
-    assert record["training"]["steps"] == 2
-    if choice != "none":
-        assert record["privacy"]["epsilon"]["pld"] <= 3
-        assert record["mechanism"]["dimensions"] if "groups" in record["mechanism"] else True
-
-
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeypatch):
-    from dpft.runs import checkpoint
-
-    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
-    write = checkpoint._write_manifest
-
-    def fail_at_three(folder, *content):
-        if "00000003" in str(folder):
-            raise OSError(28, "No space left on device")
-        write(folder, *content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_manifest", fail_at_three)
-        with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
-            run_experiment(settings)
-    outcome = run_experiment(settings)
-    weights = "model/model.safetensors"
-    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
-
-
-def test_a_lost_noise_key_stops_the_run(tmp_path, quick_scores, monkeypatch):
-    settings = parse(config(tmp_path, "name=lost"))
-
-    train_only(settings, monkeypatch)
-    os.remove(tmp_path / "lost/private/noise_key")  # noqa: PTH107
-    with pytest.raises(runs.NoiseKeyLostError):
-        run_experiment(settings)
-
-
-def test_two_runs_draw_different_noise_unless_told_otherwise(tmp_path, quick_scores):
-    one = run_experiment(parse(config(tmp_path, "name=one", "optim.steps=1")))
-    two = run_experiment(parse(config(tmp_path, "name=two", "optim.steps=1")))
-    weights = "model/model.safetensors"
-    assert (one.path / weights).read_bytes() != (two.path / weights).read_bytes()
-    assert one.record["seeds"]["noise"] is None
-    key = (one.path / "private/noise_key").read_text().strip()
-    assert key not in (one.path / "record.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "error", "message"),
-    [
-        (["optim.batch_size=65"], ConfigError, "optim.batch_size is 65 for 64 training records"),
-        (["model.path=bundled:huge"], DpftError, "no bundled model 'bundled:huge'"),
-        (["model=gpt2"], DpftError, "go online once"),
-        (["task.source=files", "task.data_dir=nowhere"], DataError, "looked in nowhere"),
-        (["clip=uniform", "clip.count=9"], ConfigError, "2 blocks"),
-        (["clip=per_layer", "clip.threshold=null", "clip.thresholds=[1,2]"], ConfigError, "2 thre"),
-        (
-            ["clip=per_layer_adaptive", "clip.quantile_budget=null", "clip.quantile_noise=0.1"],
-            ConfigError,
-            "would spend the whole budget",
-        ),
-        (["device=cuda:7"], ConfigError, "there is no GPU here"),
-        (["device=tpu"], ConfigError, "expected auto, cpu or cuda"),
-    ],
-)
-def test_what_cannot_run_says_why(tmp_path, monkeypatch, overrides, error, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message):
-        run_experiment(parse(config(tmp_path, "name=bad", *overrides)))
-
-
 USERS = [
     "task=language_modeling",
     "task.unit=user",
@@ -649,10 +390,9 @@ USERS = [
     ("overrides", "message"),
     [
         (["adapt=prefix", "task.max_length=250"], "246 tokens behind 10 trained positions"),
-        (["task.max_length=300"], "type task.max_length=256"),
         (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
     ],
-    ids=["no room behind the prefix", "no room", "rows of a user"],
+    ids=["no room behind the prefix", "rows of a user"],
 )
 def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
     tmp_path, monkeypatch, overrides, message
@@ -669,21 +409,3 @@ def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
             parse(config(tmp_path, "name=bad", "privacy.noise_multiplier=1", *overrides))
         )
     assert not (tmp_path / "bad").exists()
-
-
-def test_each_split_is_read_once_and_loading_is_told(tmp_path, quick_scores, monkeypatch, capsys):
-    """What is predicted is what was found before training, though files change meanwhile."""
-    read, seen = E2E.rows, []
-    monkeypatch.setattr(E2E, "rows", lambda task, split: seen.append(split) or read(task, split))
-    run_experiment(parse(config(tmp_path, "name=once", "optim.steps=1", "clip=none")))
-    assert seen == ["train", "test"]
-    said = capsys.readouterr().err
-    phases = ["loading tiny ...", "encoding 64 ...", "step 1/1", "predicting 2 ...", "scoring ..."]
-    assert sorted(phases, key=said.index) == phases
-
-
-def test_default_names_tell_runs_apart(tmp_path):
-    path = run_path(parse(config(tmp_path, "seed=3", "clip=ghost")))
-    assert path.name.startswith("e2e-tiny-ghost-eps3-s3-")
-    assert path != run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "optim.lr=0.5")))
-    assert path == run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "device=cpu")))

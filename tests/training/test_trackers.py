@@ -2,20 +2,14 @@
 
 import csv
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, NotInstalledError
-from dpft.config.flags import sentences
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
-from dpft.privacy.guarantee import warnings
-from dpft.training import trackers
 from dpft.training.run import run_experiment
-from dpft.training.trackers import CSV, Figures, Tracking, make_tracker, public_settings, tracking
+from dpft.training.trackers import CSV, Figures, Tracking, make_tracker, public_settings
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
@@ -39,16 +33,6 @@ def test_only_what_the_guarantee_covers_is_tracked_unless_it_is_asked_for():
     assert "train/loss" in figures(sigma=0.0)  # nothing is guaranteed there
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
-def test_an_epsilon_that_is_not_proven_has_that_in_its_name(sampling):
-    mechanism = Mechanism(100, 10, 4, 1.0, (1.0,), 1e-5, sampling)
-    void = tuple(warnings(sampling, None))
-    tracked = Figures(mechanism, False, voided_by=void).of_step(0, 0.1, (1.0,), SUMMARY)
-    (name,) = (name for name in tracked if name.startswith("epsilon"))
-    assert (name == "epsilon_not_proven_for_shuffled_batches") is (sampling == "shuffle")
-    assert (name == "epsilon") is (sampling == "poisson")
-
-
 def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
     secret = ["task=text2text", "task.train_file=/home/ann/patients.jsonl", "runs_dir=/home/ann"]
     run = parse(compose([*secret, "privacy.noise_seed=12345"]))
@@ -56,34 +40,6 @@ def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
     for word in ("ann", "patients", "12345"):
         assert word not in told
     assert "optim.lr" in told
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ("track=wandb track.private=true", "which others may read"),
-        ("track=csv track.private=true track.upload_private=true", "upload_private=true with"),
-        ("track=mlflow track.upload_private=true", "upload_private=true with"),
-    ],
-)
-def test_noiseless_figures_go_to_no_service_by_one_switch(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        parse(compose(settings.split()))
-
-
-def test_what_was_sent_is_told_on_the_card():
-    words = ["track=wandb", "track.private=true", "track.upload_private=true"]
-    (label,) = sentences(parse(compose(words)).track.flags())
-    assert "sent to wandb" in label
-    assert parse(compose(["track=wandb"])).track.flags() == []
-
-
-def test_a_package_that_is_missing_is_named_before_anything_is_loaded(monkeypatch):
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    folder = SimpleNamespace(path=Path("run"), private=Path("run/private"))
-    run = parse(compose(["track=wandb"]))
-    with pytest.raises(NotInstalledError, match=r"pip install 'dpft\[wandb\]'"):
-        tracking(run, folder, print).__enter__()
 
 
 class Failing:
@@ -153,23 +109,6 @@ def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
     assert [(row["step"], float(row["epsilon"])) for row in table] == [
         ("1", 10.0), ("2", 21.0), ("3", 31.0),
     ]  # fmt: skip
-
-
-def test_scores_are_tracked_on_the_scale_that_reports_show(tmp_path, quick_scores, monkeypatch):
-    """Not on that of E2E's scorer, from 0 to 1, which only the record keeps."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "nist:abc")
-    tracked = {}
-
-    class Kept(CSV):
-        def log(self, values, step=None):
-            tracked[step] = dict(values)
-
-    monkeypatch.setattr(trackers, "CSV", Kept)
-    record = run_experiment(parse(compose([*RUN, "track=csv"]))).record
-    assert record["scores"]["test"]["metrics"]["BLEU"] == 0.5
-    names = ("BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr")
-    assert [tracked[None][f"test/{name}"] for name in names] == [50.0, 1.0, 0.2, 30.0, 0.4]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])

@@ -46,14 +46,14 @@ from dpft.integrations.transformers.checkpoints import MANIFEST, check_sound
 from dpft.integrations.transformers.losses import Loss, loss_of
 from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
-from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.noise import GaussianNoise
-from dpft.privacy.untouched import Untouched, written
+from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.held_out import check_repeated
-from dpft.training.loop import StepStatistics, add_clipped, forget
+from dpft.training.loop import add_clipped, forget
+from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss")

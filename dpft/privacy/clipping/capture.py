@@ -2,7 +2,7 @@
 
 A forward hook saves a layer's input ``a`` the way autograd saves tensors, so that activation
 checkpointing and other saved-tensor hooks apply to it, and leaves a hook on the output. When a
-backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and forgets ``a``. Of a
+backward reaches that output, the hook hands ``(a, g)`` to the listener, and forgets ``a``. Of a
 module without a rule all inputs and outputs are captured so (`frames`).
 """
 
@@ -11,40 +11,27 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.module import _global_forward_hooks
 
-from dpft.privacy.clipping.calls import Call, Captured, save_inputs
+from dpft.privacy.clipping.calls import Call, Captured, Site, save_inputs
 from dpft.privacy.clipping.frames import Frame, Frames
-from dpft.privacy.clipping.rows import RecordRows, takes_rows
+from dpft.privacy.clipping.functional import Arguments, takes_rows
 from dpft.privacy.clipping.rules import UnsupportedLayerError
-from dpft.privacy.clipping.rules.automatic import Arguments
-from dpft.privacy.clipping.rules.broadcast import BroadcastRule
-from dpft.privacy.clipping.rules.shared import Change, PositionsRule, for_records
-from dpft.privacy.clipping.sites import Site
-from dpft.privacy.clipping.taps import Token, tap
-
-if TYPE_CHECKING:
-    from dpft.privacy.clipping.compiled import CompiledBlocks
+from dpft.privacy.clipping.rules.linear import BroadcastRule
+from dpft.privacy.clipping.rules.registry import Change, PositionsRule, for_records
 
 Listener = Callable[[Call, Tensor], None]
 
 
-@dataclass
-class Gate:
-    """A call's output through which alone the losses depend on all that comes before it.
-
-    Attributes:
-        edge: where it lies in the autograd graph.
-        g: the gradient of the summed losses there.
-    """
+class Gate(NamedTuple):
+    """A call's output through which alone the losses depend on what is before, and ``g`` there."""
 
     edge: GradientEdge
     g: Tensor
@@ -53,12 +40,14 @@ class Gate:
 class Capture:
     """Hooks on every layer of ``sites``; `take` hands over the calls since the last time.
 
-    Args:
-        model: whose forwards are captured.
-        sites: its layers with a rule and trained parameters.
-        parameters: its trained parameters, by name.
-        sharded: whether a layer's parameters are put together for the time that it runs: then
-            there are no calls but those of layers with a rule.
+    Where parameters are ``sharded``, a layer's are put together for the time that it runs: then
+    there are no calls but those of layers with a rule.
+
+    Attributes:
+        packed: whether hooks stood between autograd and what it saved, as of activation
+            checkpointing. What one backward recomputes and does not need is then held as long as
+            the graph is.
+        reasons: why a parameter's uses beyond its layer's calls could not be captured, by name.
     """
 
     def __init__(
@@ -70,6 +59,7 @@ class Capture:
     ) -> None:
         self.sites = sites
         self.calls: list[Call] = []
+        self.packed = False
         self._model = model
         self._listener: Listener | None = None
         self._token = torch.empty(0, requires_grad=True)
@@ -79,16 +69,15 @@ class Capture:
         self._spread: dict[str, None] = {}
         self._enabled = True
         self._in_backward = False
-        self._packed = False
         self._handles: list[Any] = []
         self._sharded = sharded
         self._leaves: dict[str, dict[str, Tensor]] = {}
-        self._rows = RecordRows()
+        # Modules that have rows of the records in the place of a parameter (1, ...).
+        self._replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
         self._fitting: set[tuple[str, tuple[torch.Size, ...]]] = set()
         self._repeated: set[str] = set()
-        self._parts: CompiledBlocks | None = None
-        self._check_next: Callable[[int], bool] = lambda records: True
         self._frames = Frames(model, parameters, self.paused, self._one_row_for_all)
+        self.reasons = self._frames.reasons
         if parameters:
             self._install(model)
 
@@ -98,34 +87,21 @@ class Capture:
             "make_clipper, or after clipper.close()"
         )
 
-    @property
-    def reasons(self) -> Mapping[str, Sequence[str]]:
-        """Why a parameter's uses beyond its layer's calls could not be captured, by its name."""
-        return self._frames.reasons
-
     def take(self) -> Captured:
-        """The captured calls, in order, and the names of `hidden` layers; forgotten here.
+        """Return the captured calls, in order, and the names of hidden layers; forget both.
 
         A layer is hidden if it ran with gradients disabled in a forward that had them enabled: its
         output is a constant (a teacher's, a cache), or some `torch.autograd.Function` will run it
         again in a backward of its own, which no graph shows.
         """
-        self._rows.restore()
+        self._restore_rows()
         self._depth = 0
         self._leaves.clear()
         calls, self.calls = self.calls, []
         if calls:
-            self._frames.done()
+            self._frames.learning = False
         hidden, self._hidden = self._hidden, set()
         return Captured(calls, hidden)
-
-    @property
-    def packed(self) -> bool:
-        """Whether hooks stood between autograd and what it saved, as of activation checkpointing.
-
-        What one backward recomputes and has no need of is then held as long as the graph is.
-        """
-        return self._packed
 
     @property
     def hooked(self) -> bool:
@@ -135,7 +111,7 @@ class Capture:
         return bool(_global_forward_hooks) or any(key not in own for key in given)
 
     def hooks(self) -> tuple[int, ...]:
-        """Which hooks the model's modules have: other ones may change what the layers compute."""
+        """Return which hooks the modules have: other ones may change what the layers compute."""
         return tuple(
             key
             for module in self._model.modules()
@@ -147,11 +123,6 @@ class Capture:
             )
             for key in hooks
         )
-
-    def sees_last(self, module: nn.Module) -> bool:
-        """Whether no hook of others changes a layer's input before us, or its output after us."""
-        own = {handle.id for handle in self._handles}
-        return own.issuperset([*module._forward_pre_hooks, *[*module._forward_hooks][-1:]])
 
     def backward(
         self,
@@ -167,16 +138,6 @@ class Capture:
         """Report each call's output gradient to ``listener`` as soon as it is complete.
 
         No weight gradient is formed. A call that the losses do not depend on is not reported.
-
-        Args:
-            losses: per-example losses, ``(B,)``.
-            calls: calls of this forward.
-            listener: called with a call and its ``g``, in the order of the backward.
-            other_leaves: of the graph (see `Structure`): what lies above them is reached by a
-                backward to them. To name every call instead would keep every ``g`` alive.
-            retain_graph: whether another backward is to come.
-            gate: where the backward starts; at the losses by default.
-            inputs: of the model, whose gradients are wanted too.
 
         Returns:
             The gradients of ``inputs``; None where the losses do not depend on one.
@@ -196,82 +157,39 @@ class Capture:
 
     def open_gate(self, losses: Tensor, call: Call) -> Gate:
         """Differentiate the losses as far as one call's output, and free the graph up to there."""
-        with self.silent_backward():
+        with self.listening(None):
             (g,) = torch.autograd.grad(losses.sum(), call.outputs)
         return Gate(call.outputs[0], g)
 
     @contextmanager
     def listening(self, listener: Listener | None) -> Iterator[None]:
-        """Around a backward, whose output gradients go to ``listener``.
+        """Around a backward, whose output gradients go to ``listener``, if there is one.
 
         Forwards inside it are recomputations.
         """
         before = self._listener, self._in_backward
         self._listener, self._in_backward = listener, True
         try:
-            with nullcontext() if self._parts is None else self._parts.backward():
-                yield
+            yield
         finally:
             self._listener, self._in_backward = before
 
-    def silent_backward(self) -> AbstractContextManager[None]:
-        """Around a backward that nobody listens to."""
-        return self.listening(None)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether compiled blocks take the place of the model's own."""
-        return self._parts is not None
-
-    def compile(self, parts: CompiledBlocks, check_next: Callable[[int], bool]) -> None:
-        """From the next forward on compiled blocks take the place of the model's own.
-
-        Args:
-            parts: the blocks.
-            check_next: whether the next batch of so many rows may be one to check.
-        """
-        self._parts, self._check_next = parts, check_next
-
-    def compiled_runs(self) -> int | None:
-        """Records of the forward that runs; None if nothing is captured of it.
-
-        Raises:
-            UnsupportedLayerError: if a compiled block is run again in a backward.
-        """
-        if self._frames.recording or not self._active():
-            return None
-        if self._in_backward:
-            raise UnsupportedLayerError(
-                "a compiled block runs again in the backward; expected no activation checkpointing "
-                "beside clipper.compile(): leave out one of them"
-            )
-        return self._batch if self._depth else None
-
     @contextmanager
-    def apart(self) -> Iterator[list[Call]]:
-        """Calls within this context are those of a trial, and go into a list of their own."""
-        before, self.calls = self.calls, []
+    def paused(self) -> Iterator[None]:
+        """Within this context forward passes are not captured."""
+        before, self._enabled = self._enabled, False
         try:
-            yield self.calls
+            yield
         finally:
-            self.calls = before
+            self._enabled = before
 
-    def token(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """What a compiled block is given for a layer's output gradient."""
-        token: Tensor = Token.apply(self._token, shape, dtype, device)  # type: ignore[no-untyped-call]
-        return token
-
-    def try_backward(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """Differentiate what a compiled block gave, for nobody."""
-        if outputs:
-            targets = [self._token, *(x for x in inputs if x.requires_grad)]
-            starts = [x.sum() for x in outputs]
-            torch.autograd.grad(starts, targets, allow_unused=True)
-
-    def add_compiled(self, site: Site, a: Tensor, token: Tensor, **about: Any) -> None:
-        """Keep a layer's call in a compiled block; ``about`` as of `Call`."""
-        saved = save_inputs(self._token, a) if site.rule.needs_input(site.module) else None
-        self._add([token], site, saved, root=False, leaves={}, compiled=True, **about)
+    def close(self) -> None:
+        """Remove all hooks from the model."""
+        self._restore_rows()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.calls.clear()
 
     def _install(self, model: nn.Module) -> None:
         self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
@@ -317,31 +235,30 @@ class Capture:
     def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._in_backward or not self._active():
             return
-        self._rows.restore()  # an interrupt in the last forward may have left rows in place
+        self._restore_rows()  # an interrupt in the last forward may have left rows in place
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
         if not self._depth:
             self._frames.begin(fresh=not self.calls)
-            if self._parts is not None:
-                self._parts.variables = self._batch is None or self._check_next(self._batch)
         self._depth += 1
         self._spread.clear()
 
     def _leave(self, model: nn.Module, args: Any, output: Any) -> None:
-        if not self._in_backward and self._active():
-            self._depth = max(0, self._depth - 1)
-            error = sys.exc_info()[1]
-            if error is not None and self._spread:
-                error.add_note(
-                    f"dpft: {', '.join(self._spread)}, which the records of a batch share, has a "
-                    "row for each record while gradients are clipped; a model that repeats, "
-                    "reshapes or sizes by that one row fails so: freeze it "
-                    "(requires_grad_(False)), or give lookups of shape (B, T)"
-                )
+        if self._in_backward or not self._active():
+            return
+        self._depth = max(0, self._depth - 1)
+        error = sys.exc_info()[1]
+        if error is not None and self._spread:
+            error.add_note(
+                f"dpft: {', '.join(self._spread)}, which the records of a batch share, has a row "
+                "for each record while gradients are clipped; a model that repeats, reshapes or "
+                "sizes by that one row fails so: freeze it (requires_grad_(False)), or give "
+                "lookups of shape (B, T)"
+            )
 
     def _records(self) -> int | None:
-        """Records of the model's forward that runs, or is recomputed; None outside of both.
+        """Return the records of the model's forward that runs, or is recomputed; None outside.
 
         A part of the model that is called by itself has a batch of its own, of unknown size.
         """
@@ -356,8 +273,7 @@ class Capture:
                 ids = args[0]
                 if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
                     self._spread[site.name] = None
-                    rows = self._frames.rows_beside(ids, batch)
-                    return (ids.expand(rows, *ids.shape[1:]), *args[1:])
+                    return (ids.expand(batch, *ids.shape[1:]), *args[1:])
             return None
 
         return hook
@@ -385,8 +301,6 @@ class Capture:
 
     def _begin(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if torch.compiler.is_compiling():
-                return
             if self._frames.recording or (self._active() and not self._in_backward):
                 self._frames.enter(name, module, args, kwargs, len(self.calls))
 
@@ -394,15 +308,16 @@ class Capture:
 
     def _capture(self, name: str, module: nn.Module, site: Site | None) -> Callable[..., Any]:
         """After the forward of a layer with a rule, of a module around such layers, or of both."""
-        needs_input = site is not None and site.rule.needs_input(module)
         owns = any(id(p) in self._frames.names for p in module.parameters(recurse=False))
-        is_layer = site is not None
 
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> Any:
             if torch.compiler.is_compiling():
-                return tap(args, kwargs, output) if is_layer else None
+                raise UnsupportedLayerError(
+                    f"{name or 'the model'} is compiled by torch.compile, where no hook of a layer "
+                    "runs; expected the module itself"
+                )
             if self._frames.recording:
                 self._frames.leave(module, args, kwargs)
                 return None
@@ -411,30 +326,40 @@ class Capture:
             frame = None if self._in_backward else self._frames.leave(module, args, kwargs)
             spread = None
             if site is not None and isinstance(output, Tensor) and output.requires_grad:
-                a = args[0] if args else next(iter(kwargs.values()))
-                if isinstance(site.rule, PositionsRule):
-                    output = spread = output.expand(len(a), *output.shape[1:])
-                saved = save_inputs(self._token, a) if needs_input else None
-                positions = 1
-                if frame is not None:
-                    positions = self._frames.positions(frame, args, kwargs, self._records(), site)
-                    if not positions:
-                        self._frames.doubt(site)
-                self._add(
-                    [output],
-                    site,
-                    saved,
-                    root=not a.requires_grad or a.is_leaf,
-                    leaves=self._leaves.get(site.name, {}),
-                    positions=positions or 1,
-                    doubtful=not positions,
-                )
+                output = spread = self._add_layer(site, frame, args, kwargs, output)
             if self._in_backward:
                 save_inputs(self._token, *self._frames.taken_inputs(name, args, kwargs))
             taken = None if frame is None else self._take(frame, args, kwargs, output)
             return spread if taken is None else taken
 
         return hook
+
+    def _add_layer(
+        self,
+        site: Site,
+        frame: Frame | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Tensor,
+    ) -> Tensor:
+        """Keep the call of a layer with a rule; returns its output, with a row for each record."""
+        a = args[0] if args else next(iter(kwargs.values()))
+        if isinstance(site.rule, PositionsRule):
+            output = output.expand(len(a), *output.shape[1:])
+        saved = save_inputs(self._token, a) if site.rule.needs_input(site.module) else None
+        positions = 1
+        if frame is not None:
+            positions = self._frames.positions(frame, args, kwargs, self._records(), site)
+        self._add(
+            [output],
+            site,
+            saved,
+            root=not a.requires_grad or a.is_leaf,
+            leaves=self._leaves.get(site.name, {}),
+            positions=positions or 1,
+            doubtful=not positions,
+        )
+        return output
 
     def _take(
         self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -453,7 +378,6 @@ class Capture:
             taken.site,
             save_inputs(self._token, *taken.inputs),
             root=True,  # unless the graph says otherwise
-            leaves={},
             automatic=taken.automatic,
             stops=taken.stops,
         )
@@ -461,6 +385,7 @@ class Capture:
 
     def _broadcast(self, site: Site) -> Callable[..., None]:
         """Before the forward: each record gets a row of its own of the broadcast parameter."""
+        ((local, name),) = site.names.items()
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not self._captures(site.name) or site.name in self._repeated:
@@ -475,13 +400,12 @@ class Capture:
                 )
             if batch > 1:
                 self._spread[site.name] = None
-            for local, name in site.names.items():
-                parameter = module._parameters[local]
-                assert parameter is not None
-                rows = parameter.expand(batch, *parameter.shape[1:])
-                if not self._fits(site, local, rows, args, kwargs):
-                    continue
-                self._rows.put(module, local, rows)
+            parameter = module._parameters[local]
+            assert parameter is not None
+            rows = parameter.expand(batch, *parameter.shape[1:])
+            if self._fits(site, local, rows, args, kwargs):
+                self._replaced.append((module, local, parameter))
+                module._parameters[local] = rows  # type: ignore[assignment]
                 leaves = {name: parameter} if self._sharded else {}
                 self._add([rows], site, None, root=True, leaves=leaves)
 
@@ -490,7 +414,7 @@ class Capture:
     def _fits(
         self, site: Site, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether a module takes rows, tried for inputs of every new shape.
+        """Return whether a module takes rows, tried for inputs of every new shape.
 
         Not where parameters are sharded: there its forward cannot run by itself.
         """
@@ -512,28 +436,38 @@ class Capture:
     def _restore(self, module: nn.Module, args: Any, output: Any) -> None:
         """After the forward, also one that failed; not after a trial's."""
         if self._enabled:
-            self._rows.restore(module)
+            self._restore_rows(module)
+
+    def _restore_rows(self, module: nn.Module | None = None) -> None:
+        """Give a module, or all of them, their parameters back."""
+        for owner, local, parameter in self._replaced:
+            if module is None or owner is module:
+                owner._parameters[local] = parameter
+        self._replaced = [x for x in self._replaced if module is not None and x[0] is not module]
 
     @contextmanager
     def _one_row_for_all(self) -> Iterator[None]:
         """Within this context no module has rows in place of a parameter; nothing is captured."""
-        with self._rows.aside(), self.paused():
-            yield
+        rows = [(module, local, module._parameters[local]) for module, local, _ in self._replaced]
+        for module, local, parameter in self._replaced:
+            module._parameters[local] = parameter
+        try:
+            with self.paused():
+                yield
+        finally:
+            for module, local, row in rows:
+                module._parameters[local] = row
 
     def _add(
-        self,
-        outputs: Sequence[Tensor],
-        site: Site,
-        saved: Tensor | None,
-        **about: Any,
+        self, outputs: Sequence[Tensor], site: Site, saved: Tensor | None, **about: Any
     ) -> None:
         """Keep a call; ``about`` as of `Call`."""
         if self._in_backward:  # a recomputation: only what it saves is wanted
             return
         # The edge and the hook hold on to the place in the graph, not to the tensor: a later
         # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
-        self._packed |= torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        call = Call(site, saved, [get_gradient_edge(output) for output in outputs], **about)
+        self.packed |= torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        call = Call(site, saved, tuple(map(get_gradient_edge, outputs)), **about)
         self.calls.append(call)
         # A strong reference would close a cycle through the graph that no collector can see.
         known = weakref.ref(call)
@@ -549,30 +483,10 @@ class Capture:
             output.register_hook(partial(report, number))
 
     def _captures(self, name: str) -> bool:
-        """Whether a layer's call is captured; a call that only gradients lack for is noted."""
+        """Return whether a layer's call is captured; note one that ran with gradients disabled."""
         if self._enabled and self._depth and not self._in_backward and not torch.is_grad_enabled():
             self._hidden.add(name)
         return self._active()
 
     def _active(self) -> bool:
         return self._enabled and torch.is_grad_enabled()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within this context forward passes are not captured."""
-        before, self._enabled = self._enabled, False
-        try:
-            yield
-        finally:
-            self._enabled = before
-
-    def close(self) -> None:
-        """Remove all hooks from the model."""
-        self._rows.restore()
-        if self._parts is not None:
-            self._parts.close()
-            self._parts = None
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self.calls.clear()

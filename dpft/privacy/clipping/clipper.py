@@ -17,16 +17,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, Captured
+from dpft.privacy.clipping.calls import Call, Captured, find_sites
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.checker import Checker
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.functions import ClipFunction
-from dpft.privacy.clipping.groups import Group, find_blocks
+from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
-from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision, waits
 from dpft.privacy.quantiles import Quantiles
@@ -35,15 +34,7 @@ from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
 class Started(NamedTuple):
-    """A backward whose sums are still to be formed.
-
-    Attributes:
-        losses: detached, ``(B,)``.
-        structure: of their graph, which is freed.
-        arrived: calls with their output gradients, in the order of the backward.
-        rows: rows of the model's batch that belong to one record.
-        real: which losses are of records; None: all.
-    """
+    """A backward whose sums are still to be formed: its graph is freed, calls have their ``g``."""
 
     losses: Tensor
     structure: Structure
@@ -79,25 +70,26 @@ class Clipper:
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
     depend on that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of
-    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.halves` proves.
+    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.uses` proves.
     """
 
     def __init__(
         self,
         model: nn.Module,
         plan: str,
-        parameters: Mapping[str, nn.Parameter],
         groups: Sequence[Group],
         clip_function: ClipFunction,
         rules: Mapping[str, Rule],
         adaptive: Quantiles | None = None,
         cohort: Cohort | None = None,
     ) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.plan = plan
-        self.parameters = MappingProxyType(dict(parameters))
+        self.parameters: Mapping[str, nn.Parameter] = MappingProxyType(trained)
         self.groups = tuple(groups)
         self.adaptive = adaptive
         self.cohort = cohort
+        self.sharded = cohort is not None and cohort.sharded
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
@@ -105,14 +97,13 @@ class Clipper:
         self._unfinished = False
         self._careful = False
         self._forms: dict[str, str] = {}
-        if cohort is not None and cohort.sharded:
+        if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
-        clipped = {} if plan == "none" else self.parameters
-        sites = find_sites(model, clipped, rules, self._sharded) if clipped else {}
-        self._model = model
-        self._capture = Capture(model, sites, clipped, self._sharded)
-        self._guard = Guard(self.parameters if self.private else {})
-        self.checker = Checker(self._capture, self._guard, self.parameters, self.groups, cohort)
+        clipped = {} if plan == "none" else trained
+        sites = find_sites(model, clipped, rules, self.sharded) if clipped else {}
+        self.capture = Capture(model, sites, clipped, self.sharded)
+        self.guard = Guard(clipped)
+        self.checker = Checker(self.capture, self.guard, self.parameters, self.groups, cohort)
         self._set([group.threshold for group in self.groups])
 
     @property
@@ -132,7 +123,7 @@ class Clipper:
     @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
-        return self._unfinished or self._guard.received_gradient
+        return self._unfinished or self.guard.received_gradient
 
     @property
     def careful(self) -> bool:
@@ -143,7 +134,7 @@ class Clipper:
         must not part ways over what one of them has seen: they look.
         """
         device = next(iter(self.parameters.values())).device
-        return self._careful or self._sharded or not waits(device)
+        return self._careful or self.sharded or not waits(device)
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
@@ -151,68 +142,20 @@ class Clipper:
         Which batches were checked against autograd is forgotten too: the next one is again.
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
-        self._capture.take()
-        self._unfinished = self._guard.received_gradient = False
+        self.capture.take()
+        self._unfinished = self.guard.received_gradient = False
         self.checker.reset()
         self._set(self.estimates, self.thresholds)
 
-    def compile(self, backend: str = "inductor") -> None:
-        """Compile each block of the model into one function, by `torch.compile`.
-
-        Called once, before training. What cannot be compiled exactly is refused in the first batch.
-        Batches whose shapes were seen before compile nothing from their second one on.
-
-        Args:
-            backend: of `torch.compile`; ``aot_eager`` compiles nothing, and shows what would be.
-
-        Raises:
-            ValueError: for a plan whose second backward forms sums by autograd.
-            UnsupportedLayerError: naming a block that cannot be compiled; where parameters are
-                sharded.
-        """
-        from dpft.privacy.clipping.compiled import CompiledBlocks  # torch._dynamo takes seconds
-
-        if self.plan in TWO_BACKWARDS:
-            raise ValueError(
-                f"plan {self.plan!r} forms its sums in a second backward by autograd, and compiled "
-                "blocks have no gradients of their parameters; expected plan='bk', 'fused' or "
-                "'materialised'"
-            )
-        if self._sharded:
-            raise UnsupportedLayerError(
-                "the parameters are sharded, and compiled blocks need them whole; expected a copy "
-                "of the model on each rank (parallel=data), or no compile"
-            )
-        blocks = find_blocks(self._model)
-        parts = CompiledBlocks(self._capture, blocks, self.parameters, backend, self.private)
-        self._capture.compile(parts, self.checker.may_be_due)
-
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
-        """A clipper of the same kind for a part of the model, whose names are the model's.
-
-        Args:
-            part: without hooks of this clipper: close it first.
-            groups: of the part's trained parameters.
-        """
-        parameters = {name: p for name, p in part.named_parameters() if p.requires_grad}
-        return Clipper(
-            part,
-            self.plan,
-            parameters,
-            groups,
-            self._clip_function,
-            self._rules,
-            self.adaptive,
-            self.cohort,
-        )
+        """Attach a clipper of the same kind to a part of the model; close this one first."""
+        like = (self._clip_function, self._rules, self.adaptive, self.cohort)
+        return Clipper(part, self.plan, groups, *like)
 
     def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
 
-        Args:
-            estimates: of each group.
-            thresholds: what follows from them; None: what follows by `adaptive`. Of a part of a
-                model they may follow from the estimates of other parts too.
+        Of a part of a model the thresholds may follow from the estimates of other parts too.
 
         Raises:
             ValueError: if thresholds are fixed: noise is scaled to them. If one is out of range.
@@ -268,14 +211,12 @@ class Clipper:
                 f"real has shape {tuple(real.shape)} for losses of shape {tuple(losses.shape)}; "
                 "expected the same"
             )
-        captured = self._capture.take()
+        captured = self.capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
-        some = len(losses) > 0
-        if real is not None:
-            some = bool(real.any()) or (self._sharded and len(losses) > 0)
-            losses = _silenced(losses, real)
+        some = len(losses) > 0 and (real is None or self.sharded or bool(real.any()))
+        losses = _silenced(losses, real)
         if some and not self.private:
             losses.sum().backward()
         elif some:
@@ -285,56 +226,40 @@ class Clipper:
                     "called once per backward, with gradients enabled, after make_clipper, and its "
                     "layers to read what is trained (torch's spectral_norm does not)"
                 )
-            with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(losses, captured, rows, real)
+            # Where autograd forms the sums, it must do so in the precision of the norms.
+            exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
+            # Without the caller's autocast, if any.
+            with torch.autocast(losses.device.type, enabled=False), self.guard.on(), exact:
+                structure = self.checker.verified(losses, captured, rows, real)
+                self._form_sums(ClippingBatch(self, structure, losses, rows))
         self._keep_real(real)
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
-        """Which records of the next batch are to go through `check` first, if any.
+        """Return indices of up to four of the next ``B`` records that `check` is to see first.
 
         Without that `backward` checks the rules on the batch itself, whose activations it has to
-        hold meanwhile.
-
-        Args:
-            size: records of the batch, ``B``.
-            real: see `backward`.
-
-        Returns:
-            Indices of up to four records, from the first to the last, int64; or None.
+        hold meanwhile. None where no check is due; ``real`` is as of `backward`.
         """
         return self.checker.records(size, real) if self.private else None
 
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
 
-        The records have a forward of their own, before the batch's, when no activations are held;
-        their losses are used up here. What a layer computes is checked on these records; that the
-        batch's records are kept apart, on the whole batch, in `backward`. If the batch goes through
-        other layer calls than these records did, nothing was shown of it, and `backward` checks
-        the rules on it too.
-
-        Args:
-            losses: of the records that `to_check` named, ``(n,)``, of the batch's own rows: padded
-                as they are there.
-            rows: see `backward`.
-            real: of these records, see `backward`.
+        The records that `to_check` named have a forward of their own, padded as in the batch, when
+        no activations are held. That the batch's records are kept apart is checked in `backward`,
+        and so are the rules if the batch goes through other layer calls than these records did.
 
         Raises:
             UnsupportedLayerError: as `backward`.
         """
-        captured = self._capture.take()
-        if real is not None:
-            real = real.to(losses.device)
-            losses = torch.where(real, losses, losses.new_zeros(()))
-        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            self.checker.ahead(losses, captured, rows, real)
+        captured = self.capture.take()
+        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
+            self.checker.ahead(_silenced(losses, real), captured, rows, real)
 
     def take(self) -> Captured:
-        """The forwards since the last time, for `start`; forgotten here."""
-        return self._capture.take()
+        """Return the forwards since the last time, for `start`, and forget them."""
+        return self.capture.take()
 
     def start(
         self,
@@ -344,28 +269,19 @@ class Clipper:
         rows: int = 1,
         real: Tensor | None = None,
     ) -> tuple[Sequence[Tensor | None], Started]:
-        """The first half of `backward`: output gradients of every layer, and no sum yet.
+        """Run the first half of `backward`: output gradients of every layer, and no sum yet.
 
         For a part of a model whose input gradients others wait for: the second half may come
         later, after other forwards and backwards.
 
-        Args:
-            losses: see `backward`. Of a part that is not the last: one number per record whose
-                gradient is what came back from the next part.
-            captured: of the forward that these losses come from.
-            inputs: of the part, whose gradients are wanted.
-            rows: see `backward`.
-            real: see `backward`.
-
         Returns:
             Gradients of ``inputs``, and what `Clipper.finish` needs.
         """
-        if real is not None:
-            losses = _silenced(losses, real)
+        losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
-        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
             structure = self.checker.verified(losses, captured, rows, real)
-            gradients = self._capture.backward(
+            gradients = self.capture.backward(
                 losses,
                 structure.reached,
                 lambda call, g: arrived.append((call, g)),
@@ -375,16 +291,14 @@ class Clipper:
         return gradients, Started(losses.detach(), structure, arrived, rows, real)
 
     def batch_of(self, started: Started) -> ClippingBatch:
-        """The second half, for whoever wants its norms before its sums: see `plans`."""
-        return self._batch(started.losses, started.structure, started.rows, started.arrived)
+        """Return the second half's batch, whose norms may be wanted before its sums."""
+        return ClippingBatch(self, started.structure, started.losses, started.rows, started.arrived)
 
     def finish(self, started: Started) -> None:
-        """The second half of `backward`: norms, factors, and the sums added to ``.grad``."""
+        """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
         with torch.no_grad():
-            batch = self.batch_of(started)
-            self._unfinished = True
-            PRIVATE_PLANS[self.plan](batch)
-            self.conclude(batch, started.real)
+            self._form_sums(self.batch_of(started))
+            self._keep_real(started.real)
 
     def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
@@ -403,40 +317,33 @@ class Clipper:
             # A rank without a record has counted nothing yet, not even on its device.
             self.below = self.below.to(next(iter(self.parameters.values())).device)
             self.cohort.add_up([self.below])
-        if self._sharded:  # the sums were added up as they were formed
-            return
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-        self.cohort.add_up(sums)
+        if not self.sharded:  # else the sums were added up as they were formed
+            self._fill_grads()
+            sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+            self.cohort.add_up(sums)
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
-        """A view of what this process holds of a gradient, ``(n,)``, and where it begins in it."""
-        if self.cohort is not None and self._sharded:
+        """Return a view of what this process holds of a gradient, ``(n,)``, and its offset."""
+        if self.cohort is not None and self.sharded:
             return self.cohort.own_slice(grad)
         return grad.view(-1), 0
 
     def whole(self, grad: Tensor) -> Tensor:
-        """A gradient whose parts are put together, where each rank holds one; all must ask."""
+        """Put a gradient's parts together, where each rank holds one; all must ask."""
         return grad if self.cohort is None else self.cohort.whole(grad)
 
     @property
     def repeats(self) -> int:
         """How often a batch counts that every rank goes through alike."""
-        return self.cohort.size if self.cohort is not None and self._sharded else 1
+        return self.cohort.size if self.cohort is not None and self.sharded else 1
 
     def check_rows(self, rows: int) -> None:
-        """Refuse now what `backward` would refuse of ``rows`` rows for each record.
-
-        Raises:
-            UnsupportedLayerError: naming a trained layer that cannot join several rows.
-        """
-        for site in self._capture.sites.values():
-            check_joins(site, rows)
+        """Raise UnsupportedLayerError for a trained layer that cannot join ``rows`` of a record."""
+        for site in self.capture.sites.values():
+            site.check_joins(rows)
 
     def explain(self) -> list[dict[str, Any]]:
-        """How the norms of each parameter were computed in the last `backward`."""
+        """Return how the norms of each parameter were computed in the last `backward`."""
         return [
             {
                 "parameter": name,
@@ -448,86 +355,61 @@ class Clipper:
             for name in group.parameters
         ]
 
-    def _count(self) -> None:
-        """Add the last norms to `below`."""
-        usable = self.factors > 0
-        estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
-        small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
-        self.below = self.below.to(self.norms.device) + (
-            (small & usable).sum(0, dtype=torch.float64) - 0.5 * usable.sum(0, dtype=torch.float64)
-        )
+    def factors_of(self, k: int, norms: Tensor) -> Tensor:
+        """Return the clip factors of group ``k`` for norms ``(B,)``."""
+        return self._clip_function(norms, self.thresholds[k])
 
-    def _clip(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
-        # Where autograd forms the sums, it must do so in the precision of the norms.
-        reweights = self.plan in TWO_BACKWARDS
-        with self._guard.on(), full_precision() if reweights else nullcontext():
-            structure = self.checker.verified(losses, captured, rows, real)
-            # From here on sums are formed; before, nothing was.
-            self._unfinished = True
-            batch = self._batch(losses, structure, rows)
-            try:
-                PRIVATE_PLANS[self.plan](batch)
-                self._take_over(batch)
-            except LostRecordError:
-                self._careful = True
-                raise
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within this context forward passes are not captured."""
+        with self.capture.paused():
+            yield
+
+    def close(self) -> None:
+        """Remove all hooks from the model."""
+        self.capture.close()
+        self.guard.close()
+
+    def _form_sums(self, batch: ClippingBatch) -> None:
+        """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""
+        self._unfinished = True
+        try:
+            PRIVATE_PLANS[self.plan](batch)
+            self._take_over(batch)
+        except LostRecordError:
+            self._careful = True
+            raise
 
     def _take_over(self, batch: ClippingBatch) -> None:
-        """Norms and factors of a batch whose sums are formed."""
+        """Take over norms and factors of a batch whose sums are formed."""
         self.norms, self.factors = batch.result()
         self._forms = batch.forms
         self._careful |= batch.dropped
         self._unfinished = False
 
     def _keep_real(self, real: Tensor | None) -> None:
-        """Forget the norms of blanks, and count the others' where thresholds adapt."""
+        """Forget the norms of padding, and count the others' where thresholds adapt."""
         if real is not None:
             kept = real.nonzero().flatten().to(self.norms.device, non_blocking=True)
             self.norms, self.factors = self.norms[kept], self.factors[kept]
         if self.adaptive is not None:
-            self._count()
+            usable = self.factors > 0
+            estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
+            small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
+            counts = (small & usable).sum(0, dtype=torch.float64)
+            self.below = self.below.to(self.norms.device) + (
+                counts - 0.5 * usable.sum(0, dtype=torch.float64)
+            )
 
-    def _batch(
-        self,
-        losses: Tensor,
-        structure: Structure,
-        rows: int,
-        arrived: Sequence[tuple[Call, Tensor]] | None = None,
-    ) -> ClippingBatch:
-        return ClippingBatch(
-            self._capture,
-            self._guard,
-            structure,
-            losses,
-            rows,
-            self.groups,
-            self.parameters,
-            self._factors_of,
-            self.cohort,
-            arrived,
-            self.careful or arrived is not None,  # stages of a pipeline wait for each other
-        )
-
-    @property
-    def _sharded(self) -> bool:
-        return self.cohort is not None and self.cohort.sharded
-
-    def _factors_of(self, k: int, norms: Tensor) -> Tensor:
-        return self._clip_function(norms, self.thresholds[k])
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within this context forward passes are not captured."""
-        with self._capture.paused():
-            yield
-
-    def close(self) -> None:
-        """Remove all hooks from the model."""
-        self._capture.close()
-        self._guard.close()
+    def _fill_grads(self) -> None:
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
 
-def _silenced(losses: Tensor, real: Tensor) -> Tensor:
-    """The losses with those of blanks zero: so is their gradient, exactly, in all of their rows."""
+def _silenced(losses: Tensor, real: Tensor | None) -> Tensor:
+    """Set the losses of padding to zero: so is their gradient, exactly, in all of their rows."""
+    if real is None:
+        return losses
     real = real.to(losses.device, non_blocking=True)
     return torch.where(real, losses, losses.new_zeros(()))

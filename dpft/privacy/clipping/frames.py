@@ -1,21 +1,20 @@
 """Which module's call is to be computed again for parameters that no layer rule covers.
 
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
-between its inputs and outputs tells which parameters were used in it, and how often beyond the
+between its inputs and outputs shows which parameters were used in it, and how often beyond the
 captured calls: parameters of its own, weights that are read from a child, lookups that all records
-share. The innermost frame whose records can be told apart takes them over (`rules.automatic`); a
-frame that hands on something shared, such as a table of relative positions, leaves them to the one
-around it. What was found in the first forward is remembered, and later forwards look at nothing
-else, unless a layer meets rows that are not the records', or a module runs that none called before.
+share. The innermost frame whose records can be told apart takes them over (`functional`); a frame
+that hands on something shared, such as a table of relative positions, leaves them to the one around
+it. What was found in the first forward is remembered, and later forwards look at nothing else,
+unless a layer meets rows that are not the records', or a module runs that no forward called before.
 
-Whether rows are of records is not to be seen in a shape: a table of 512 rows may be met by 8
-records. Where it could be either, the model is run on fewer records for comparison, once for rows
-of a shape.
+A shape does not show whether rows are of records: a table of 512 rows may meet 8 records. Where it
+could be either, the model is run on fewer records for comparison, once for rows of a shape.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,22 +24,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.graph import uses_between
-from dpft.privacy.clipping.rules.automatic import Arguments, AutomaticRule, Recomputation
-from dpft.privacy.clipping.sites import Site
-from dpft.privacy.clipping.trials import close, random_state_kept, random_states
+from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
+from dpft.privacy.clipping.functional import Arguments, AutomaticRule, Recomputation, close
+from dpft.privacy.untouched import random_state_kept, random_states
 
 Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""
 
 Shapes = tuple[torch.Size, ...]
-"""Of the tensors that a call is given, or of one row of each."""
 
 
 @dataclass
 class Frame:
-    """A module that runs."""
+    """A module that runs, after ``start`` captured calls."""
 
     name: str
     module: nn.Module
@@ -52,18 +48,17 @@ class Frame:
     versions: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     random: list[Tensor] = field(default_factory=list)
 
+    def inputs(self) -> tuple[Arguments, list[Tensor]]:
+        """Return the call's arguments, and their tensors."""
+        return Arguments.of((self.args, self.kwargs))
+
+    def error(self, what: str) -> str:
+        """Say why the frame cannot take parameters over."""
+        return f"{self.name or 'the model'} ({type(self.module).__name__}) {what}"
+
 
 class Taken(NamedTuple):
-    """A call that covers what no layer's call does.
-
-    Attributes:
-        site: of the frame, with the parameters that it takes.
-        automatic: how to compute the call again.
-        inputs: its tensors.
-        outputs: those that depend on the parameters, as the model goes on with them.
-        result: all that the model goes on with.
-        stops: where inputs come from in the graph.
-    """
+    """A call that covers what no layer's call does, as of `Call`; the model goes on with result."""
 
     site: Site
     automatic: Recomputation
@@ -80,13 +75,8 @@ class _ImpossibleError(Exception):
 class Frames:
     """The running modules, and which of them take over parameters.
 
-    Args:
-        model: whose forwards are captured.
-        parameters: its trainable parameters by canonical name.
-        unheard: a context in which layer calls are not captured.
-        originals: a context in which no module's parameters are replaced by rows.
-
     Attributes:
+        names: of the parameters, by `id`.
         learning: whether every frame is looked at.
         reasons: why parameters that are left could not be taken over, by name.
     """
@@ -110,35 +100,30 @@ class Frames:
         self._seen: set[str] = set()
         self._taken: dict[str, dict[str, None]] = {}
         self._last: dict[str, set[Shapes]] = {}
-        self._rules: dict[str, AutomaticRule] = {}
-        self._locals: dict[str, dict[str, str]] = {}
+        self._rules: dict[str, AutomaticRule] = defaultdict(AutomaticRule)
         self._batched: dict[Key, dict[Shapes, tuple[bool, ...]]] = {}
         self._others: set[Key] = set()
         self._trusted: set[tuple[Key, Shapes, bool]] = set()
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
 
+    @property
+    def recording(self) -> bool:
+        """Whether the model runs for comparison only."""
+        return self._recording is not None
+
     def begin(self, fresh: bool) -> None:
-        """A forward of the whole model begins; ``fresh`` unless one before it has no backward."""
+        """Note that a forward of the whole model begins; ``fresh`` unless an earlier one waits."""
         self._stack.clear()
         self._turns.clear()
         if fresh:
             self._last.clear()
         self._probed = None
 
-    def done(self) -> None:
-        """The captured calls were handed over: what is to be learned from them is learned."""
-        self.learning = False
-
     def enter(
-        self,
-        name: str,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        start: int,
+        self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, start: int
     ) -> None:
-        """A module begins to run, after ``start`` captured calls."""
+        """Note that a module begins to run, after ``start`` captured calls."""
         key = (name, self._turns[name])
         self._turns[name] += 1
         watched = False
@@ -148,13 +133,13 @@ class Frames:
             self._seen.add(name)
         frame = Frame(name, module, args, kwargs, start, key, watched)
         if watched:
-            _, tensors = Arguments.of((args, kwargs))
+            _, tensors = frame.inputs()
             frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
             frame.random = random_states(tensors)
         self._stack.append(frame)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Frame | None:
-        """The frame of a module that has returned; None if it was not seen to begin."""
+        """Return the frame of a module that has returned; None if it was not seen to begin."""
         for depth in reversed(range(len(self._stack))):
             frame = self._stack[depth]
             if frame.module is module:
@@ -164,26 +149,8 @@ class Frames:
                 return frame
         return None
 
-    def rows_beside(self, ids: Tensor, records: int) -> int:
-        """How many rows a lookup ``(1, T)`` stands beside: ``records``, or several for each.
-
-        As many as the innermost module around it is given of as many positions: a model may flatten
-        texts of one record, such as choices, before it looks up their positions.
-        """
-        for frame in reversed(self._stack[:-1]):
-            for x in Arguments.of((frame.args, frame.kwargs))[1]:
-                several = x.dim() > 1 and len(x) > 0 and len(x) % records == 0
-                if several and x.shape[1] == ids.shape[1]:
-                    return len(x)
-        return records
-
-    @property
-    def recording(self) -> bool:
-        """Whether the model runs for comparison only."""
-        return self._recording is not None
-
     def taken_inputs(self, name: str, args: Any, kwargs: Any) -> Sequence[Tensor]:
-        """What a recomputed call must save beside what autograd does; none if it was not taken.
+        """Return what a recomputed call must save besides what autograd does.
 
         A checkpoint compares what is saved with the forward's, where another call of the module may
         not have been taken: one on a table that the records share.
@@ -191,21 +158,27 @@ class Frames:
         if name not in self._last:
             return ()
         _, inputs = Arguments.of((args, kwargs))
-        return inputs if _shapes(inputs) in self._last[name] else ()
+        return inputs if tuple(x.shape for x in inputs) in self._last[name] else ()
 
     def positions(
-        self,
-        frame: Frame,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        records: int | None,
-        site: Site,
+        self, frame: Frame, args: tuple[Any, ...], kwargs: Any, records: int | None, site: Site
     ) -> int:
-        """Rows of a layer's input for each of ``records``; 0 if they may not be of records."""
+        """Return the rows of a layer's input for each of ``records``; 0 if they may be others'.
+
+        In that case the frames around the layer are looked at.
+        """
         x = args[0] if args else next(iter(kwargs.values()))
         if records is None or not isinstance(x, Tensor):
             return 1
-        several = site.rule.sums_over_positions
+        found = self._positions(frame, args, kwargs, records, site, x)
+        covered = {name for taken in self._taken.values() for name in taken}
+        if not found and not covered.issuperset(site.names.values()):
+            self.learning = True
+        return found
+
+    def _positions(
+        self, frame: Frame, args: Any, kwargs: Any, records: int, site: Site, x: Tensor
+    ) -> int:
         vector = isinstance(site.module, nn.Embedding | nn.Linear) and x.dim() < 2
         if vector or x.dim() == 0:  # a lookup (T,), or one input (d,), that all records share
             return 0
@@ -213,7 +186,7 @@ class Frames:
             self._others.add(frame.key)  # as many rows as records in another batch mean nothing
             return 0
         k = len(x) // records
-        if k > 1 and not several:
+        if k > 1 and not site.rule.sums_over_positions:
             return 0
         if records == 1:
             return k
@@ -230,12 +203,6 @@ class Frames:
         except _ImpossibleError:
             return 0
 
-    def doubt(self, site: Site) -> None:
-        """A layer has met rows that may not be of records: the frames around it are looked at."""
-        covered = {name for taken in self._taken.values() for name in taken}
-        if not covered.issuperset(site.names.values()):
-            self.learning = True
-
     def take(
         self,
         frame: Frame,
@@ -245,61 +212,51 @@ class Frames:
         calls: Sequence[Call],
         records: int | None,
     ) -> Taken | None:
-        """What a frame takes over as it returns; None if nothing, or if it cannot.
-
-        Args:
-            frame: of the module.
-            args: of its call.
-            kwargs: of its call.
-            result: of its call.
-            calls: captured inside it.
-            records: rows of the model's batch; None: unknown.
-        """
+        """Return what a frame takes over as it returns; None if nothing, or if it cannot."""
         if not (self.learning or frame.watched):
             return None
+        frame.args, frame.kwargs = args, kwargs
         returned, tensors = Arguments.of(result)
-        _, inputs = Arguments.of((args, kwargs))
-        stops = frozenset(_edge(x) for x in inputs if x.requires_grad)
+        _, inputs = frame.inputs()
+        edges = [get_gradient_edge(x) for x in inputs if x.requires_grad]
+        stops = frozenset((edge.node, edge.output_nr) for edge in edges)
         found = {
             i: uses_between([get_gradient_edge(x)], stops, self.names)
             for i, x in enumerate(tensors)
             if x.requires_grad and x.is_floating_point()
         }
-        wanted = self._wanted(
-            uses_between([get_gradient_edge(tensors[i]) for i in found], stops, self.names), calls
-        )
+        inside = uses_between([get_gradient_edge(tensors[i]) for i in found], stops, self.names)
+        wanted = self._wanted(inside, calls)
         if not wanted:
             return None
         picked = [i for i, uses in found.items() if uses.counts.keys() & wanted.keys()]
+        local = {
+            self.names[id(parameter)]: name
+            for name, parameter in frame.module.named_parameters(remove_duplicate=False)
+            if id(parameter) in self.names
+        }
         try:
-            automatic = self._recomputation(
-                frame, (args, kwargs), wanted, [(i, tensors[i]) for i in picked], records
-            )
+            if missing := [name for name in wanted if name not in local]:
+                raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
+            own = {local[name]: self._parameters[name] for name in wanted}
+            automatic = self._recomputation(frame, own, [(i, tensors[i]) for i in picked], records)
         except _ImpossibleError as reason:
-            where = f"{frame.name or 'the model'} ({type(frame.module).__name__}) {reason}"
             for name in wanted:
-                self.reasons.setdefault(name, []).append(where)
+                self.reasons.setdefault(name, []).append(frame.error(str(reason)))
             self.learning = True
             return None
         self._taken.setdefault(frame.name, {}).update(wanted)
-        self._last.setdefault(frame.name, set()).add(_shapes(inputs))
+        self._last.setdefault(frame.name, set()).add(tuple(x.shape for x in inputs))
         for name in wanted:
             self.reasons.pop(name, None)
         # What lies outside is not to be told apart from what an output is used for inside.
         outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
         after = returned.filled([outputs.get(i, x) for i, x in enumerate(tensors)])
-        own = {self._local(frame)[name]: name for name in wanted}
-        return Taken(
-            Site(frame.name, frame.module, automatic.rule, own),
-            automatic,
-            inputs,
-            list(outputs.values()),
-            after,
-            stops,
-        )
+        site = Site(frame.name, frame.module, automatic.rule, {local[n]: n for n in wanted})
+        return Taken(site, automatic, inputs, list(outputs.values()), after, stops)
 
-    def _wanted(self, inside: Any, calls: Sequence[Call]) -> dict[str, None]:
-        """Parameters with uses that no captured call covers; with them all of a call's."""
+    def _wanted(self, inside: Between, calls: Sequence[Call]) -> dict[str, None]:
+        """Return parameters with uses that no captured call covers; with them all of a call's."""
         covered: Counter[str] = Counter()
         reached = [c for c in calls if any(edge.node in inside.nodes for edge in c.outputs)]
         for call in reached:
@@ -318,25 +275,17 @@ class Frames:
     def _recomputation(
         self,
         frame: Frame,
-        arguments: Any,
-        wanted: Mapping[str, None],
+        parameters: Mapping[str, Tensor],
         outputs: Sequence[tuple[int, Tensor]],
         records: int | None,
     ) -> Recomputation:
-        """How to compute a frame again for one record.
-
-        Raises:
-            _ImpossibleError: with the reason.
-        """
-        given, inputs = Arguments.of(arguments)
+        """Return how to compute a frame again for one record; raises _ImpossibleError."""
+        given, inputs = frame.inputs()
         if records is None:
             first = next((x for x in inputs if x.dim() > 0), None)
             if first is None:
                 raise _ImpossibleError("has no input, so that the number of records is unknown")
             records = len(first)
-        local = self._local(frame)
-        if missing := [name for name in wanted if name not in local]:
-            raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
         for x, version in frame.versions.values():
             if x._version != version:
                 raise _ImpossibleError("changes its input or a buffer in place")
@@ -350,23 +299,16 @@ class Frames:
             batched = self._roles(frame, inputs, records)
             if not any(batched):
                 raise _ImpossibleError("has no input with rows of the records")
-        device = outputs[0][1].device.type
-        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-
-        def precision() -> AbstractContextManager[Any]:
-            # A weight that was rounded for one record must not be kept for the model's own use.
-            return torch.autocast(device, dtype, enabled, cache_enabled=False)
-
         automatic = Recomputation(
-            self._rules.setdefault(frame.name, AutomaticRule()),
+            self._rules[frame.name],
             frame.module,
-            {local[name]: self._parameters[name] for name in wanted},
+            parameters,
             given,
             batched,
             tuple(i for i, _ in outputs),
             tuple((y.shape, y.dtype) for _, y in outputs),
             records,
-            precision,
+            _autocast_as_now(outputs[0][1].device.type),
             self._unheard,
         )
         self._try(frame, automatic, inputs, [y for _, y in outputs])
@@ -415,15 +357,13 @@ class Frames:
             self._trusted.add(trusted)
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
-        """Of each input, whether its rows are of records.
+        """Return of each input, whether its rows are of records; raises _ImpossibleError.
 
         Known from the first rows of these shapes: in another batch a call may be given a table
         of the model's where it was given something of the records.
-
-        Raises:
-            _ImpossibleError: if neither that nor the contrary.
         """
         sizes, shapes = _sizes(inputs), _row_shapes(inputs)
+        odd = _ImpossibleError("is given rows whose number does not follow the records'")
         known = self._batched.get(frame.key, {}).get(shapes)
         if known is None:
             few = 2 if records > 2 else 1
@@ -433,37 +373,29 @@ class Frames:
             else:
                 scaled = [n * few == m * records for n, m in zip(sizes, compared, strict=True)]
                 if any(n != m and not s for n, m, s in zip(sizes, compared, scaled, strict=True)):
-                    raise _ImpossibleError(
-                        "is given rows whose number does not follow the records'"
-                    )
+                    raise odd
                 known = tuple(n > 0 and s for n, s in zip(sizes, scaled, strict=True))
             self._batched.setdefault(frame.key, {})[shapes] = known
         if any(size % records for size, b in zip(sizes, known, strict=True) if b):
-            raise _ImpossibleError("is given rows whose number does not follow the records'")
+            raise odd
         return known
 
     def _probe(self, records: int, few: int) -> Mapping[Key, tuple[int, ...]]:
-        """How many rows each call is given where the model runs on its first ``few`` records."""
+        """Return how many rows each call is given where the model runs on ``few`` records."""
         if self._probed is not None:
             return self._probed
         self._probed = {}
         root = self._stack[0] if self._stack else None
         if root is None or root.module is not self._model:
             return self._probed
-        given, tensors = Arguments.of((root.args, root.kwargs))
+        given, tensors = root.inputs()
         part = [x[:few].clone() if x.dim() and len(x) == records else x for x in tensors]
         args, kwargs = given.filled(part)
         stack, turns = self._stack, self._turns
         self._stack, self._turns, self._recording = [], Counter(), {}
-        device = next((x.device.type for x in tensors), "cpu")
-        autocast = torch.autocast(
-            device,
-            torch.get_autocast_dtype(device),
-            torch.is_autocast_enabled(device),
-            cache_enabled=False,
-        )
+        autocast = _autocast_as_now(next((x.device.type for x in tensors), "cpu"))
         try:
-            with torch.no_grad(), autocast, random_state_kept(*part), self._originals():
+            with torch.no_grad(), autocast(), random_state_kept(*part), self._originals():
                 self._model.forward(*args, **kwargs)
             self._probed = self._recording
         except torch.OutOfMemoryError:
@@ -474,28 +406,15 @@ class Frames:
             self._stack, self._turns, self._recording = stack, turns, None
         return self._probed
 
-    def _local(self, frame: Frame) -> dict[str, str]:
-        """Names within a module of the trainable parameters inside it, by canonical name."""
-        if frame.name not in self._locals:
-            self._locals[frame.name] = {
-                self.names[id(parameter)]: local
-                for local, parameter in frame.module.named_parameters(remove_duplicate=False)
-                if id(parameter) in self.names
-            }
-        return self._locals[frame.name]
 
-
-def _edge(x: Tensor) -> tuple[Node, int]:
-    edge = get_gradient_edge(x)
-    return edge.node, edge.output_nr
+def _autocast_as_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Return a context that has autocast as it is now, and keeps no weight that it rounds."""
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype, enabled, cache_enabled=False)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(len(x) if x.dim() else 0 for x in tensors)
-
-
-def _shapes(tensors: Sequence[Tensor]) -> Shapes:
-    return tuple(x.shape for x in tensors)
 
 
 def _row_shapes(tensors: Sequence[Tensor]) -> Shapes:

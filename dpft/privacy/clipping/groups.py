@@ -53,13 +53,7 @@ class Group:
 
 
 class OwnGroup(NamedTuple):
-    """A group as somebody else's rule has it.
-
-    Attributes:
-        name: of the group.
-        parameters: names of its parameters.
-        share: of the squared threshold, in proportion to the other groups'.
-    """
+    """A group of a rule from elsewhere; its share of the squared threshold is relative."""
 
     name: str
     parameters: Sequence[str]
@@ -73,7 +67,7 @@ GroupRule = Callable[[nn.Module, tuple[str, ...]], Sequence[OwnGroup]]
 def own_partition(
     model: nn.Module, names: Iterable[str], rule: GroupRule
 ) -> tuple[Parts, tuple[float, ...]]:
-    """Groups by somebody else's rule, and which share of ``C`` each has: ``C_k / C``.
+    """Return groups by a rule from elsewhere, and which share of ``C`` each has: ``C_k / C``.
 
     In the model's order whatever the rule's: every process must come to the same.
 
@@ -107,18 +101,8 @@ def own_partition(
 def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:
     """Put every trainable parameter into exactly one group.
 
-    Layers and blocks are taken in the order in which the model registers them, which is the order
-    of execution for the usual models.
-
-    Args:
-        model: the model; `find_blocks` says what its blocks are.
-        parameters: the trainable parameters by name, as in ``model.named_parameters()``: a tied
-            parameter appears once, under its first name.
-        how: the partition.
-
-    Returns:
-        ``(group name, parameter names)`` for each group, both in the order of ``parameters``; with
-        patterns the groups keep the order of the patterns.
+    Groups are in the order of ``parameters``, as registered, with patterns in that of the patterns.
+    A tied parameter appears once, under its first name.
 
     Raises:
         ValueError: if there is nothing to group, no block is found where blocks are needed, there
@@ -148,12 +132,7 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
 def assign(
     parts: Parts, threshold: float | None = None, thresholds: Sequence[float] | None = None
 ) -> tuple[Group, ...]:
-    """Give each group its threshold.
-
-    Args:
-        parts: what `partition` returned, ``K`` groups.
-        threshold: the sensitivity ``C`` of the whole: every group gets ``C / sqrt(K)``.
-        thresholds: one threshold for each group, in the order of ``parts``.
+    """Give each of ``K`` groups its threshold: ``C / sqrt(K)`` of one, or its own.
 
     Raises:
         ValueError: unless exactly one of the two is given, with as many thresholds as groups and
@@ -178,7 +157,7 @@ def assign(
 
 
 def find_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
-    """The transformer or residual blocks of a model, by name, in the order of registration.
+    """Find the transformer or residual blocks of a model, by name, as registered.
 
     They are found by structure, under any wrapper. A module is composed if it holds at least two
     layers that multiply (have a weight of two or more dimensions). An ``nn.ModuleList`` or
@@ -206,7 +185,7 @@ def find_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
 
 
 def _multiplying(module: nn.Module) -> int:
-    """The number of modules within ``module`` that own a weight of two or more dimensions."""
+    """Count the modules within ``module`` that own a weight of two or more dimensions."""
     if isinstance(getattr(module, "base_layer", None), nn.Module):
         return 1  # an adapter around a layer, as peft builds it, counts as that layer
     own = any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
@@ -214,7 +193,7 @@ def _multiplying(module: nn.Module) -> int:
 
 
 def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[str]:
-    """Labels by block."""
+    """Label parameters by block."""
     block_of = _blocks_of(model, names)
     blocks = list(dict.fromkeys(block_of))  # that are trained
     n = len(blocks)
@@ -244,7 +223,7 @@ def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[s
 
 
 def _blocks_of(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """The block of each parameter; empty where none lies in a block.
+    """Return the block of each parameter; empty where none lies in a block.
 
     What is in no block joins the one registered before it, or the first.
     """
@@ -260,7 +239,7 @@ def _blocks_of(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 
 def _by_device(model: nn.Module, parameters: Mapping[str, nn.Parameter], count: int) -> list[str]:
-    """Labels by run of consecutive blocks: the cut with the least sum of squared sizes.
+    """Label parameters by run of consecutive blocks: the cut with the least sum of squared sizes.
 
     What a pipeline's stages are made of: a model with fewer blocks than that is cut between layers,
     where no stage can begin.

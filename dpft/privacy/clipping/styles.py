@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from dpft.privacy.clipping import groups as partitions
-from dpft.privacy.clipping.checks.single_process import check_single_process
+from dpft.privacy.clipping.checks.guard import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS, ClipFunction, own_function
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
-from dpft.privacy.clipping.taps import refuse_compiled
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
@@ -53,21 +52,17 @@ def make_clipper(
         boundary: blocks in the first group of ``two_group``.
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
         plan: how sums are formed, one of `PLANS`.
-        clip_function: ``abadi``, ``automatic``, or a function of your own, which is tried on a
-            grid and held to its bound (`dpft.privacy.clipping.functions.own_function`).
+        clip_function: ``abadi``, ``automatic``, or a function of your own, which is held to its
+            bound (`dpft.privacy.clipping.functions.own_function`).
         adaptive: how thresholds follow quantiles; styles named adaptive have a default.
         rules: rules for further layer types, by qualified class name; they come before `RULES`.
         cohort: the processes that train this model together, each on a copy of its own; None: this
             one alone.
 
-    Returns:
-        An object with ``backward(losses)`` and ``norms``.
-
     Raises:
-        ValueError: for an unknown or impossible choice, or a threshold that is missing or not
-            positive.
-        UnsupportedLayerError: naming every trainable parameter whose layer type has no rule, or
-            what divides batches among devices or processes.
+        ValueError: for an unknown or impossible choice, or a threshold that is missing or out of
+            range.
+        UnsupportedLayerError: for what cannot be clipped exactly, or divides batches by itself.
     """
     if style not in STYLES:
         raise ValueError(f"clipping style is {style!r}; expected one of {', '.join(STYLES)}")
@@ -91,15 +86,9 @@ def make_clipper(
     if plan == "none":
         if cohort is not None:
             check_single_process(model, cohort)
-        return Clipper(model, plan, parameters, (), function, {}, cohort=cohort)
+        return Clipper(model, plan, (), function, {}, cohort=cohort)
     check_single_process(model, cohort)
-    refuse_compiled(model)
-    low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
-    if low:
-        raise UnsupportedLayerError(
-            f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
-            "float64, since norms and sums would be rounded by more than they may be"
-        )
+    _refuse(model, parameters)
     if threshold is None and thresholds is None:
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
     shares: tuple[float, ...] = ()
@@ -128,13 +117,29 @@ def make_clipper(
         thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
     elif shares and threshold is not None:
         thresholds, threshold = [threshold * share for share in shares], None
-    return Clipper(
-        model,
-        plan,
-        parameters,
-        partitions.assign(parts, threshold, thresholds),
-        function,
-        {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
-        adaptive,
-        cohort,
-    )
+    assigned = partitions.assign(parts, threshold, thresholds)
+    own = rules or {}
+    every = {**own, **{name: rule for name, rule in RULES.items() if name not in own}}
+    return Clipper(model, plan, assigned, function, every, adaptive, cohort)
+
+
+def _refuse(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse parts that torch.compile has compiled, and parameters in half precision."""
+    for name, module in model.named_modules():
+        forward = vars(module).get("forward")
+        if (
+            isinstance(getattr(module, "_orig_mod", None), nn.Module)
+            or module._compiled_call_impl is not None
+            or hasattr(forward, "_torchdynamo_orig_callable")
+        ):
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} ({type(module).__name__}) was compiled by torch.compile, "
+                "where no hook of a layer runs; expected the module itself (what torch.compile was "
+                "given: compiled._orig_mod)"
+            )
+    low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
+    if low:
+        raise UnsupportedLayerError(
+            f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
+            "float64, since norms and sums would be rounded by more than they may be"
+        )

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dpft.config.checks import one_of
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, one_of
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,12 @@ MODELS: Mapping[str, ModelInfo] = MappingProxyType(
 
 BASELINE = "none"
 STYLES = (
-    *(BASELINE, "flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "block_wise"),
+    *(BASELINE, "materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "block_wise"),
     *("uniform", "two_group", "by_type", "per_layer_adaptive", "flat_adaptive"),
 )
 # Styles that take a number after a colon: the number of groups, or of blocks in the first group.
 COUNTED = ("uniform", "two_group")
-DEFAULT_STYLES = "none,flat,ghost,bk,per_layer"
+DEFAULT_STYLES = "none,materialised,ghost,bk,per_layer"
 # ``-linear`` replaces every Conv1D by a Linear first, for which Opacus has faster rules.
 PEERS = ("opacus", "opacus-linear", "opacus-ghost", "opacus-ghost-linear")
 # bfloat16 means autocast: parameters, norms and sums stay in float32.

@@ -35,7 +35,7 @@ from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import tolerance
-from dpft.tasks.metrics.correct import paired_error
+from dpft.tasks.metrics.shown import paired_error
 
 CONFIDENCE = 0.95
 # Of two numbers at the edge, binary rounding must not decide.

@@ -15,7 +15,7 @@ from dpft.reproduce.figures.inputs import Inputs
 
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # Styles by their number of groups, those of a fixed number first.
-_COARSE = {"bk": 1, "ghost": 1, "flat": 1, "two_group": 2}
+_COARSE = {"bk": 1, "ghost": 1, "materialised": 1, "two_group": 2}
 _FINE = ("block_wise", "per_layer", "per_param")
 RELATIVE = "relative to non-private"
 _OF_PROCESS = (
@@ -57,7 +57,7 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
         raise ConfigError(
             f"{figure.name} needs benchmarks of GPT-2 {'on a second device, ' * figure.device}"
             f"and those available with its styles are of {len(devices)} devices; type "
-            "dpft bench --model gpt2 --styles none,flat,ghost,per_layer --device cuda "
+            "dpft bench --model gpt2 --styles none,materialised,ghost,per_layer --device cuda "
             "--largest-batch, and the same for gpt2-medium and gpt2-large"
         )
     files = list(devices.values())[figure.device]

@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from dpft.config.errors import ConfigError
+from dpft.privacy.spec import style_in
 from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.inputs import Inputs
@@ -221,7 +222,7 @@ def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
     for folder in folders:
         points = _smoothed(_losses(folder / "private" / "metrics.jsonl"))
         if points:
-            style = read_record(folder)["config"]["clip"]["style"]
+            style = style_in(read_record(folder)["config"]["clip"])
             series.append(Series(f"{style}: {folder.name}", points, Origin.OURS))
     if not series:
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import is_other_size, is_part
-from dpft.config.schema import audit_of
+from dpft.config.schema import Audit, build
 from dpft.reproduce.tables.plan import PlannedRun
 from dpft.reproduce.tables.record_index import IndexedRun
 
@@ -71,4 +71,5 @@ def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
     count = one.record["dataset"]["counts"].get("train")
     if count is None or planned.train_size is None:
         return False
-    return is_other_size(count - audit_of(one.record["config"]).planted, planned.train_size)
+    audit = build(Audit, one.record["config"].get("audit", {}), "audit")
+    return is_other_size(count - audit.planted, planned.train_size)

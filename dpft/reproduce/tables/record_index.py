@@ -17,8 +17,7 @@ from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
 from dpft.runs.record import check_record, read_record, read_table
-from dpft.tasks.metrics.baseline import is_constant
-from dpft.tasks.metrics.correct import unpacked
+from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.config.checks import Effect, names_with
-from dpft.config.schema import Run
+from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
 from dpft.reproduce.tables.cells import Cell, Filled, FilledRow

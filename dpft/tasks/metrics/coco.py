@@ -9,6 +9,8 @@ Source: Chen et al., 2015, "Microsoft COCO Captions: Data Collection and Evaluat
 
 from __future__ import annotations
 
+import gzip
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,33 +36,21 @@ _PUNCTUATION = frozenset([
 
 
 def ptb_tokenize(texts: Sequence[str]) -> list[str]:
-    """Tokenises as the COCO evaluation does: Stanford PTB, lowercase, its punctuation dropped.
+    """Tokenise as the COCO evaluation does: Stanford PTB, lowercase, its punctuation dropped.
 
     The tokenizer looks ahead over line ends ("Inc." before a capital), so a text can depend on the
     one after it. Tokenise a corpus in one call and in order to get the official tokens.
 
-    Args:
-        texts: One text each. Line breaks inside a text count as spaces.
-
     Returns:
         Tokens joined by single spaces, one string per text; "" where nothing is left. Brackets stay
         (as "-lrb-" and so on): the official list has their uppercase names, after lowercasing.
-
-    Raises:
-        JavaError: If Java is missing or fails.
     """
     if not texts:
         return []
-    args = ["-cp", str(_existing(_PTB_JAR)), "edu.stanford.nlp.process.PTBTokenizer"]
+    args = ["-cp", str(_PTB_JAR), "edu.stanford.nlp.process.PTBTokenizer"]
     args += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
-    text = "\n".join(map(_one_line, texts))
-
-    def tokenize(patience: float) -> str:
-        timeout_s = patience * (120 + 0.01 * len(texts))
-        return java.run(args, text, max_heap_mb=1024, timeout_s=timeout_s)
-
-    lines = java.twice(tokenize).split("\n")
-    # The tokenizer ends its last line, and prints nothing for blank lines at the end.
+    lines = java.run(args, map(_one_line, texts), timeout_s=120 + 0.01 * len(texts))
+    # The tokenizer prints nothing for blank lines at the end.
     lines += [""] * (len(texts) - len(lines))
     if any(lines[len(texts) :]):
         raise java.JavaError(
@@ -74,21 +64,10 @@ def ptb_tokenize(texts: Sequence[str]) -> list[str]:
 
 
 def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """METEOR 1.5 of a corpus, English, with `-norm`.
+    """Return METEOR 1.5 of a corpus in [0, 1]: English, with `-norm`.
 
     The corpus score comes from the summed statistics of all segments. It is not the mean of segment
     scores. Texts are taken as given: the E2E pipeline passes PTB tokens, DART's passes raw text.
-
-    Args:
-        predictions: One per item, may be "".
-        references: One or more per item.
-
-    Returns:
-        The score, in [0, 1].
-
-    Raises:
-        ValueError: If there are no items, or the lengths differ.
-        JavaError: If Java is missing, fails or takes too long.
 
     Source: Denkowski and Lavie, 2014, "Meteor Universal".
     """
@@ -96,38 +75,28 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
         raise ValueError("METEOR needs one prediction or more, got none")
     # The path of the paraphrases is given, as the program does not find them by itself when the
     # path of its jar contains a space.
-    args = ["-jar", str(_existing(_METEOR_JAR)), "-", "-", "-stdio", "-l", "en", "-norm"]
-    args += ["-a", str(_existing(_PARAPHRASES))]
-
-    def score(patience: float) -> float:
-        timeout_s = patience * (300 + 0.5 * len(predictions))
-        with java.JavaProcess(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
-            statistics = []
-            for prediction, refs in zip(predictions, references, strict=True):
-                hypothesis = prediction.replace("|||", "").replace("  ", " ")
-                fields = ["SCORE", *refs, hypothesis]
-                program.send(" ||| ".join(map(_one_line, fields)))
-                statistics.append(program.receive())
-            program.send(" ||| ".join(["EVAL", *statistics]))
-            for _ in statistics:
-                program.receive()  # a segment's own score
-            return float(program.receive())
-
-    return java.twice(score)
+    args = ["-jar", str(_METEOR_JAR), "-", "-", "-stdio", "-l", "en", "-norm", "-a"]
+    segments = []
+    for prediction, refs in zip(predictions, references, strict=True):
+        hypothesis = prediction.replace("|||", "").replace("  ", " ")
+        segments.append(" ||| ".join(map(_one_line, ["SCORE", *refs, hypothesis])))
+    timeout_s = 300 + 0.5 * len(predictions)
+    statistics = java.run([*args, str(_PARAPHRASES)], segments, timeout_s=timeout_s)
+    # Sums of statistics need no paraphrases, which take seconds to load.
+    with tempfile.NamedTemporaryFile(suffix=".gz") as none:
+        none.write(gzip.compress(b""))
+        none.flush()
+        together = " ||| ".join(["EVAL", *statistics])
+        # The score of each segment, and that of the corpus last.
+        answers = java.run([*args, none.name], [together], timeout_s=timeout_s)
+    return float(answers[-1])
 
 
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """ROUGE-L: the mean over items of an F-measure of longest common subsequences, beta = 1.2.
+    """Return ROUGE-L in [0, 1]: mean F-measure of longest common subsequences, beta = 1.2.
 
-    Precision and recall are each the best over an item's references, and may come from different
-    ones.
-
-    Args:
-        predictions: PTB tokens joined by spaces, one string per item.
-        references: The same, one or more per item.
-
-    Returns:
-        The score, in [0, 1].
+    Texts are PTB tokens joined by spaces. Precision and recall are each the best over an item's
+    references, and may come from different ones.
 
     Source: Lin, 2004, "ROUGE: A Package for Automatic Evaluation of Summaries".
     """
@@ -136,20 +105,10 @@ def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> 
 
 
 def cider(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """CIDEr (the variant called CIDEr-D: clipped counts, length penalty with sigma = 6).
+    """Return CIDEr in [0, 10] (CIDEr-D: clipped counts, length penalty with sigma = 6).
 
-    Document frequencies come from `references`, so scores of different corpora do not compare, and
-    a corpus of one item scores 0.
-
-    Args:
-        predictions: PTB tokens joined by spaces, one string per item.
-        references: The same, one or more per item.
-
-    Returns:
-        The score, in [0, 10].
-
-    Raises:
-        ValueError: If no reference has a word.
+    Texts are PTB tokens joined by spaces. Document frequencies come from `references`, so scores of
+    different corpora do not compare, and a corpus of one item scores 0.
 
     Source: Vedantam et al., CVPR 2015, "CIDEr: Consensus-based Image Description Evaluation".
     """
@@ -174,12 +133,3 @@ def _captions(
 
 def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
-
-
-def _existing(file: Path) -> Path:
-    if not file.is_file():
-        raise java.JavaError(
-            f"expected {file}, a part of pycocoevalcap, and it is not there. "
-            "Type `pip install --force-reinstall pycocoevalcap`."
-        )
-    return file

@@ -1,7 +1,7 @@
 """The five scores of the E2E NLG challenge, equal to those of its official scorer.
 
 BLEU and NIST are those of `mteval` v13a. METEOR, ROUGE-L and CIDEr are those of the COCO caption
-evaluation. How equality was checked stands in `docs/reference/metrics.md`.
+evaluation. `docs/reference/metrics.md` says how equality was checked.
 
 Source: Dusek, Novikova and Rieser, 2020, "Evaluating the State-of-the-Art of End-to-End Natural
 Language Generation: The E2E NLG Challenge".
@@ -10,15 +10,18 @@ Language Generation: The E2E NLG Challenge".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import string
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
 
 import sacrebleu
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from dpft.tasks.metrics import coco, java
-from dpft.tasks.metrics.inputs import check_texts
-from dpft.tasks.metrics.nist import mteval_tokenize, nist
+from dpft.tasks.metrics.scorers import check_texts
 
 SIGNATURE = (
     f"bleu:nrefs:var|case:ascii-lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
@@ -29,63 +32,67 @@ SIGNATURE = (
 """What decides the numbers, for a run record. `signature` adds the Java in use."""
 
 BLEU_ORDER = 4
+NIST_ORDER = 5
+# NIST's length penalty is 0.5 when a text has 2/3 of the words of the references.
+_BETA = math.log(2) / math.log(1.5) ** 2
+_ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+Ngram = tuple[str, ...]
 
 
 def signature() -> str:
-    """`SIGNATURE` and the version of the Java in use.
-
-    Raises:
-        JavaError: If there is no Java.
-    """
+    """Return `SIGNATURE` and the version of the Java in use."""
     return f"{SIGNATURE}|java:{java.java_version()}"
 
 
 def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Scores a corpus as the official E2E scorer does, on the scales that it prints.
+    """Score a corpus as the official E2E scorer does, on the scales that it prints.
 
     Args:
-        predictions: Raw text, one per item (one per meaning representation), may be "".
-        references: Raw texts, one or more per item, in the order of the data file.
+        predictions: raw text, one per item (one per meaning representation), may be "".
+        references: raw texts, one or more per item, in the order of the data file.
 
     Returns:
         "BLEU" in [0, 1] (papers print it times 100), "NIST" from 0 up, "METEOR" in [0, 1],
         "ROUGE_L" in [0, 1] and "CIDEr" in [0, 10]. Higher is better.
-
-    Raises:
-        ValueError: If there are no items, the lengths differ, an item has no reference that
-            is not empty, or no reference has a word.
-        TypeError: If a string stands where a sequence of strings is expected.
-        JavaError: If Java is missing or fails.
     """
     check_texts(predictions, references)
     tokens = [mteval_tokenize(text) for text in predictions]
     reference_tokens = [[mteval_tokenize(text) for text in refs] for refs in references]
-    scores = {"BLEU": bleu(tokens, reference_tokens), "NIST": nist(tokens, reference_tokens)}
-
     captions = coco.ptb_tokenize(predictions)
     reference_captions = iter(coco.ptb_tokenize([text for refs in references for text in refs]))
     grouped = [[next(reference_captions) for _ in refs] for refs in references]
-    scores["CIDEr"] = coco.cider(captions, grouped)
-    scores["ROUGE_L"] = coco.rouge_l(captions, grouped)
-    scores["METEOR"] = coco.meteor(captions, grouped)
-    return {name: scores[name] for name in ("BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr")}
+    return {
+        "BLEU": bleu(tokens, reference_tokens),
+        "NIST": nist(tokens, reference_tokens),
+        "METEOR": coco.meteor(captions, grouped),
+        "ROUGE_L": coco.rouge_l(captions, grouped),
+        "CIDEr": coco.cider(captions, grouped),
+    }
+
+
+def mteval_tokenize(text: str) -> list[str]:
+    """Return tokens of `mteval` v13a: entities decoded, ASCII letters lowercased.
+
+    Only A to Z are lowercased: "É" stays. Line breaks count as spaces.
+    """
+    tokenized: str = _tokenizer()(" ".join(text.splitlines()))
+    return tokenized.translate(_ASCII_LOWER).split()
+
+
+@cache
+def _tokenizer() -> Tokenizer13a:
+    return Tokenizer13a()  # type: ignore[no-untyped-call]
 
 
 def bleu(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """BLEU-4 of a corpus as `mteval` v13a computes it, closest reference length.
+    """Return BLEU-4 of a corpus of tokens in [0, 1] as `mteval` v13a computes it.
 
     sacrebleu counts. The last step is not its own, as it returns 0 where `mteval` does not: when no
     word matches, and when no hypothesis is long enough to have a 4-gram (such an order is skipped,
     though the mean is still over four). Everywhere else the two agree.
-
-    Args:
-        hypotheses: Tokens, one sequence per segment, may be empty.
-        references: Tokens, one or more sequences per segment.
-
-    Returns:
-        The score, in [0, 1].
 
     Source: Papineni et al., ACL 2002, "BLEU: a Method for Automatic Evaluation of Machine
     Translation".
@@ -108,3 +115,48 @@ def bleu(
             log_precisions += math.log((matches or smoothing) / total)
     brevity = min(0.0, 1 - counts.ref_len / counts.sys_len)
     return math.exp(log_precisions / BLEU_ORDER + brevity)
+
+
+def nist(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
+) -> float:
+    """Return the NIST score of a corpus of tokens: 0 or more, growing with the corpus.
+
+    A matched n-gram weighs its information, log2(count of its first n-1 words / its own count), the
+    counts taken over all references. Matches are clipped by the largest count in one reference. An
+    empty reference does not count as one.
+
+    Source: Doddington, HLT 2002, "Automatic Evaluation of Machine Translation Quality Using N-gram
+    Co-Occurrence Statistics".
+    """
+    in_references = Counter(g for refs in references for ref in refs for g in _ngrams(ref))
+    reference_words = sum(len(ref) for refs in references for ref in refs)
+    if not reference_words:
+        raise ValueError("NIST needs a reference with a word in it, got only empty references")
+
+    def information(ngram: Ngram) -> float:
+        # In the official script a prefix that is the word "0" is false, as the empty prefix is.
+        prefix = ngram[:-1]
+        above = reference_words if prefix in ((), ("0",)) else in_references[prefix]
+        return math.log2(above / in_references[ngram])
+
+    matched, counted = [0.0] * (NIST_ORDER + 1), [0] * (NIST_ORDER + 1)
+    for hypothesis, refs in zip(hypotheses, references, strict=True):
+        most: Counter[Ngram] = Counter()
+        for ref in refs:
+            most |= Counter(_ngrams(ref))
+        for ngram, count in Counter(_ngrams(hypothesis)).items():
+            counted[len(ngram)] += count
+            if ngram in most:
+                matched[len(ngram)] += information(ngram) * min(count, most[ngram])
+
+    references_per_segment = sum(bool(ref) for refs in references for ref in refs) / len(references)
+    ratio = counted[1] / (reference_words / references_per_segment)
+    penalty = math.exp(-_BETA * math.log(min(ratio, 1.0)) ** 2) if ratio > 0 else 0.0
+    return penalty * sum(m / max(n, 1) for m, n in zip(matched, counted, strict=True))
+
+
+def _ngrams(words: Sequence[str]) -> Iterator[Ngram]:
+    for n in range(1, NIST_ORDER + 1):
+        for start in range(len(words) - n + 1):
+            yield tuple(words[start : start + n])

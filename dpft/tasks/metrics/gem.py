@@ -1,8 +1,8 @@
 """The scores of DART as the GEM benchmark's `gem-metrics` computes them.
 
 Nothing is cleaned: BLEU and METEOR read the texts as they are. ROUGE reads words of NLTK, and
-several references are jackknifed. BERTScore and BLEURT need weights, and are None without them. How
-each was checked against `gem-metrics` stands in `docs/reference/metrics.md`.
+several references are jackknifed. BERTScore and BLEURT need weights, and are None without them.
+`docs/reference/metrics.md` says how each was checked against `gem-metrics`.
 
 Source: Gehrmann et al., 2021, "The GEM Benchmark: Natural Language Generation, its Evaluation and
 Metrics".
@@ -16,9 +16,8 @@ from importlib.metadata import version
 from nltk.tokenize import word_tokenize
 from rouge_score.rouge_scorer import RougeScorer
 
-from dpft.tasks.metrics import bleu, coco, java
-from dpft.tasks.metrics.inputs import check_texts
-from dpft.tasks.metrics.rouge import MEASURES
+from dpft.tasks.metrics import coco, java
+from dpft.tasks.metrics.scorers import ROUGES, bleu, check_texts
 
 SIGNATURE = (
     f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
@@ -30,11 +29,7 @@ SIGNATURE = (
 
 
 def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
-    """`SIGNATURE`, the Java in use, and which weights were used or why none were.
-
-    Raises:
-        JavaError: if there is no Java.
-    """
+    """Return `SIGNATURE`, the Java in use, and which weights were used or why none were."""
     from dpft.tasks.metrics import neural
 
     return (
@@ -50,7 +45,7 @@ def score(
     bertscore: str | None = None,
     bleurt: str | None = None,
 ) -> dict[str, float | None]:
-    """Scores a corpus on the scales that papers print for DART.
+    """Score a corpus on the scales that papers print for DART.
 
     Args:
         predictions: raw text, one per item (one per triple set), may be "".
@@ -62,10 +57,6 @@ def score(
         "BLEU" in [0, 100], "METEOR" in [0, 1], "ROUGE_1", "ROUGE_2", "ROUGE_L" in [0, 100],
         "BERTScore" (F1) up to 1 and "BLEURT", mostly between -2 and 1. The last two are None where
         they cannot be computed; `signature` says why. Higher is better.
-
-    Raises:
-        ValueError, TypeError: as `dpft.tasks.metrics.inputs.check_texts`.
-        JavaError: if Java is missing or fails.
     """
     check_texts(predictions, references)
     kept = [[ref for ref in refs if ref.strip()] for refs in references]
@@ -73,7 +64,7 @@ def score(
 
     return {
         # Every letter is lowercased, where E2E's scorer lowercases A to Z only.
-        "BLEU": bleu.score(predictions, kept, lowercase=True),
+        "BLEU": bleu(predictions, kept, lowercase=True),
         "METEOR": coco.meteor(predictions, kept),
         **rouge(predictions, kept),
         "BERTScore": neural.load_bertscore(bertscore).score(predictions, kept),
@@ -82,19 +73,19 @@ def score(
 
 
 def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """ROUGE-1, -2 and -L: mean over items of jackknifed F1, stemmed, each in [0, 100]."""
-    scorer = RougeScorer(list(MEASURES), use_stemmer=True)
-    sums = dict.fromkeys(MEASURES, 0.0)
+    """Return ROUGE-1, -2 and -L: mean over items of jackknifed F1, stemmed, in [0, 100]."""
+    scorer = RougeScorer(list(ROUGES), use_stemmer=True)
+    sums = dict.fromkeys(ROUGES, 0.0)
     for prediction, refs in zip(predictions, references, strict=True):
         words = _spaced(prediction)
         scores = [scorer.score(_spaced(ref), words) for ref in refs]
-        for name in MEASURES:
+        for name in ROUGES:
             sums[name] += jackknife([found[name].fmeasure for found in scores])
-    return {MEASURES[name]: 100 * total / len(predictions) for name, total in sums.items()}
+    return {ROUGES[name]: 100 * total / len(predictions) for name, total in sums.items()}
 
 
 def jackknife(scores: Sequence[float]) -> float:
-    """The mean, over the references, of the best score when that reference is left out.
+    """Return the mean, over the references, of the best score when that one is left out.
 
     The best is lost once, when it is itself left out, and the second best counts then. A single
     reference is not left out.

@@ -1,7 +1,7 @@
-"""BERTScore and BLEURT as GEM runs them, where their weights are to be had.
+"""BERTScore and BLEURT as GEM runs them, where their weights are available.
 
 The weights are named by a folder or a hub id. Where they are not named, cannot be loaded or are of
-another kind, the score is None and the signature says why: never is another model taken instead.
+another kind, the score is None and the signature says why: no other model is taken instead.
 
 Source: Zhang et al., ICLR 2020, "BERTScore: Evaluating Text Generation with BERT"; Sellam et al.,
 ACL 2020, "BLEURT: Learning Robust Metrics for Text Generation".
@@ -23,7 +23,6 @@ from transformers import (
     AutoTokenizer,
     BertForSequenceClassification,
     DistilBertModel,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -40,36 +39,10 @@ _ITEMS_AT_ONCE = 32
 class Absent:
     """Stands for a score that cannot be computed."""
 
-    reason: str
-
-    @property
-    def signature(self) -> str:
-        return f"not computed ({self.reason})"
+    signature: str
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         return None
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A model that scores, and what is written down of it.
-
-    Attributes:
-        name: folder or hub id, as it was given.
-        model: in evaluation mode, in float32.
-        tokenizer: its tokenizer.
-        digest: SHA-256 (16 hex) of all its parameters and their names.
-    """
-
-    name: str
-    model: Any
-    tokenizer: PreTrainedTokenizerBase
-    digest: str
-
-    @property
-    def signature(self) -> str:
-        versions = f"transformers:{transformers.__version__}|torch:{torch.__version__}"
-        return f"{self.name}|sha256:{self.digest}|{versions}"
 
 
 @dataclass(frozen=True)
@@ -80,12 +53,9 @@ class BERTScore:
     authors' package. Precision, recall and F1 are each the best over an item's references.
     """
 
-    weights: Weights
-
-    @property
-    def signature(self) -> str:
-        how = f"layer:{BERTSCORE_LAYER}|idf:no|rescaled:no|refs:max of P, R, F1 apart"
-        return f"F1|{how}|{self.weights.signature}"
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    signature: str
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         scores = self.items(predictions, references)
@@ -94,7 +64,7 @@ class BERTScore:
     def items(
         self, predictions: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[tuple[float, float, float]]:
-        """Precision, recall and F1 of each item."""
+        """Return precision, recall and F1 of each item."""
         out = []
         for run in blocks(zip(predictions, references, strict=True), _ITEMS_AT_ONCE):
             vectors = self._vectors({text.strip() for p, refs in run for text in (p, *refs)})
@@ -106,24 +76,24 @@ class BERTScore:
 
     @torch.no_grad()
     def _vectors(self, texts: set[str]) -> dict[str, Tensor]:
-        """Unit vectors of each text's tokens, special ones included: ``(T, d)``."""
+        """Return unit vectors of each text's tokens, special ones included: ``(T, d)``."""
         ordered = sorted(texts)
-        encoded = self.weights.tokenizer(
+        encoded = self.tokenizer(
             ordered,
             padding=True,
             truncation=True,
-            max_length=self.weights.model.config.max_position_embeddings,
+            max_length=self.model.config.max_position_embeddings,
             return_tensors="pt",
-        ).to(self.weights.model.device)
+        ).to(self.model.device)
         mask = encoded["attention_mask"]
-        hidden = self.weights.model(encoded["input_ids"], attention_mask=mask).last_hidden_state
+        hidden = self.model(encoded["input_ids"], attention_mask=mask).last_hidden_state
         unit = torch.nn.functional.normalize(hidden, dim=-1)
         lengths = mask.sum(1).tolist()
         return {text: unit[i, : lengths[i]] for i, text in enumerate(ordered)}
 
 
 def match(prediction: Tensor, reference: Tensor) -> tuple[float, float, float]:
-    """Precision, recall and F1 of one prediction and one reference.
+    """Return precision, recall and F1 of one prediction and one reference.
 
     Args:
         prediction: unit vectors of its tokens, ``(T, d)``, the first and last of special tokens.
@@ -145,72 +115,73 @@ def match(prediction: Tensor, reference: Tensor) -> tuple[float, float, float]:
 class BLEURT:
     """A regression on reference and prediction; the mean over references, then over items."""
 
-    weights: Weights
-
-    @property
-    def signature(self) -> str:
-        return f"refs:mean|max_length:{BLEURT_LENGTH}|{self.weights.signature}"
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    signature: str
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         scores = self.items(predictions, references)
         return sum(scores) / len(scores)
 
+    @torch.no_grad()
     def items(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-        """The score of each item."""
+        """Return the score of each item."""
         out = []
         for run in blocks(zip(predictions, references, strict=True), _ITEMS_AT_ONCE):
-            flat = iter(self._ratings([(ref, p) for p, refs in run for ref in refs]))
-            out += [sum(next(flat) for _ in refs) / len(refs) for _, refs in run]
+            pairs = [(ref, prediction) for prediction, refs in run for ref in refs]
+            encoded = self.tokenizer(
+                [reference for reference, _ in pairs],
+                [prediction for _, prediction in pairs],
+                padding=True,
+                truncation="longest_first",
+                max_length=BLEURT_LENGTH,
+                return_token_type_ids=True,  # not every tokenizer gives them unasked
+                return_tensors="pt",
+            ).to(self.model.device)
+            ratings = iter(self.model(**encoded).logits[:, 0].tolist())
+            out += [sum(next(ratings) for _ in refs) / len(refs) for _, refs in run]
         return out
-
-    @torch.no_grad()
-    def _ratings(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        encoded = self.weights.tokenizer(
-            [reference for reference, _ in pairs],
-            [prediction for _, prediction in pairs],
-            padding=True,
-            truncation="longest_first",
-            max_length=BLEURT_LENGTH,
-            return_token_type_ids=True,  # not every tokenizer gives them unasked
-            return_tensors="pt",
-        ).to(self.weights.model.device)
-        ratings: list[float] = self.weights.model(**encoded).logits[:, 0].tolist()
-        return ratings
 
 
 # One of each is kept, since a score and its signature are asked for one after the other.
 @lru_cache(maxsize=1)
 def load_bertscore(name: str | None) -> BERTScore | Absent:
-    """BERTScore with the weights of `distilbert-base-uncased`."""
+    """Return BERTScore with the weights of `distilbert-base-uncased`."""
+    how = f"F1|layer:{BERTSCORE_LAYER}|idf:no|rescaled:no|refs:max of P, R, F1 apart"
     loaded = _load(name, "task.bertscore", DistilBertModel, "distilbert", BERTSCORE_LAYER)
-    if isinstance(loaded, Absent):
-        return loaded
+    if isinstance(loaded, str):
+        return Absent(f"not computed ({loaded})")
+    model, tokenizer, weights = loaded
     # Layers beyond the one whose output is used.
-    loaded.model.transformer.layer = loaded.model.transformer.layer[:BERTSCORE_LAYER]
-    return BERTScore(loaded)
+    model.transformer.layer = model.transformer.layer[:BERTSCORE_LAYER]
+    return BERTScore(model, tokenizer, f"{how}|{weights}")
 
 
 @lru_cache(maxsize=1)
 def load_bleurt(name: str | None) -> BLEURT | Absent:
-    """BLEURT with the weights of `bleurt-base-128` as a BERT with one output."""
+    """Return BLEURT with the weights of `bleurt-base-128` as a BERT with one output."""
     loaded = _load(name, "task.bleurt", BertForSequenceClassification, "bert", 1)
-    if isinstance(loaded, Absent):
-        return loaded
-    if loaded.model.config.num_labels != 1:
-        return Absent(f"{name} has {loaded.model.config.num_labels} outputs; expected one")
-    return BLEURT(loaded)
+    if isinstance(loaded, str):
+        return Absent(f"not computed ({loaded})")
+    model, tokenizer, weights = loaded
+    if model.config.num_labels != 1:
+        return Absent(f"not computed ({name} has {model.config.num_labels} outputs; expected one)")
+    return BLEURT(model, tokenizer, f"refs:mean|max_length:{BLEURT_LENGTH}|{weights}")
 
 
-def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int) -> Weights | Absent:
+def _load(
+    name: str | None, setting: str, cls: Any, kind: str, layers: int
+) -> tuple[Any, PreTrainedTokenizerBase, str] | str:
+    """Return model, tokenizer and the signature of the weights, or why there are none."""
     if name is None:
-        return Absent(f"{setting} is null")
+        return f"{setting} is null"
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if config.model_type != kind or config.num_hidden_layers < layers:
-            return Absent(
+            return (
                 f"{name} is a {config.model_type} of {config.num_hidden_layers} layers; expected a "
                 f"{kind} of {layers} or more"
             )
@@ -223,16 +194,14 @@ def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int) -> W
         )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # other scores are not lost because of these weights
-        return Absent(f"{name} could not be loaded: {type(error).__name__}")
+        return f"{name} could not be loaded: {type(error).__name__}"
     if report["missing_keys"]:
         # They would be random numbers.
-        return Absent(f"{name} lacks weights, such as {min(report['missing_keys'])}")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Weights(name, model.eval().to(device), tokenizer, _digest(model))
-
-
-def _digest(model: PreTrainedModel) -> str:
+        return f"{name} lacks weights, such as {min(report['missing_keys'])}"
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(key.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    versions = f"transformers:{transformers.__version__}|torch:{torch.__version__}"
+    signature = f"{name}|sha256:{digest.hexdigest()[:16]}|{versions}"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.eval().to(device), tokenizer, signature

@@ -1,19 +1,32 @@
-"""How scores are shown: BLEU and ROUGE-L from 0 to 100, as papers print them.
+"""How scores are shown, and what they are compared with.
 
-The scorer of E2E gives them from 0 to 1, and records keep what a scorer gave.
+BLEU and ROUGE-L are shown from 0 to 100, as papers print them; the scorer of E2E gives them from 0
+to 1, and records keep what a scorer gave. An accuracy is shown next to that of an answer that never
+changes: where six of ten records are of one class, a constant scores 0.6. Two accuracies on the
+same records are compared record by record: two models mostly err on the same ones, so that their
+difference is known far better than either accuracy.
 """
 
 from __future__ import annotations
 
+import base64
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 HUNDRED = ("BLEU", "ROUGE_L")
 """Scores that are shown from 0 to 100."""
+MOST_CLASSES = 20
+"""A confusion table of more classes is too long for a record."""
 _E2E = "nist:"  # of the tasks' signatures only E2E's has it
+
+Bits = Sequence[bool]
 
 
 def shown(metric: str, value: float, signature: Any) -> float:
-    """The score on the scale that it has everywhere.
+    """Return a recorded score on the scale that it is shown on.
 
     Args:
         metric: its name.
@@ -24,7 +37,7 @@ def shown(metric: str, value: float, signature: Any) -> float:
 
 
 def figure(metric: str, value: float | None, signature: Any, none: str = "-") -> str:
-    """`shown`, as text; ``none`` where there is no number."""
+    """Return `shown` as text; ``none`` where there is no number."""
     if value is None:
         return none
     digits = 2 if _is_fraction(metric, signature) else 4
@@ -32,5 +45,105 @@ def figure(metric: str, value: float | None, signature: Any, none: str = "-") ->
 
 
 def _is_fraction(metric: str, signature: Any) -> bool:
-    # Behind the task's own stand those of further metrics, see `dpft.tasks.scores.all_scores`.
+    # Signatures of further metrics follow the task's own, see `dpft.tasks.scores.all_scores`.
     return metric in HUNDRED and _E2E in str(signature).partition("; ")[0]
+
+
+def majority(references: Sequence[str]) -> float:
+    """Return the accuracy in [0, 1] of always answering the most frequent class."""
+    return max(Counter(references).values()) / len(references)
+
+
+def confused(
+    predictions: Sequence[str], references: Sequence[str], classes: Sequence[str]
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Count how often each true class was answered with each class.
+
+    Returns:
+        ``confusion``: by true class, then by answer, without zeros; nothing for more classes than
+        `MOST_CLASSES`.
+    """
+    if len(classes) > MOST_CLASSES:
+        return {}
+    counts = Counter(zip(references, predictions, strict=True))
+    table = {
+        true: {answer: counts[true, answer] for answer in classes if counts[true, answer]}
+        for true in classes
+        if true in references
+    }
+    return {"confusion": table}
+
+
+def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
+    """Return whether an answer that never changes would score as much; False if unknown.
+
+    Args:
+        scored: see `cautions`.
+        metric: of ``scored["metrics"]``.
+    """
+    value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)
+    return value is not None and constant is not None and value <= constant
+
+
+def cautions(scored: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of a record's scores of one split must know, in clauses.
+
+    Args:
+        scored: see `dpft.runs.record.ScoreRecord`.
+    """
+    found, count = [], scored.get("examples", 0)
+    confusion = scored.get("confusion") or {}
+    # Of one true class, one answer is all there is to learn.
+    if count > 1 and len(confusion) != 1 and scored.get("distinct") == 1:
+        answered = {a for row in confusion.values() for a in row}
+        which = f", {answered.pop()!r}" if len(answered) == 1 else ""
+        found.append(f"all {count:,} answers are the same{which}: nothing was learned")
+    for metric, constant in (scored.get("baselines") or {}).items():
+        if is_constant(scored, metric):
+            found.append(
+                f"{metric} {scored['metrics'][metric]:.4f} is no better than always answering the "
+                f"most frequent class ({constant:.4f})"
+            )
+    return found
+
+
+def cautions_of(record: Mapping[str, Any]) -> list[str]:
+    """Return the `cautions` of all splits of a record, each after the split's name."""
+    scores = record.get("scores") or {}
+    return [f"{split}: {one}" for split, scored in scores.items() for one in cautions(scored)]
+
+
+def packed(right: Bits) -> str:
+    """Return one bit for each record, from the highest bit of each byte on, as base64."""
+    size = -(-len(right) // 8)
+    digits = "".join("01"[bool(one)] for one in right).ljust(8 * size, "0")
+    return base64.b64encode(int(digits or "0", 2).to_bytes(size, "big")).decode()
+
+
+def unpacked(text: str, count: int) -> tuple[bool, ...]:
+    """Return the bits that were `packed`.
+
+    Raises:
+        ValueError: if they are not of so many records.
+    """
+    data = base64.b64decode(text, validate=True)
+    if len(data) != -(-count // 8):
+        raise ValueError(f"got {len(data)} bytes of bits; expected those of {count} records")
+    return tuple(bool(byte >> bit & 1) for byte in data for bit in range(7, -1, -1))[:count]
+
+
+def paired_error(first: Mapping[int, Bits], second: Mapping[int, Bits]) -> float:
+    """Return the standard error that the records leave to a difference of mean accuracies.
+
+    With ``d_i`` the share of seeds at which the first was right on record ``i`` less that of the
+    second, it is the deviation of the ``d_i`` over the root of their number. One record more on
+    which they differ is counted: few records on which none differs are no proof that none would.
+
+    Args:
+        first: bits by seed, of the same records at every seed.
+        second: the same.
+    """
+    ones, others = (map(fmean, zip(*side.values(), strict=True)) for side in (first, second))
+    differences = [one - other for one, other in zip(ones, others, strict=True)]
+    mean, count = fmean(differences), len(differences)
+    return math.sqrt(math.fsum((d - mean) ** 2 for d in differences) + 1) / count

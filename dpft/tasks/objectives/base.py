@@ -1,7 +1,7 @@
-"""What an objective is: it turns records into examples, losses and predictions.
+"""Objectives turn records into examples, losses and predictions.
 
-The loss of a record may depend on that record alone, whatever else is in its batch: padding,
-positions and averages included. The guarantee rests on it.
+Guarantee: the loss of a record depends on that record alone, not on the padding, positions or
+averages of its batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.packed import values
 
 if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
@@ -28,67 +28,48 @@ class Example(Protocol):
     @property
     def length(self) -> int:
         """Positions that it takes in memory: tokens of a text, patches of an image."""
-        ...
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One question of an evaluation.
+    """One question of an evaluation."""
 
-    Attributes:
-        record: what the model is given; its target is not shown to it.
-        references: every right answer; none where nobody knows one.
-        subset: the part of the split that it belongs to, where parts are scored by themselves.
-    """
-
-    record: Any
-    references: tuple[str, ...]
+    record: Any  # what the model is given; its target is not shown to it
+    references: tuple[str, ...]  # every right answer; none where nobody knows one
+    # The part of the split that it belongs to, where parts are scored by themselves.
     subset: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A row that a trained model is asked about, whose answer need not be known.
+    """A row that a trained model is asked about, whose answer need not be known."""
 
-    Attributes:
-        cells: of the row, by column, to be written beside the answer.
-        instance: the question, without references unless they are what is asked about.
-    """
-
-    cells: Mapping[str, Any]
-    instance: Instance
+    cells: Mapping[str, Any]  # of the row, by column, to be written beside the answer
+    instance: Instance  # the question, without references unless they are what is asked about
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's answer to an `Instance`.
+    """The model's answer to an `Instance`."""
 
-    Attributes:
-        source: the question, as text.
-        prediction: the answer: a generated text, or the name of a class.
-        references: every right answer.
-        subset: as in the instance.
-        nll: negative log-likelihood of the first reference; None where it was not computed.
-        tokens: how many tokens ``nll`` is a sum over.
-        finished: whether a generated text came to its end, or was stopped; None: no such text.
-        cut: whether the question was too long for the model and lost a part; None: not known.
-        probabilities: of all classes, in the order of the objective; none of a generated text, and
-            none where a predictions file was read.
-    """
-
-    source: str
-    prediction: str
-    references: tuple[str, ...]
-    subset: str = ""
+    source: str  # the question, as text
+    prediction: str  # the answer: a generated text, or the name of a class
+    references: tuple[str, ...]  # every right answer
+    subset: str = ""  # as in the instance
+    # Negative log-likelihood of the first reference; None where it was not computed.
     nll: float | None = None
-    tokens: int | None = None
+    tokens: int | None = None  # how many tokens ``nll`` is a sum over
+    # Whether a generated text came to its end, or was stopped; None: no such text.
     finished: bool | None = None
+    # Whether the question was too long for the model and lost a part; None: not known.
     cut: bool | None = None
+    # Of all classes, in the order of the objective; none of a generated text, and none where
+    # a predictions file was read.
     probabilities: tuple[float, ...] = field(default=(), compare=False)
 
 
 def texts(predictions: Sequence[Prediction]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The answers and their references, as metrics take them."""
+    """Return answers and references as metrics take them."""
     return [p.prediction for p in predictions], [p.references for p in predictions]
 
 
@@ -102,12 +83,12 @@ class Batch:
         return len(next(iter(self.tensors.values())))
 
     def to(self, device: torch.device) -> Batch:
-        # Towards a device the host goes on at once: nothing changes a batch after it was made.
+        # The host need not wait: nothing changes a batch after it was made.
         free = device.type != "cpu"
         return Batch({n: x.to(device, non_blocking=free) for n, x in self.tensors.items()})
 
     def rows(self, index: Tensor) -> Batch:
-        """The rows that ``index`` picks (int64, or bool of shape ``(B,)``)."""
+        """Return the rows of ``index`` (int64, or bool of shape ``(B,)``)."""
         return Batch({name: tensor[index] for name, tensor in self.tensors.items()})
 
 
@@ -115,27 +96,22 @@ class Losses(Protocol):
     """What training asks of an objective once records are encoded."""
 
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
-        """Examples as a batch, padded to ``widths``; None: to the widest among them."""
-        ...
+        """Return examples as a batch, padded to ``widths``; None: to the widest of them."""
 
     def widths(self, example: Any) -> tuple[int, ...]:
-        """What an example is padded to where its company may not decide that.
+        """Return the padded widths of an example as a function of that example alone.
 
         Positions come first. No example with a loss is narrower than `blank`.
         """
-        ...
 
     def widest(self) -> tuple[int, ...]:
-        """Widths that any example fits in, which follow from settings and model alone."""
-        ...
+        """Return widths that any example fits in, from settings and model alone."""
 
     def blank(self) -> Any:
-        """A short example with a finite loss, which is no record's."""
-        ...
+        """Return a padding example with a finite loss, which is no record."""
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per row, ``(B,)``, nothing summed or averaged across rows."""
-        ...
+        """Return one loss per row, ``(B,)``, nothing summed or averaged across rows."""
 
 
 class Objective(Losses, Protocol):
@@ -157,23 +133,14 @@ class Objective(Losses, Protocol):
     ) -> list[Prediction]:
         """Answer every instance, in order.
 
-        Args:
-            model: the trained model; left in training mode if it was.
-            instances: the questions.
-            settings: ``conf/decode``.
-            seed: for sampling.
-            advance: called with the number of instances that are done.
-            cohort: the processes that answer together, each some of the batches
-                (`dpft.tasks.objectives.dealing`); all return all answers. None: this one.
+        The model is left in training mode if it was. ``seed`` is that of sampling, and ``advance``
+        is called with the number of instances that are done. All processes of ``cohort`` return all
+        answers (`dpft.tasks.objectives.dealing`).
         """
-        ...
 
 
 def cut_in_encoding(examples: Sequence[Any]) -> str:
-    """How many records were too long and lost a part, in words; empty if none did.
-
-    A function of the records: of private ones it may be looked at, and not be kept.
-    """
+    """Return a sentence on how many records were cut, "" if none: private, as the records are."""
     sources, targets = (
         np.count_nonzero(values(examples, name) > 0) for name in ("cut_source", "cut_target")
     )

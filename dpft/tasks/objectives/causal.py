@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
@@ -29,20 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CausalExample:
-    """An encoded record: the loss is taken on ``target`` given ``prompt``.
+    """An encoded record: the loss is taken on ``target`` given ``prompt``."""
 
-    Attributes:
-        prompt: what is given.
-        target: what is written.
-        silent: positions in the target that carry no loss, such as what others say in a chat.
-        cut_source: how many tokens the source lost, since the record is too long.
-        cut_target: how many the end of the target lost; its end token is the first.
-    """
-
-    prompt: tuple[int, ...]
-    target: tuple[int, ...]
+    prompt: tuple[int, ...]  # what is given
+    target: tuple[int, ...]  # what is written
+    # Positions in the target that carry no loss, such as what others say in a chat.
     silent: tuple[int, ...] = ()
+    # How many tokens the source lost, since the record is too long.
     cut_source: int = field(default=0, compare=False)
+    # How many the end of the target lost; its end token is the first.
     cut_target: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -135,16 +130,15 @@ class Causal:
     def prompts(
         self, records: Sequence[Any], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:
-        """What to decode from, of `longest` tokens at most; and how many tokens each lost."""
+        """Return prompts of `longest` tokens at most, and how many tokens each lost."""
         longest = self.longest(settings)
         return [self._prompt(record, longest) for record in records]
 
     def longest(self, settings: Decode) -> int:
-        """Tokens that a prompt to answer may have.
+        """Return how many tokens a prompt to answer may have: as many as in training.
 
-        As in training before the shortest target: what a record shows there, it shows here.
-        Where sources are cut, less if the model's positions end before ``max_new_tokens`` are
-        written behind it, but never less than half of ``max_length``.
+        Where sources are cut, fewer if the model has no positions for ``max_new_tokens`` after it,
+        but not fewer than half of ``max_length``.
         """
         half = self.max_length - self.max_length // 2
         most = max(1, self.max_length - 1)
@@ -229,7 +223,7 @@ class Causal:
         batch_size: int,
         cohort: TrainingCohort | None = None,
     ) -> list[tuple[float, int]]:
-        """Negative log-likelihood of each first reference, and its number of tokens."""
+        """Return the negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         examples = self.encode_all([self._referenced(instance) for instance in instances])
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
@@ -247,14 +241,11 @@ class Causal:
         return out
 
     def _referenced(self, instance: Instance) -> Any:
-        """The record whose target is the first reference."""
+        """Return the record whose target is the first reference."""
         return TextRecord(instance.record.segments, instance.references[0])
 
     def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
-        """What precedes the part that may be cut, that part, and what follows it.
-
-        And how many tokens the first has lost already.
-        """
+        """Return the part before what may be cut, that part, the part after, and cut tokens."""
         ended = self._ended(segments)
         whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]
@@ -292,10 +283,7 @@ class Causal:
 
     @cached_property
     def _start(self) -> list[int]:
-        """What the tokenizer puts before a text: the start token of Llama or Gemma, often none.
-
-        Whoever has the model asks it with that.
-        """
+        """Tokens that the tokenizer puts before a text: the start token of Llama or Gemma."""
         return around(self.tokenizer, target=False)[0]
 
     @cached_property
@@ -333,6 +321,49 @@ class Causal:
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
         excess = fixed + len(source) + written - self.max_length
         return source[max(0, excess) :]
+
+
+@dataclass(frozen=True)
+class LanguageModel(Causal):
+    """Write a whole text, given what the tokenizer begins one with, or else the end token alone.
+
+    A text that is longer than ``max_length`` is cut, and the end token with it. Predictions hold
+    the likelihood of the reference over the tokens that were kept, and no text.
+    """
+
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+        end = self.tokenizer.eos_token_id
+        targets = [[*ids, end] for ids in token_ids(self.tokenizer, [r.target for r in records])]
+        kept = [tuple(target[: self.max_length - len(self.opening)]) for target in targets]
+        return [
+            CausalExample(self.opening, some, cut_target=len(target) - len(some))
+            for target, some in zip(targets, kept, strict=True)
+        ]
+
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens that a text follows."""
+        return tuple(self._start) or (self.tokenizer.eos_token_id,)
+
+    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
+        return self.opening, 0
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+        cohort: TrainingCohort | None = None,
+    ) -> list[Prediction]:
+        likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
+        advance(len(instances))
+        examples = self.encode_all([self._referenced(instance) for instance in instances])
+        return [
+            Prediction("", "", one.references, one.subset, nll, tokens, cut=example.cut_target > 0)
+            for one, (nll, tokens), example in zip(instances, likelihoods, examples, strict=True)
+        ]
 
 
 def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = None) -> Batch:

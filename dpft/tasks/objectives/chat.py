@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.chat_form import ChatForm, Turns
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.objectives.tokens import plain_ids, special_texts, token_ids
+
+Turns = Sequence[tuple[str, str]]
 
 ANSWERS = "assistant"
 PLAIN = (
@@ -26,7 +26,6 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """A template for models that have none: ``role: text`` on a line, an end token after answers."""
-_BLOCK = 16  # answers of a conversation that are rendered at first
 # Stands for the text of the special token of this number while a template writes turns around it.
 _MARK = "\ue0d8{}\ue0d8"
 _MARKS = re.compile(_MARK.format("([0-9]+)"))
@@ -39,22 +38,102 @@ _ONE_DAY = (
     + " }}{%- endmacro -%}"
 )
 
+# Between them every order of roles that a template may take.
+_ORDERS = (
+    ("system", "user", "assistant", "user", "assistant"),
+    ("user", "assistant", "user", "assistant"),
+    ("user", "user", "assistant", "assistant"),
+    ("system", "assistant"),
+    ("assistant",),
+)
+_TEXT = "\ue0d7{}\ue0d7"  # of private use: in no text that anybody wrote
+
+
+@dataclass
+class ChatForm:
+    """What a template puts around the texts of turns, found by rendering turns of known texts.
+
+    Attributes:
+        render: writes turns as the template does. It raises DataError for turns that it refuses.
+        special: tokens as text that no turn may hold.
+        starts: by role, what precedes the first text.
+        between: by the roles of two consecutive turns, the text between theirs.
+        tail: what follows the text of a last answer.
+    """
+
+    render: Callable[[Turns], str]
+    special: Collection[str] = ()
+    starts: dict[str, str] = field(default_factory=dict)
+    between: dict[tuple[str, str], str] = field(default_factory=dict)
+    tail: str = ""
+
+    def __post_init__(self) -> None:
+        for roles in _ORDERS:
+            marks = [_TEXT.format(n) for n in range(len(roles))]
+            try:
+                *pieces, tail = re.split(
+                    "|".join(marks), self.render([*zip(roles, marks, strict=True)])
+                )
+            except DataError:
+                continue
+            if len(pieces) < len(marks):
+                continue
+            self.starts.setdefault(roles[0], pieces[0])
+            for pair, piece in zip(pairwise(roles), pieces[1:], strict=True):
+                self.between.setdefault(pair, piece)
+            self.tail = tail
+
+    def opening(self, system: str) -> str:
+        """Return what precedes the first words of a user who follows this system prompt.
+
+        Without blanks at its end, which a tokenizer joins to the first word.
+        """
+        marked = self.render([("system", system), ("user", _TEXT), ("assistant", "x")])
+        return marked.partition(_TEXT)[0].rstrip(" ")
+
+    def read(self, text: str) -> Turns | None:
+        """Return the turns of a text, the last an answer; None if it is not of the template.
+
+        Rendered again the turns are the text, character for character.
+        """
+        fitting = [role for role, start in self.starts.items() if text.startswith(start)]
+        if not fitting:
+            return None
+        role = max(fitting, key=lambda one: len(self.starts[one]))
+        place, turns = len(self.starts[role]), list[tuple[str, str]]()
+        while following := [
+            (at, -len(piece), second)
+            for (first, second), piece in self.between.items()
+            if first == role and (at := text.find(piece, place)) >= 0
+        ]:
+            at, less, second = min(following)
+            turns.append((role, text[place:at]))
+            place, role = at - less, second
+        last = len(text) - len(self.tail)
+        if role != "assistant" or last < place or not text.endswith(self.tail):
+            return None
+        turns.append((role, text[place:last]))
+        if any(not said.strip() or any(s in said for s in self.special) for _, said in turns):
+            return None
+        try:
+            return turns if len(turns) > 1 and self.render(turns) == text else None
+        except DataError:
+            return None
+
 
 @dataclass(frozen=True)
 class ChatObjective(Causal):
     """Write every answer of a conversation, given what precedes it.
 
-    Each answer's tokens, up to the end token, carry loss; everything else is given. What is longer
-    than ``max_length`` loses its last exchanges, whole; a first exchange that is too long by itself
-    loses the start of what is given and the end of the answer, each down to half.
+    Each answer's tokens, up to the end token, carry loss. A conversation that is longer than
+    ``max_length`` loses its last exchanges; a first exchange that is too long by itself loses the
+    start of what is given and the end of the answer, each down to half.
 
-    With ``train_on="all"`` every token carries loss, given one end token, and a conversation is
-    closed by another one where the next turn would begin: see `closing`. A first exchange that is
-    too long by itself loses its end. Prompts for an answer have no end token before them: other
-    programs, which know the template alone, ask so too.
+    With ``train_on="all"`` every token carries loss, given one end token, and a conversation ends
+    with `closing`. A first exchange that is too long by itself loses its end. Prompts for an answer
+    have no end token before them, as in other programs.
 
-    Whoever writes ``<|im_end|>`` into a message ends no turn: the text of a special token is one in
-    what the template writes, and plain text in what people and models said.
+    ``<|im_end|>`` in a message ends no turn: the text of a special token is plain text there.
 
     Args:
         template: in Jinja, of the model; see `PLAIN`.
@@ -66,20 +145,20 @@ class ChatObjective(Causal):
     train_on: str = "assistant"
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
+        return [self._example_of(self._marked(record.turns)) for record in records]
+
+    def _example_of(self, turns: Turns) -> CausalExample:
+        exchanges: list[tuple[list[int], list[int]]] = []
+        before = ""
+        for given, answer in self._spans(turns):
+            # What `max_length` has no room for is hardly rendered.
+            if sum(map(len, chain(*exchanges[:-1]))) > self.max_length:
+                break
+            ids = self._tokens([given, answer], [before, given])
+            exchanges.append((ids[0], ids[1]))
+            before = answer
         made = self._of_all if self.train_on == "all" else self._of_exchanges
-        blocks = [self._blocks(record.turns) for record in records]
-        found: list[list[tuple[list[int], list[int]]]] = [[] for _ in records]
-        behind, pending = [""] * len(records), [*range(len(records))]
-        while pending:  # a block of each conversation whose further exchanges may have room
-            spans = {n: block for n in pending if (block := next(blocks[n], None))}
-            texts = {n: [*chain.from_iterable(block)] for n, block in spans.items()}
-            before = [text for n, one in texts.items() for text in (behind[n], *one[:-1])]
-            ids = iter(self._tokens([*chain.from_iterable(texts.values())], before))
-            for n, one in texts.items():
-                found[n] += [(next(ids), next(ids)) for _ in spans[n]]
-                behind[n] = one[-1]
-            pending = [n for n in spans if sum(map(len, chain(*found[n][:-1]))) <= self.max_length]
-        return [made(exchanges) for exchanges in found]
+        return made(exchanges)
 
     def shown(self, record: Conversation) -> str:
         """A conversation as the model is given it; what carries loss stands in double brackets."""
@@ -112,48 +191,21 @@ class ChatObjective(Causal):
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
 
-    def _blocks(self, turns: Turns) -> Iterator[list[tuple[str, str]]]:
-        """For each answer, what is new before it, and the answer, as the template writes them.
-
-        Each block is twice as large as the one before: what `max_length` has no room for is hardly
-        rendered. Behind the first block an answer is rendered behind one exchange, since all that
-        precedes takes a time that grows with the square of the number of turns; unless the texts
-        together are then not what the template makes of the whole.
-        """
-        turns = self._marked(turns)
-        answers = [number for number, (role, _) in enumerate(turns) if role == ANSWERS]
-        done, first, count = "", 0, _BLOCK
-        while first < len(answers):
-            chosen, block, whole = range(first, min(first + count, len(answers))), [], ""
-            if first:
-                with suppress(ConfigError, DataError):
-                    block = [*self._spans(turns, answers, chosen)]
-                    whole = self._rendered(turns[: answers[chosen[-1]] + 1])
-            if not block or done + "".join(chain.from_iterable(block)) != whole:
-                block = [*self._spans(turns, answers, chosen, done)]
-                whole = done + "".join(chain.from_iterable(block))
-            yield block
-            done, first, count = whole, first + count, 2 * count
-
-    def _spans(
-        self, turns: Turns, answers: Sequence[int], chosen: Sequence[int], done: str | None = None
-    ) -> Iterator[tuple[str, str]]:
-        """As `_blocks`, of chosen answers; ``done`` precedes them, or None: render one exchange."""
-        near, system = done is None, [turn for turn in turns[:1] if turn[0] == "system"]
-        for number in chosen:
-            shown = turns[: answers[number] + 1]
-            if near:
-                shown = [*system, *turns[answers[number - 2] + 1 : answers[number] + 1]]
-                done = self._rendered(shown[: answers[number - 1] - answers[number]])
-            asked = self._rendered(shown[:-1], asks=True)
-            answered = self._rendered(shown)
-            if not (asked.startswith(done or "") and answered.startswith(asked)):
+    def _spans(self, turns: Turns) -> Iterator[tuple[str, str]]:
+        """Yield for each answer the new text before it, and the answer, as the template does."""
+        done = ""
+        for number, (role, _) in enumerate(turns):
+            if role != ANSWERS:
+                continue
+            asked = self._rendered(turns[:number], asks=True)
+            answered = self._rendered(turns[: number + 1])
+            if not (asked.startswith(done) and answered.startswith(asked)):
                 raise ConfigError(
                     "the model's chat template writes an earlier turn in another way once a later "
                     "one follows, so that what is trained would not be what is asked; type "
                     "task.template=plain"
                 )
-            yield asked[len(done or "") :], answered[len(asked) :]
+            yield asked[len(done) :], answered[len(asked) :]
             done = answered
 
     def _rendered(self, turns: Turns, asks: bool = False) -> str:

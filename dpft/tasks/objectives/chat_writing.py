@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.decode import Written, own_settings
+from dpft.tasks.objectives.decode import Written, how_to_choose, own_settings, positions
 from dpft.tasks.objectives.evaluation import evaluating
 from dpft.tasks.objectives.tokens import token_ids
 
@@ -29,10 +29,10 @@ def write_conversations(
     system: str | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[Written]:
-    """``count`` conversations, each drawn by itself from the end token on.
+    """Return ``count`` conversations, each drawn by itself from the end token on.
 
-    A text is read back by `ChatForm.read`, from its last end token on that closes an answer:
-    what a model wrote behind that, before it was stopped, is left out.
+    A text is read back by `ChatForm.read` up to its last end token that closes an answer; what
+    follows it is left out.
 
     Args:
         objective: of a model that was trained with ``train_on="all"``.
@@ -40,8 +40,7 @@ def write_conversations(
         count: how many.
         settings: how to sample; ``max_new_tokens`` are those of a whole conversation.
         seed: of the random numbers.
-        system: what all conversations begin with; None: the model writes that too, if its training
-            records had any.
+        system: the system prompt of all conversations; None: the model may write one.
         advance: called with the number of conversations that are done.
 
     Raises:
@@ -55,7 +54,14 @@ def write_conversations(
     opening = "" if system is None else objective.form.opening(system)
     prompt = [end, *token_ids(objective.tokenizer, [opening])[0]]
     given = len(prompt) + getattr(model, "prefix_length", 0)
-    key, out, new = keys.public_key(seed), list[Written](), _room(model, len(prompt), settings)
+    key, out, new = keys.public_key(seed), list[Written](), settings.max_new_tokens
+    if (most := positions(model)) is not None:
+        new = min(new, most - len(prompt))
+    if new < 1:
+        raise ConfigError(
+            f"the system text takes {len(prompt):,} tokens with its template, and the model has "
+            f"{most:,} positions in all; expected room for a conversation: shorten system"
+        )
     with evaluating(model), own_settings(model, end, end):
         for number, first in enumerate(range(0, count, settings.batch_size)):
             torch.manual_seed(keys.seed(key, "conversations of a batch", number))
@@ -64,12 +70,8 @@ def write_conversations(
             written = model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
-                num_beams=settings.beams,
-                do_sample=settings.sample,
-                top_p=settings.top_p if settings.sample else None,
-                top_k=0 if settings.sample else None,
-                length_penalty=settings.length_penalty if settings.beams > 1 else None,
                 max_new_tokens=new,
+                **how_to_choose(settings),
                 eos_token_id=None,
                 pad_token_id=end,
                 stopping_criteria=StoppingCriteriaList([_Closed(end, objective.closing, given)]),
@@ -80,12 +82,9 @@ def write_conversations(
 
 
 class _Closed(StoppingCriteria):
-    """Stops a row once it ends in an answer's end token and what closes a conversation.
+    """Stops a row that ends in an answer's end token and what closes a conversation.
 
-    Args:
-        end: the end token.
-        closing: see `ChatObjective.closing`.
-        given: how many tokens of a row are the prompt, which is no answer.
+    The first ``given`` tokens of a row are the prompt, which is no answer.
     """
 
     def __init__(self, end: int, closing: Sequence[int], given: int) -> None:
@@ -101,32 +100,16 @@ class _Closed(StoppingCriteria):
 
 
 def _read(objective: ChatObjective, opening: str, ids: list[int]) -> Written:
-    """The conversation of a row, up to the last end token with which it is one."""
+    """Return the conversation of a row, up to the last end token with which it is one."""
     tokenizer, end, tail = objective.tokenizer, objective.tokenizer.eos_token_id, objective.closing
     pattern = [end, *tail]
     starts = range(len(ids) - len(pattern) + 1)
     closed = next((i for i in starts if ids[i : i + len(pattern)] == pattern), None)
-    ends = [
-        i for i, token in enumerate(ids[: None if closed is None else closed + 1]) if token == end
-    ]
-    for last in reversed(ends):
+    stop = len(ids) if closed is None else closed + 1
+    for last in reversed([i for i, token in enumerate(ids[:stop]) if token == end]):
         whole = [*ids[: last + 1], *tail[:-1]]
         # The tokens as they are: a tokenizer may take the blank before a full stop away.
         text = str(tokenizer.decode(whole, clean_up_tokenization_spaces=False))
-        turns = objective.form.read(opening + text)
-        if turns is not None:
+        if (turns := objective.form.read(opening + text)) is not None:
             return Written(json.dumps(turns, ensure_ascii=False), last == closed)
     return Written("", False)
-
-
-def _room(model: Any, given: int, settings: Decode) -> int:
-    positions: int | None = getattr(model.config, "max_position_embeddings", None)
-    if positions is None:
-        return settings.max_new_tokens
-    left = positions - getattr(model, "prefix_length", 0) - given
-    if left < 1:
-        raise ConfigError(
-            f"the system text takes {given:,} tokens with what stands around it, and the model has "
-            f"{positions:,} positions in all; expected room for a conversation: shorten system"
-        )
-    return min(settings.max_new_tokens, left)

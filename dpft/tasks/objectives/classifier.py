@@ -1,36 +1,116 @@
-"""Text classification with a new head: the loss is the cross entropy of the record's class."""
+"""Text classification: by a new head, or by a masked language model that fills in a blank.
+
+The templates and words of Li et al. 2022 (table 10) are those of Gao et al. 2021, "Making
+Pre-trained Language Models Better Few-shot Learners".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
-from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
+from dpft.tasks.objectives.dealing import answered
+from dpft.tasks.objectives.evaluation import evaluating, longest_first
 from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.template import MASK, Piece, parse_template
 from dpft.tasks.objectives.tokens import fast_backend
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import TrainingCohort
+
+# The module with which transformers' masked language models begin what follows the encoder.
+_HEADS = ("lm_head", "cls", "predictions", "generator_predictions", "vocab_transform", "head")
+
+
+class Choice(Objective):
+    """One of ``K`` classes for each record; batches hold their ``labels``, ``(B,)`` in int64.
+
+    Attributes:
+        classes: their names, in the order of the scores.
+    """
+
+    classes: tuple[str, ...]
+
+    @abstractmethod
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return logits of the classes, ``(B, K)``; a row depends on its own record alone."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        labels = batch.tensors["labels"]
+        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
+
+    @torch.no_grad()
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+        cohort: TrainingCohort | None = None,
+    ) -> list[Prediction]:
+        """Return the most likely class of each instance, in order; of equal ones the first.
+
+        A prediction's ``nll`` is that of the true class, in nats, and its ``tokens`` 1.
+        """
+        device = next(model.parameters()).device
+        examples = [self.encode(instance.record) for instance in instances]
+        found: list[tuple[int, float, tuple[float, ...]]] = [(0, math.nan, ())] * len(examples)
+
+        def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
+            batch = self.collate([examples[i] for i in chosen]).to(device)
+            logits = self.scores(model, batch).double()
+            nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
+            likely = [tuple(row) for row in logits.softmax(1).tolist()]
+            return list(zip(logits.argmax(1).tolist(), nll.tolist(), likely, strict=True))
+
+        with evaluating(model):
+            batches = list(longest_first(examples, settings.batch_size))
+            for chosen, answers in answered(batches, answer, cohort):
+                for i, one in zip(chosen, answers, strict=True):
+                    found[i] = one
+                advance(len(chosen))
+        made = []
+        for instance, (index, nll, likely), example in zip(instances, found, examples, strict=True):
+            lost = getattr(example, "cut_source", None)  # an image has none
+            made.append(
+                Prediction(
+                    instance.record.source,
+                    self.classes[index],
+                    instance.references,
+                    instance.subset,
+                    nll,
+                    1,
+                    cut=None if lost is None else lost > 0,
+                    probabilities=likely,
+                )
+            )
+        return made
 
 
 @dataclass(frozen=True)
 class ClassExample:
-    """An encoded record.
+    """An encoded record."""
 
-    Attributes:
-        ids: tokens, special ones included.
-        types: which of two texts each token is of; None where the model does not ask for it.
-        label: index of the class.
-        cut_source: how many tokens the texts lost, since the record is too long.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # tokens, special ones included
+    # Which of two texts each token is of; None where the model does not ask for it.
     types: tuple[int, ...] | None
-    label: int
+    label: int  # index of the class
+    # How many tokens the texts lost, since the record is too long.
     cut_source: int = field(default=0, compare=False)
 
     @property
@@ -56,7 +136,12 @@ class Classifier(Choice):
         encoded = self.tokenizer(*record.texts, verbose=False)
         whole = len(encoded["input_ids"])
         if whole > self.max_length:
-            self._check_room(record)
+            special = self.tokenizer.num_special_tokens_to_add(pair=len(record.texts) > 1)
+            if self.max_length < special + len(record.texts):
+                raise ConfigError(
+                    f"task.max_length is {self.max_length}, of which the model's own tokens take "
+                    f"{special}; expected {special + len(record.texts)} or more"
+                )
             encoded = self.tokenizer(
                 *record.texts, truncation="longest_first", max_length=self.max_length
             )
@@ -81,25 +166,12 @@ class Classifier(Choice):
             for record, encoding in zip(records, backend.encode_batch_fast(texts), strict=True)
         ]
 
-    def _check_room(self, record: LabelledText) -> None:
-        texts = len(record.texts)
-        special = self.tokenizer.num_special_tokens_to_add(pair=texts > 1)
-        if self.max_length < special + texts:
-            raise ConfigError(
-                f"task.max_length is {self.max_length}, of which the model's own tokens take "
-                f"{special}; expected room for a token of each text: {special + texts} or more"
-            )
-
     def collate(
         self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
     ) -> Batch:
         rows = [(e.ids, e.types) for e in examples]
-        return Batch(
-            {
-                **pad_right(rows, self.tokenizer.pad_token_id, widths),
-                "labels": torch.tensor([e.label for e in examples]),
-            }
-        )
+        labels = torch.tensor([e.label for e in examples])
+        return Batch({**pad_right(rows, self.tokenizer.pad_token_id, widths), "labels": labels})
 
     def widths(self, example: ClassExample) -> tuple[int]:
         return (padded(example.length, self.max_length),)
@@ -111,10 +183,189 @@ class Classifier(Choice):
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Logits of the classes, ``(B, K)``."""
         inputs = {name: x for name, x in batch.tensors.items() if name != "labels"}
         logits: Tensor = model(**inputs).logits
         return logits
+
+
+@dataclass(frozen=True)
+class InfillExample:
+    """An encoded record."""
+
+    ids: tuple[int, ...]  # tokens, special ones included
+    mask: int  # position of the blank
+    label: int  # index of the class
+    # How many tokens the texts lost at least, since the record is too long.
+    cut_source: int = field(default=0, compare=False)
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Infilling(Choice):
+    """One or two texts in, a class out: the class whose word is the most likely in the blank.
+
+    The loss is the cross entropy over the words of the classes at the blank, not over the whole
+    vocabulary. No layer is new: the output head is that of pretraining.
+
+    Args:
+        tokenizer: a masked language model's.
+        max_length: tokens of a record, special ones included; of two texts the longer is cut first,
+            at its end, and the template never.
+        template: see `dpft.tasks.objectives.template.parse_template`.
+        label_words: the word of each class; looked up with a leading space, as in a sentence.
+        classes: their names, in the order of labels.
+
+    Raises:
+        ConfigError: for a word that is not one token or that two classes share, and where the
+            template alone fills ``max_length``.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    template: str
+    label_words: Mapping[str, str]
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        fixed = sum(len(ids) for ids in self._fixed) + 2
+        if fixed >= self.max_length:
+            raise ConfigError(
+                f"task.max_length is {self.max_length}, but the template alone takes {fixed} "
+                f"tokens; type task.max_length={2 * fixed} or more"
+            )
+        _ = self.words
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The template's parts."""
+        return parse_template(self.template)
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """The token of each class's word."""
+        found: dict[int, str] = {}
+        for name in self.classes:
+            word = self.label_words[name]
+            ids = self._ids(f" {word}")
+            if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
+                pieces = " ".join(self.tokenizer.convert_ids_to_tokens(ids))
+                raise ConfigError(
+                    f"task.label_words.{name} is {word!r}, which the model's tokenizer makes "
+                    f"{pieces}; expected a word that is one token of its vocabulary"
+                )
+            if ids[0] in found:
+                raise ConfigError(
+                    f"task.label_words gives {found[ids[0]]} and {name} the same word: {word!r} is "
+                    "one token for both; expected a different word for each class"
+                )
+            found[ids[0]] = name
+        return tuple(found)
+
+    @cached_property
+    def _fixed(self) -> tuple[list[int], ...]:
+        """Tokens of words and blank; none in place of a text."""
+
+        def ids(piece: Piece) -> list[int]:
+            if piece.text is not None:
+                return []
+            return [self.tokenizer.mask_token_id] if piece.words == MASK else self._ids(piece.words)
+
+        return tuple(map(ids, self.pieces))
+
+    def encode(self, record: LabelledText) -> InfillExample:
+        parts = [
+            list(fixed) if piece.text is None else self._ids(piece.of(record.texts))
+            for piece, fixed in zip(self.pieces, self._fixed, strict=True)
+        ]
+        texts = [i for i, piece in enumerate(self.pieces) if piece.text is not None]
+        cut = max(0, sum(map(len, parts)) - (self.max_length - 2))
+        for _ in range(cut):
+            longest = max(texts, key=lambda i: (len(parts[i]), i))
+            parts[longest].pop()
+        blank = next(i for i, piece in enumerate(self.pieces) if piece.words == MASK)
+        ids = [self.tokenizer.cls_token_id, *(token for part in parts for token in part)]
+        mask = 1 + sum(len(part) for part in parts[:blank])
+        return InfillExample((*ids, self.tokenizer.sep_token_id), mask, record.label, cut)
+
+    def collate(
+        self, examples: Sequence[InfillExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        rows = [(e.ids, None) for e in examples]
+        return Batch(
+            {
+                **pad_right(rows, self.tokenizer.pad_token_id, widths),
+                "blank": torch.tensor([e.mask for e in examples]),
+                "labels": torch.tensor([e.label for e in examples]),
+            }
+        )
+
+    def widths(self, example: InfillExample) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
+
+    def blank(self) -> InfillExample:
+        return InfillExample((self.tokenizer.mask_token_id,), 0, 0)
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        blank = batch.tensors["blank"]
+        inputs = {name: batch.tensors[name] for name in ("input_ids", "attention_mask")}
+        with head_only_at(model, blank, inputs["input_ids"].shape[1]):
+            logits: Tensor = model(**inputs).logits
+        if logits.shape[1] > 1:
+            logits = _at(logits, blank)
+        return logits[:, 0, list(self.words)]
+
+    def _ids(self, text: str) -> list[int]:
+        # Cut here already: no warning about long texts, and no time spent on them.
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, truncation=True, max_length=self.max_length
+        )
+        ids: list[int] = encoded["input_ids"]
+        return ids
+
+
+@contextmanager
+def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[None]:
+    """Pass one position of each record to the model's output head.
+
+    Logits of a whole sequence are ``(B, T, V)``, by far the largest tensor of a small encoder. The
+    head's input is replaced, and its layers are called as ever: hooks on them see their calls with
+    inputs ``(B, 1, d)``. A model without a head of a known name is left as it is.
+
+    Args:
+        model: a masked language model, adapted or not.
+        positions: of the one position of each record, ``(B,)``.
+        width: ``T``.
+    """
+
+    def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not args or not isinstance(args[0], Tensor) or args[0].dim() != 3:
+            return None
+        if args[0].shape[1] != width:
+            raise ModelError(
+                f"the encoder gives {args[0].shape[1]} positions for {width} tokens, so that the "
+                "blank cannot be found; expected an adapter that adds none, or task.mode=head"
+            )
+        return (_at(args[0], positions), *args[1:])
+
+    heads = (getattr(model, name, None) for name in _HEADS)
+    head = next((module for module in heads if isinstance(module, nn.Module)), None)
+    handle = None if head is None else head.register_forward_pre_hook(narrow)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def _at(x: Tensor, positions: Tensor) -> Tensor:
+    """Return ``(B, 1, d)`` of ``(B, T, d)``: each record's row at its position."""
+    return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
 
 
 def pad_right(
@@ -122,7 +373,7 @@ def pad_right(
     padding: int,
     widths: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """Tokens, and their types where there are any, padded on the right.
+    """Pad tokens, and their types if any, on the right.
 
     Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
     with the padding on the right, no record's positions depend on the length of another.
@@ -144,25 +395,19 @@ def pad_right(
         mask[row, : len(tokens)] = 1
         if kinds is not None:
             types[row, : len(tokens)] = torch.tensor(kinds)
-    padded = {"input_ids": ids, "attention_mask": mask}
-    if rows[0][1] is not None:
-        padded["token_type_ids"] = types
-    return padded
+    typed = {} if rows[0][1] is None else {"token_type_ids": types}
+    return {"input_ids": ids, "attention_mask": mask, **typed}
 
 
 def check_positions(model: nn.Module, max_length: int) -> None:
-    """Refuse records that may be longer than the model has positions for.
-
-    Raises:
-        ConfigError: naming the largest ``task.max_length``.
-    """
+    """Refuse records that may be longer than the model has positions for."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             # RoBERTa's positions begin after that of the padding.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
-            if max_length > module.num_embeddings - first:
+            room = module.num_embeddings - first
+            if max_length > room:
                 raise ConfigError(
-                    f"task.max_length is {max_length}, but the model has positions for "
-                    f"{module.num_embeddings - first} tokens; type "
-                    f"task.max_length={module.num_embeddings - first}"
+                    f"task.max_length is {max_length}, but the model has positions for {room} "
+                    f"tokens; type task.max_length={room}"
                 )

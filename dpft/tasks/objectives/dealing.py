@@ -1,4 +1,4 @@
-"""Batches of questions, dealt out to the processes of a run."""
+"""Batches of questions, distributed over the processes of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 A = TypeVar("A")
 
-# Batches that each rank answers before all meet. With one, the slowest text of each round decided:
+# Batches that each rank answers before all meet. With one, the slowest text of each round decides:
 # 630 prompts of E2E on four ranks took 1.28 times their share, with four 1.09.
 _ROUND = 4
 
@@ -21,20 +21,20 @@ _ROUND = 4
 def answered(
     batches: Sequence[B], answer: Callable[[B], list[A]], cohort: TrainingCohort | None
 ) -> Iterator[tuple[B, list[A]]]:
-    """Each batch with its answers, in order and on every rank; a batch is computed by one of them.
+    """Yield each batch with its answers, in order and on every rank; one rank computes a batch.
 
-    Whole batches are dealt, so that a batch is the same whatever the number of ranks, and with it
-    its padding and rounding. Neighbours, which are about equally long, go to different ranks. A
-    rank that fails ends all within a round of a few batches.
+    A batch, and with it its padding and rounding, is the same whatever the number of ranks.
+    Neighbours, which are about equally long, go to different ranks. A rank that fails ends all
+    within a round of a few batches.
 
     Args:
         batches: the same on all ranks; ``repr`` tells different ones apart.
-        answer: of one batch, as plain strings, numbers and tuples of them, which travel. What is
-            random in it may depend on the batch alone, and not on those before.
+        answer: of one batch, as plain strings, numbers and tuples of them. What is random in it
+            depends on the batch alone.
         cohort: the ranks, which all call this; None: one process.
 
     Raises:
-        RankError: if another rank failed, or has other batches.
+        RankError: another rank failed, or has other batches.
     """
     if cohort is None or cohort.size == 1:
         for batch in batches:

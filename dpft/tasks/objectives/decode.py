@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating
@@ -37,6 +37,23 @@ class Written:
     finished: bool
 
 
+def how_to_choose(settings: Decode) -> dict[str, Any]:
+    """Return the arguments of ``generate`` that say how tokens are chosen."""
+    return {
+        "num_beams": settings.beams,
+        "do_sample": settings.sample,
+        "top_p": settings.top_p if settings.sample else None,
+        "top_k": 0 if settings.sample else None,
+        "length_penalty": settings.length_penalty if settings.beams > 1 else None,
+    }
+
+
+def positions(model: Any) -> int | None:
+    """Return the positions that a model has behind a trained prefix; None: no limit."""
+    most: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if most is None else most - getattr(model, "prefix_length", 0)
+
+
 @dataclass(frozen=True)
 class _Batch:
     """Prompts that are decoded together, which may write ``new`` tokens each."""
@@ -56,14 +73,12 @@ def decode(
     advance: Callable[[int], None] = lambda count: None,
     cohort: TrainingCohort | None = None,
 ) -> list[Written]:
-    """One generated text for each prompt, in the prompts' order.
+    """Return one generated text for each prompt, in the prompts' order.
 
-    Equal prompts are decoded once. Longest first, so that a batch that does not fit in memory
-    fails at once and not after an hour. Unless texts are sampled, how many prompts share a batch
-    does not matter: those of one batch may all write equally much. Each batch is sampled from a
-    seed of its own, and so the same by whichever process of ``cohort``. What the model's own files
-    say about decoding is not read, but for the token that a decoder with an encoder begins with.
-    The model is left in training mode if it was.
+    Equal prompts are decoded once, and the longest first, so that a batch that does not fit in
+    memory fails at once. Unless texts are sampled, the size of batches does not matter: all prompts
+    of a batch may write equally much. Each batch has its own seed, and so the same texts in any
+    process of ``cohort``. The model's own generation config is not used.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
@@ -85,12 +100,8 @@ def decode(
         output = model.generate(  # type: ignore[operator]
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
-            num_beams=settings.beams,
-            do_sample=settings.sample,
-            top_p=settings.top_p if settings.sample else None,
-            top_k=0 if settings.sample else None,
-            length_penalty=settings.length_penalty if settings.beams > 1 else None,
             max_new_tokens=batch.new,
+            **how_to_choose(settings),
             eos_token_id=end,
             pad_token_id=padding,
             **({"decoder_start_token_id": start} if encoder else {}),
@@ -115,19 +126,17 @@ def decode(
 def _batches(
     model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], settings: Decode
 ) -> Iterator[_Batch]:
-    """Prompts for which equally many tokens may be written, the longest first.
+    """Yield batches of prompts after which equally many tokens may be written, longest first.
 
-    The longest prompt of a batch decides for all: one that leaves the model little room would
-    else stop the texts beside it.
+    Else a prompt that leaves the model little room would stop the other texts of its batch.
     """
-    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    most = positions(model)
 
     def room(prompt: tuple[int, ...]) -> int:
-        if positions is None:
+        if most is None:
             return settings.max_new_tokens
-        left = positions - getattr(model, "prefix_length", 0)
-        if not _has_encoder(model):  # whose decoder has positions of its own
-            left -= len(prompt)
+        # The decoder of a model with an encoder has positions of its own.
+        left = most if _has_encoder(model) else most - len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 
     ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
@@ -146,10 +155,10 @@ def _has_encoder(model: Any) -> bool:
 def own_settings(
     model: nn.Module, end: int, padding: int, start: int | None = None
 ) -> Iterator[None]:
-    """Hide what a model's ``generation_config`` says: a temperature, a ban of repeated words.
+    """Replace a model's ``generation_config``: a temperature, a ban of repeated words.
 
-    Transformers fills in from there whatever a caller leaves open, even in a config that the
-    caller passes. An adapted model has a second one, in the model that it wraps.
+    Transformers takes from there what a caller leaves open, even in a config that the caller
+    passes. An adapted model has a second one, in the model that it wraps.
     """
     ours = GenerationConfig(eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start)
     holders: list[Any] = [m for m in model.modules() if "generation_config" in vars(m)]

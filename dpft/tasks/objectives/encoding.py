@@ -1,27 +1,22 @@
-"""Encoding all training records: in pieces, by several processes, and once for several runs."""
+"""Encoding all training records: in pieces, and once for several runs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 
-from dpft.runs.array_store import Array, ArrayWriter
-from dpft.runs.environment import usable_cores
-from dpft.tasks.keeping import Keeping, code, is_ours, settings
-from dpft.tasks.objectives.packed import Packed, Packer, fields, pack
+from dpft.tasks.keeping import Keeping, code
+from dpft.tasks.objectives.packed import Packed, pack, schema_of
 from dpft.tasks.views import blocks
 
 PIECE = 1024
 """Records that are encoded at a time."""
 LARGE = 100_000
 """From so many records on, what they are encoded to is kept between runs."""
-# A process takes seconds to start, and hundreds of MiB.
-_PER_PROCESS, _MOST_PROCESSES = 50_000, 16
 
 
 def encoded(
@@ -31,9 +26,8 @@ def encoded(
     *,
     keeping: Keeping | None = None,
     identity: str = "",
-    threads: int | None = None,
 ) -> Sequence[Any]:
-    """Every record, encoded.
+    """Encode every record.
 
     Args:
         objective: a `dpft.tasks.objectives.base.Objective`.
@@ -41,36 +35,40 @@ def encoded(
         advance: called with the number of records that are done.
         keeping: where many are kept; None: nowhere.
         identity: of the records and the tokenizer.
-        threads: most processes at a time; None: one for each core.
 
     Returns:
-        Examples, which are made from flat arrays when they are asked for; a list where examples are
-        other than tokens and numbers.
+        Examples, which are made from Arrow columns on access; a list if examples are other than
+        tokens and numbers.
     """
-    first = encode_all(objective, records[:1])[0]
-    if fields(type(first)) is None:
+    kind = type(encode_all(objective, records[:1])[0])
+    schema = schema_of(kind, token_type(objective))
+    if schema is None:
         examples: list[Any] = []
         for piece in blocks(records, PIECE):
             examples += encode_all(objective, piece)
             advance(len(piece))
         return examples
-    fill = partial(_fill, objective, records, advance, threads)
-    arrays = None
-    if keeping is not None and len(records) >= LARGE and is_ours(objective):
-        key = {
-            "examples": identity,
-            "objective": [type(objective).__qualname__, settings(objective, ("tokenizer",))],
-            "code": code(),
-        }
-        arrays = keeping.get("encoded records", json.dumps(key), fill)
-    if arrays is None:
-        writer = ArrayWriter()
-        arrays = writer.in_memory(fill(writer))
-    return Packed(type(first), arrays)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for piece in blocks(records, PIECE):
+            yield pack(encode_all(objective, piece), schema)
+            advance(len(piece))
+
+    table = None
+    # The code of a class outside of this package is not part of `code`.
+    ours = type(objective).__module__.startswith("dpft.")
+    if keeping is not None and len(records) >= LARGE and ours:
+        names = [f.name for f in dataclasses.fields(objective) if f.name != "tokenizer"]
+        settings = {name: repr(getattr(objective, name)) for name in names}
+        key = [identity, type(objective).__qualname__, settings, code()]
+        table = keeping.table("encoded records", json.dumps(key), batches)
+    if table is None:
+        table = pa.Table.from_batches(batches())
+    return Packed(kind, table)
 
 
 def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:
-    """Records, encoded: several at once, unless a class says only how one is."""
+    """Encode records: several at once, unless a class says only how one is encoded."""
     methods = ("encode", "encode_all")
     for cls in type(objective).__mro__:
         if any(name in vars(cls) for name in methods):
@@ -80,41 +78,9 @@ def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:
     return [objective.encode(record) for record in records]
 
 
-def _fill(
-    objective: Any,
-    records: Sequence[Any],
-    advance: Callable[[int], None],
-    threads: int | None,
-    writer: ArrayWriter,
-) -> Mapping[str, Any]:
-    """Write all records' examples."""
-    packer = Packer(writer)
-    kind = token_type(objective)
-    with closing(_packed(objective, records, kind, threads)) as pieces:
-        for packed in pieces:
-            packer.add(packed)
-            advance(len(packed["length"]))
-    return {"records": len(records)}
-
-
-def _packed(
-    objective: Any, records: Sequence[Any], kind: str, threads: int | None
-) -> Generator[Mapping[str, Array], None, None]:
-    cores = threads or usable_cores() or 1
-    processes = min(cores, _MOST_PROCESSES, len(records) // _PER_PROCESS)
-    if processes > 1 and is_ours(objective):
-        from dpft.tasks.objectives.workers import in_processes
-
-        yield from in_processes(objective, records, kind, PIECE, processes)
-        return
-    for piece in blocks(records, PIECE):
-        yield pack(encode_all(objective, piece), kind)
-
-
-def token_type(objective: Any) -> str:
-    """The smallest type of numbers that holds the tokens."""
+def token_type(objective: Any) -> pa.DataType:
+    """Return the smallest type of numbers that holds the tokens."""
     tokenizer = getattr(objective, "tokenizer", None)
     if tokenizer is None or not hasattr(tokenizer, "get_vocab"):
-        return "int32"
-    largest = max(tokenizer.get_vocab().values())
-    return "uint16" if largest < np.iinfo(np.uint16).max else "int32"
+        return pa.int32()
+    return pa.uint16() if max(tokenizer.get_vocab().values()) < 2**16 - 1 else pa.int32()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpft.privacy.clipping.trials import random_state_kept
+from dpft.privacy.untouched import random_state_kept
 
 if TYPE_CHECKING:
     from dpft.tasks.objectives.base import Losses
@@ -42,11 +42,7 @@ _CHECKPOINTED = "gradient_checkpointing"
 
 
 class Undropped(TorchFunctionMode):
-    """Within this mode nothing is dropped, whatever share a model asks for.
-
-    Attributes:
-        sizes: of how many numbers some would have been dropped, call by call.
-    """
+    """Turn dropout off, and note in ``sizes`` how many numbers each call would have masked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,10 +71,7 @@ class Undropped(TorchFunctionMode):
 
 @contextmanager
 def training_without_dropout(model: nn.Module) -> Iterator[Undropped]:
-    """Within this context, which tells what would be dropped, a model in training drops nothing.
-
-    After it the model is in the mode it was in, and the random numbers are where they were.
-    """
+    """Put a model in training mode without dropout; restore mode and random state at the end."""
     modes = {module: module.training for module in model.modules()}
     # A block that is computed again in the backward would be outside of the mode, and drop there.
     again = [module for module in modes if getattr(module, _CHECKPOINTED, False) is True]
@@ -101,7 +94,7 @@ def training_without_dropout(model: nn.Module) -> Iterator[Undropped]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within this context dropout is off; after it the model is in the mode that it was in."""
+    """Put a model in evaluation mode; restore its mode at the end."""
     training = model.training
     model.eval()
     try:
@@ -111,9 +104,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
-    """Indices of all examples in batches of at most ``size``, of like length, the longest first.
+    """Yield indices of examples in batches of similar length, the longest first.
 
-    A batch that does not fit in memory then fails at once and not after an hour.
+    A batch that does not fit in memory then fails at once.
     """
     order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
     for start in range(0, len(order), size):
@@ -123,17 +116,10 @@ def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
 def not_finite_on_a_blank(
     objective: Losses, model: nn.Module, parameters: Sequence[Tensor] = ()
 ) -> str | None:
-    """What is not finite of an example that is nobody's, beside padding: its loss or a gradient.
+    """Return what is not finite for a padding example: ``loss``, ``gradient`` or None.
 
-    Guarantee: it follows from the weights alone, so that of released ones it may be told.
-
-    Args:
-        objective: whose blank and losses they are.
-        model: on its device.
-        parameters: whose gradients are looked at too.
-
-    Returns:
-        ``loss``, ``gradient``, or None where all is finite.
+    Guarantee: it follows from the weights alone, so that it may be reported for released ones.
+    Gradients are those of ``parameters``.
     """
     blank = objective.blank()
     batch = objective.collate([blank], objective.widths(blank)).to(next(model.parameters()).device)

@@ -10,21 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.classifier import Choice
 from dpft.tasks.objectives.images import LabelledImage
 
 
 @dataclass(frozen=True, eq=False)
 class ImageExample:
-    """A record on its way into a batch; pixels are made when the batch is.
+    """A record on its way into a batch; pixels are made when the batch is."""
 
-    Attributes:
-        record: the image and its class.
-        length: patches of the image, and one for the class token.
-    """
-
-    record: LabelledImage
-    length: int
+    record: LabelledImage  # the image and its class
+    length: int  # patches of the image, and one for the class token
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,8 @@ class ImageClassifier(Choice):
 
     Args:
         size: of the model's input, ``size`` by ``size`` pixels; images are resized to it.
-        mean: subtracted from each channel of values between 0 and 1. A constant of the model: the
-            mean of the private images would be a release of its own.
+        mean: subtracted from each channel of values between 0 and 1. A constant of the model, since
+            the mean of the private images would be a release.
         std: divides each channel after that.
         patch: side of a patch in pixels; with ``size`` it says how much memory an image takes.
         classes: their names, in the order of the model's outputs.

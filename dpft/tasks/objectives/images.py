@@ -1,8 +1,4 @@
-"""Images as records: pixels where they are small, else an encoded image or the file that holds it.
-
-Pixels come out as 8-bit RGB of the model's size. Each image is decoded and resized by itself, so
-that what a model sees of a record depends on no other record, on no device and on no thread count.
-"""
+"""Images as records. Each is decoded and resized by itself, on the CPU."""
 
 from __future__ import annotations
 
@@ -27,18 +23,13 @@ _PIXELS = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class LabelledImage:
-    """An image, and the class it belongs to.
+    """An image, and the class it belongs to."""
 
-    Attributes:
-        image: RGB pixels ``(H, W, 3)`` in uint8; an encoded image; or the file of one, which is
-            read when it is needed.
-        label: index into the task's class names.
-        source: what the image is called, for people; no part of the contents.
-    """
-
+    # RGB pixels ``(H, W, 3)`` in uint8; an encoded image; or the file of one, which is read
+    # when it is needed.
     image: Pixels | bytes | Path
-    label: int
-    source: str
+    label: int  # index into the task's class names
+    source: str  # what the image is called, for people; no part of the contents
 
     def parts(self) -> Iterator[bytes]:
         yield self.label.to_bytes(8, "big", signed=True)
@@ -56,9 +47,6 @@ class LabelledImage:
 
         Resizing is bilinear, over all pixels that an output pixel covers, whatever the image's
         proportions: as torchvision's ``Resize((size, size))`` does it.
-
-        Raises:
-            DataError: if it cannot be read or decoded.
         """
         if isinstance(self.image, np.ndarray):
             if size is None or self.image.shape[:2] == (size, size):

@@ -1,4 +1,4 @@
-"""A check that what a record adds does not depend on what else is in its batch.
+"""A check that what a record adds does not depend on the other records in its batch.
 
 The guarantee rests on it, and no check of gradients can see it: a model that ignores the attention
 mask, counts positions from the padding, or changes its rotary scaling with the longest text of a
@@ -44,10 +44,6 @@ class WritesError(ModelError):
     """A forward leaves something behind that is not trained."""
 
 
-# A batch, and the same units each in one of its own.
-Comparison = tuple["UnitBatch", list["UnitBatch"]]
-
-
 def check_independence(
     data: TrainingSet,
     model: Any,
@@ -57,20 +53,20 @@ def check_independence(
 ) -> None:
     """Compare losses of training units alone, among others, and alone again.
 
-    The shortest and a middle one are put beside the longest, since what a model does may change
-    with the length; where shapes are fixed, each among those of its own shape. The third time tells
-    whether a batch left something behind in the model. It is done as in training, with gradients,
-    with a clipper's hooks, and in training mode: a model may do other things in it. Dropout alone
-    is off, whose masks are other random numbers for other batches. Whatever else is random shows:
-    what is drawn for a whole microbatch, as layers that are dropped, moves every record whose
-    microbatch is another one when a record joins. So would a mask of dropout that all rows share:
-    one that is as large for a unit once as for the same unit twice.
+    The shortest and a middle unit are batched with the longest, since what a model does may change
+    with the length; where shapes are fixed, each with others of its own shape. The third time shows
+    whether a batch left something behind in the model. The check runs as training does, with
+    gradients, a clipper's hooks and training mode. Dropout alone is off, whose masks are other
+    random numbers for other batches. Other randomness shows: what is drawn for a whole microbatch,
+    as dropped layers are, affects every record whose microbatch changes when a record joins. So
+    would a mask of dropout that all rows share: one that is as large for a unit once as for the
+    same unit twice.
 
-    At last the losses are computed among as many copies of the longest as a microbatch has room
-    for: some models hold places for a number of tokens, however many there are.
+    The losses are also computed with as many copies of the longest as a microbatch has room for:
+    some models hold places for a number of tokens, however many there are.
 
-    With a clipper the sum of their clipped gradients is compared with those of each alone: that is
-    what noise is scaled to, and it tells what losses hide while a new head's weights are small.
+    With a clipper the sum of their clipped gradients is compared with those of each alone: noise is
+    scaled to that, and it shows what losses hide while a new head's weights are small.
 
     What few draws and batches may not show is found by structure: rates at which whole layers are
     dropped, and what the loss or the model keeps from one forward to the next (`kept`).
@@ -80,29 +76,27 @@ def check_independence(
         model: on its device; left in training mode if it was.
         clipper: attached to the model; left as after `reset`, and the model without gradients.
         token_budget: of microbatches; None: no larger batch is tried.
-        pipeline: what forms sums where ranks hold stages of the model, and all of them check
-            together; its `stages` are the model.
+        pipeline: forms sums where ranks hold stages of the model, and all of them check together;
+            its `stages` are the model.
 
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
         WritesError: if a weight or a buffer that is saved was written to, however little, or if
             anything else is kept of a batch.
-        UnsupportedLayerError: what the clipper says of these batches.
+        UnsupportedLayerError: from the clipper, for these batches.
     """
     device = next(model.parameters()).device
     chosen = _chosen(data, token_budget)
+    # Each a batch, and the same units each in a batch of its own.
     comparisons = [
         (data.batch(together, 0).to(device), [data.batch(one, 0).to(device) for one in apart])
         for together, apart in chosen
     ]
-
     passes = _Passes(data, model, clipper, pipeline)
     losses = passes.losses
-
     what = _drops_layers(model) if pipeline is None else ""
-    share = _SHARE if data.shapes is None else _FIXED
-    # Else kernels round by thousandths.
+    # Without full precision kernels round by thousandths.
     with training_without_dropout(model) as undropped, full_precision():
         saved = Untouched(model)
         buffers = {name: b.clone() for name, b in model.named_buffers()}
@@ -114,8 +108,7 @@ def check_independence(
                 what = "losses differ"
             if token_budget is not None and pipeline is None:
                 crowd = data.batch(_crowd(data, indices, token_budget), 0).to(device)
-                crowded = passes.in_crowd(crowd)
-                if crowded is not None:
+                if (crowded := passes.in_crowd(crowd)) is not None:
                     copies = alone[-1:].expand(len(crowded) - len(alone))
                     if _differ(torch.cat([alone, copies]), crowded):
                         what = "losses differ in a full microbatch"
@@ -130,17 +123,18 @@ def check_independence(
             what = what or "its buffers change with the batch on another rank"
         if not what and pipeline is None:
             _check_kept(passes, comparisons[-1][1][-1], model, data.losses)
-        if not what and pipeline is None and _shares_a_mask(passes, undropped, comparisons[0][0]):
-            what = "dropout of what all rows share"
+            if _shares_a_mask(passes, undropped, comparisons[0][0]):
+                what = "dropout of what all rows share"
         if not what and clipper is not None:
-            sums = (_sums_differ(passes, pair, clipper, share) for pair in comparisons)
-            what = "gradients differ" if any(sums) else ""
+            share = _SHARE if data.shapes is None else _FIXED
+            if any(_sums_differ(passes, *pair, clipper, share) for pair in comparisons):
+                what = "gradients differ"
     if what:
         named = model if pipeline is None else model[0].part
         raise ModelError(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
-            "that heeds the attention mask and the positions it is given, and that draws no random "
+            "that uses the attention mask and the positions it is given, and that draws no random "
             "numbers but dropout of each row: type model.dropout=0 where it drops whole layers "
             "(layerdrop) or what all rows share. Use another model, or a shorter task.max_length "
             "where it changes with the length; clip=none trains without privacy"
@@ -148,7 +142,7 @@ def check_independence(
 
 
 def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int], list[list[int]]]]:
-    """Indices of units to compare: of a batch, and of each of its units alone."""
+    """Return indices of units to compare: of a batch, and of each of its units alone."""
     # An array: ten million numbers of Python's own take 400 MB.
     order = np.argsort(data.lengths, kind="stable")
     places = (0, len(order) // 2, len(order) - 1)
@@ -156,18 +150,17 @@ def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int]
         together = [*dict.fromkeys(int(order[place]) for place in places)]
         return [(together, [[i] for i in together])]
     near = {int(order[k]) for place in places for k in (max(0, place - 1), place)}
-    pieces = data.microbatches(sorted(near), token_budget)
     return [
         # Alone each is in the last row but one: among others most are in another.
         (piece, [[BLANK] * (len(piece) - 2) + [i, BLANK] for i in piece if i != BLANK])
-        for piece in pieces
+        for piece in data.microbatches(sorted(near), token_budget)
     ]
 
 
 def _crowd(data: TrainingSet, together: Sequence[int], token_budget: int) -> list[int]:
-    """Indices of some units, and copies of the last of them in all that a microbatch has room for.
+    """Return indices of some units, and copies of the last that fill a microbatch.
 
-    Where shapes are fixed the copies take the places of blanks, all but one.
+    Where shapes are fixed the copies replace padding examples, all but one.
     """
     real = [i for i in together if i != BLANK]
     if data.shapes is not None:
@@ -185,11 +178,7 @@ class _Passes:
     """
 
     def __init__(
-        self,
-        data: TrainingSet,
-        model: Any,
-        clipper: Clipper | None,
-        pipeline: PipelinedSums | None,
+        self, data: TrainingSet, model: Any, clipper: Clipper | None, pipeline: PipelinedSums | None
     ) -> None:
         self._data = data
         self._model = model
@@ -198,7 +187,7 @@ class _Passes:
         self._turn = 0
 
     def losses(self, batch: UnitBatch) -> Tensor:
-        """Of each unit, in float64."""
+        """Return the losses of units in float64."""
         if self._pipeline is not None:
             found = self._through_stages([batch])[0]
             self.forget()
@@ -210,18 +199,17 @@ class _Passes:
 
     @torch.no_grad()
     def in_crowd(self, batch: UnitBatch) -> Tensor | None:
-        """As `losses`, by a model in one piece; None where not even a forward finds room."""
-        self._seed()
+        """Return `losses` by a model in one piece; None where even a forward runs out of memory."""
         try:
             with nullcontext() if self._clipper is None else self._clipper.paused():
-                return batch.of_units(self._data.losses(self._model, batch)).double()
+                return batch.of_units(self._forward(batch)).double()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return None  # training will say so
+            return None  # training will report it
 
     def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
-        """Of the parameters that are clipped here, by name."""
+        """Return clipped sums of the parameters that are clipped here, by name."""
         assert self._clipper is not None
         if self._pipeline is not None:
             self._through_stages(batches)
@@ -236,7 +224,7 @@ class _Passes:
         return sums
 
     def distances(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[float]:
-        """Norms of what two sums differ by, of each clipping group of the whole model."""
+        """Return norms of the difference of two sums, by clipping group of the whole model."""
         clipper = self._clipper
         assert clipper is not None
 
@@ -259,14 +247,12 @@ class _Passes:
 
     def _forward(self, batch: UnitBatch) -> Tensor:
         self._seed()
-        with torch.enable_grad():
-            return self._data.losses(self._model, batch)
+        return self._data.losses(self._model, batch)
 
     def _through_stages(self, batches: Sequence[UnitBatch]) -> list[Tensor]:
         assert self._pipeline is not None
         self._seed()
-        with torch.enable_grad():
-            return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
+        return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
 
     def _seed(self) -> None:
         self._turn += 1
@@ -274,7 +260,7 @@ class _Passes:
 
 
 def _shares_a_mask(passes: _Passes, undropped: Undropped, batch: UnitBatch) -> bool:
-    """Whether dropout has a mask that does not grow with the batch, and so is no row's own."""
+    """Return whether dropout has a mask that does not grow with the batch."""
     sizes = []
     for index in ([0], [0, 0]):
         undropped.sizes.clear()
@@ -284,15 +270,16 @@ def _shares_a_mask(passes: _Passes, undropped: Undropped, batch: UnitBatch) -> b
 
 
 def _drops_layers(model: nn.Module) -> str:
-    """Return what says that whole layers are dropped for all rows at once; empty: nothing does."""
+    """Return the setting that drops whole layers for all rows at once; "" if there is none."""
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
             own = getattr(holder, "__dict__", {})
             rates = {key: rate for key, rate in own.items() if "layerdrop" in key}
             if own.get("mode") == "batch":  # StochasticDepth of torchvision
                 rates["p"] = own.get("p")
-            if said := [f"{k}={x}" for k, x in rates.items() if isinstance(x, float) and x > 0]:
-                return f"{type(holder).__name__} has {said[0]}"
+            for key, rate in rates.items():
+                if isinstance(rate, float) and rate > 0:
+                    return f"{type(holder).__name__} has {key}={rate}"
     return ""
 
 
@@ -319,16 +306,17 @@ def _check_kept(passes: _Passes, batch: UnitBatch, *roots: object) -> None:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors differ by more than rounding; equal infinities and NaNs do not."""
+    """Return whether two tensors differ by more than rounding; equal NaNs do not."""
     if one.shape != other.shape:
         return True
     one, other = one.double(), other.double()
     return not torch.allclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
 
 
-def _sums_differ(passes: _Passes, pair: Comparison, clipper: Clipper, share: float) -> bool:
-    """Whether the clipped sum of one batch is not that of some others together."""
-    together, singly = pair
+def _sums_differ(
+    passes: _Passes, together: UnitBatch, apart: list[UnitBatch], clipper: Clipper, share: float
+) -> bool:
+    """Return whether the clipped sum of one batch is not that of its units together."""
     own = [0.0] * len(clipper.thresholds)
     try:
         try:
@@ -336,9 +324,9 @@ def _sums_differ(passes: _Passes, pair: Comparison, clipper: Clipper, share: flo
         except LostRecordError:  # once: from now on the clipper is careful
             passes.forget()
             one = passes.sums([together])
-        other = passes.sums(singly)
+        other = passes.sums(apart)
         if not _repeats(next(iter(clipper.parameters.values())).device):
-            # On every rank alike, whatever it has found: they run the layers together.
+            # Every rank runs it again, whatever it has found: they run the layers together.
             for _ in range(2):
                 again = passes.distances(one, passes.sums([together]))
                 own = [*map(max, own, again)]
@@ -352,5 +340,5 @@ def _sums_differ(passes: _Passes, pair: Comparison, clipper: Clipper, share: flo
 
 
 def _repeats(device: torch.device) -> bool:
-    """Whether the same backward gives the same bits there."""
+    """Return whether the same backward gives the same bits on a device."""
     return device.type == "cpu"

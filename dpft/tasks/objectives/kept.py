@@ -1,4 +1,4 @@
-"""What a loss or a model keeps from one forward to the next, apart from its saved tensors.
+"""State that a loss or a model keeps from one forward to the next, apart from its saved tensors.
 
 A loss with a memory of earlier batches couples records, perhaps only once the memory is full, which
 no comparison of losses before the first step shows. That the memory grows does show.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dpft.privacy.untouched import bit_sums
 
-# Whose functions and objects are not looked into.
+# Functions and objects of these are not searched.
 _LIBRARIES = sys.stdlib_module_names | {
     *("accelerate", "datasets", "numpy", "peft", "PIL", "tokenizers", "torch", "torchvision"),
     *("transformers", "trl"),
@@ -27,18 +27,18 @@ _LIBRARIES = sys.stdlib_module_names | {
 _CONTAINERS = (dict, list, tuple, set, deque)
 _HOLDERS = (*_CONTAINERS, nn.Module, types.CellType, types.MethodType, functools.partial)
 _PLAIN = (int, float, complex, str, bytes, type(None))
-_MOST = 2000  # items of a container that are looked into
+_MOST = 2000  # items of a container that are searched
 
 
 def kept(*roots: object) -> Counter[tuple[str, str, object]]:
-    """Return what can be reached from some objects and may hold something of a batch.
+    """Count what can be reached from some objects and may hold something of a batch.
 
     That is the bits of tensors and arrays, and the lengths of containers, wherever attributes,
     closures, classes, and global variables of functions lead. Parameters, single numbers, texts and
     objects of libraries are left out.
 
     Returns:
-        How often there is something of a holder, of a type, with a length or with sums of bits.
+        Counts by (holder, type, length or sums of bits).
     """
     found: Counter[tuple[str, str, object]] = Counter()
     pending: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
@@ -68,7 +68,6 @@ def kept(*roots: object) -> Counter[tuple[str, str, object]]:
 
 
 def _of_library(value: Any) -> bool:
-    """Whether a function, a class or an object's class is of a library."""
     named = value if isinstance(value, type | types.FunctionType) else type(value)
     name = named.__module__ or "builtins"
     return name.partition(".")[0] in _LIBRARIES or name.startswith("dpft.privacy.")

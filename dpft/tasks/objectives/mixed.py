@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 class Mixed:
     """The losses of an objective, computed under autocast in bfloat16.
 
-    Weights, losses, norms, clipped sums and noise are float32. The gradients that are clipped are
-    those of the losses as they were computed. How they are rounded depends on the shapes they are
-    computed in: the guarantee holds where those do not depend on other records, see
-    `dpft.privacy.shapes`. Predictions are the objective's own, since the weights that are saved
-    are float32.
-
-    Args:
-        objective: whose losses they are.
+    Weights, losses, norms, clipped sums and noise are float32. Gradients are rounded differently in
+    different shapes: the guarantee holds where shapes do not depend on other records, see
+    `dpft.privacy.shapes`. Predictions are the objective's own, since saved weights are float32.
     """
 
     def __init__(self, objective: Losses) -> None:
@@ -54,22 +49,16 @@ class Mixed:
 def check_blank(
     trained: Losses, model: nn.Module, clipper: Clipper, precision: str, sharded: bool = False
 ) -> None:
-    """Refuse a model whose loss of a blank, which is nobody's, is no number before any step.
+    """Refuse a model whose loss of a padding example, or its gradient, is not finite.
 
-    It is padded as records are. Every record's loss, or gradient, would be none either and every
-    record left out, by a run that learns nothing: alone and among others alike, so that comparing
-    them does not tell.
+    Every record's would not be finite either, and a run would leave all of them out.
 
     Args:
         trained: the losses in that precision.
         model: on its device.
         clipper: attached to it.
         precision: of the run.
-        sharded: whether ranks hold parts of the parameters, whose gradients are formed by nobody
-            for a loss alone.
-
-    Raises:
-        ModelError: if the loss of a blank, or a gradient of it, is not finite.
+        sharded: whether ranks hold parts of the parameters, so that there are no whole gradients.
     """
     parameters: Sequence[Tensor] = () if sharded else [*clipper.parameters.values()]
     with clipper.paused():
@@ -86,11 +75,7 @@ def check_blank(
 
 
 def check_supported(precision: str, device: torch.device) -> None:
-    """Refuse a precision that a device only imitates.
-
-    Raises:
-        ConfigError: if it has no arithmetic in bfloat16.
-    """
+    """Refuse bfloat16 on a device that only emulates it."""
     if (
         precision == "bfloat16"
         and device.type == "cuda"

@@ -1,4 +1,7 @@
-"""Records: what the data sets are made of, before any tokenizer has seen them."""
+"""Records of the data sets, before any tokenizer reads them.
+
+``parts`` yields the contents of a record: two records are equal if and only if their parts are.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ from typing import Protocol
 class Record(Protocol):
     """One record of a data set."""
 
-    def parts(self) -> Iterator[bytes]:
-        """Its contents: two records are the same if and only if their parts are."""
-        ...
+    def parts(self) -> Iterator[bytes]: ...
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class TextRecord:
 
     Attributes:
         segments: the source, in pieces that the model is to tell apart: the turns of a dialogue.
-        target: what is to be written.
+        target: the text to write.
     """
 
     segments: tuple[str, ...]
@@ -39,22 +40,18 @@ class TextRecord:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns of a chat, up to the last answer.
-
-    Attributes:
-        turns: role and text of each; the last is the ``assistant``'s.
-    """
+    """Turns of a chat, each with role and text; the last is the ``assistant``'s."""
 
     turns: tuple[tuple[str, str], ...]
 
     @property
     def source(self) -> str:
-        """What precedes the last answer."""
+        """Return what precedes the last answer."""
         return "\n".join(f"{role}: {text}" for role, text in self.turns[:-1])
 
     @property
     def target(self) -> str:
-        """The last answer."""
+        """Return the last answer."""
         return self.turns[-1][1]
 
     def parts(self) -> Iterator[bytes]:
@@ -66,12 +63,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """One or two texts, and the class they belong to.
-
-    Attributes:
-        texts: a sentence, or a pair of sentences.
-        label: index into the task's class names.
-    """
+    """A sentence, or a pair of sentences, with an index into the task's class names."""
 
     texts: tuple[str, ...]
     label: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,58 +11,41 @@ from dpft.config.errors import ConfigError
 
 MASK = "[MASK]"
 _PLACEHOLDER = re.compile(r"(<[^<>]*>|\[[^\[\]]*\])")
-_TEXT = re.compile(r"<S([12])((?::[a-z]+)*)>")
-_EXPECTED = f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>'"
-
-
-def _open(text: str) -> str:
-    return text[:-1].rstrip() if text[-1:] in (".", "?", "!") else text
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-MODIFIERS: Mapping[str, Callable[[str], str]] = {"open": _open, "lower": _lower}
-"""What ``<S1:open>`` (without its final ``.``, ``?`` or ``!``) and ``<S2:lower>`` (its first letter
-in lower case) do to a text."""
+_TEXT = re.compile(r"<S([12])((?::(?:open|lower))*)>")
+_EXPECTED = (
+    f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>', or with "
+    "<S1:open> (without its last .?!) and <S2:lower> (its first letter in lower case)"
+)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a template.
+    """A part of a template."""
 
-    Attributes:
-        words: literal text, or `MASK`.
-        text: which of the record's texts stands here, from 0; None for words and mask.
-        modifiers: what is done to the text, in order.
-        space: whether a space stands before the text.
-    """
-
-    words: str = ""
+    words: str = ""  # literal text, or `MASK`
+    # Which of the record's texts is inserted, from 0; None for words and mask.
     text: int | None = None
-    modifiers: tuple[str, ...] = ()
-    space: bool = False
+    modifiers: tuple[str, ...] = ()  # ``open`` and ``lower``, in order
+    space: bool = False  # whether a space precedes the text
 
     def of(self, texts: Sequence[str]) -> str:
-        """The piece, filled in."""
+        """Return the piece, filled in."""
         if self.text is None:
             return self.words
         filled = texts[self.text].strip()
         for name in self.modifiers:
-            filled = MODIFIERS[name](filled)
+            if name == "lower":
+                filled = filled[:1].lower() + filled[1:]
+            elif filled[-1:] in (".", "?", "!"):
+                filled = filled[:-1].rstrip()
         return f" {filled}" if self.space else filled
 
 
-def parse_template(template: str) -> tuple[Piece, ...]:
-    """``"<S1> It was [MASK] ."`` as its pieces.
+def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
+    """Return ``"<S1> It was [MASK] ."`` as its pieces.
 
     A space before a text belongs to the text, and one before the blank to the word that fills it,
     which is how byte-level tokens are made.
-
-    Raises:
-        ConfigError: for an unknown placeholder or modifier, or unless there is one blank and a
-            first text.
     """
     pieces: list[Piece] = []
     words = ""
@@ -73,36 +56,28 @@ def parse_template(template: str) -> tuple[Piece, ...]:
         space, words = words.endswith(" "), words.removesuffix(" ")
         pieces += [Piece(words)] if words else []
         words = ""
-        pieces.append(Piece(MASK) if part == MASK else _placeholder(part, space, template))
+        match = _TEXT.fullmatch(part)
+        if match is not None:
+            modifiers = tuple(match[2].split(":")[1:])
+            pieces.append(Piece("", int(match[1]) - 1, modifiers, space))
+        elif part == MASK:
+            pieces.append(Piece(MASK))
+        else:
+            raise ConfigError(f"task.template is {template!r} with unknown {part}; {_EXPECTED}")
     pieces += [Piece(words)] if words else []
     blanks = sum(piece.words == MASK for piece in pieces)
-    if blanks != 1:
+    inserted = {piece.text for piece in pieces} - {None}
+    if blanks != 1 or 0 not in inserted:
         raise ConfigError(f"task.template is {template!r} with {blanks} {MASK}; {_EXPECTED}")
-    if not any(piece.text == 0 for piece in pieces):
-        raise ConfigError(f"task.template is {template!r} without <S1>; {_EXPECTED}")
+    if texts == 1 and 1 in inserted:
+        raise ConfigError(
+            f"task.template is {template!r}, but records have one text; leave <S2> out"
+        )
     return tuple(pieces)
 
 
-def _placeholder(part: str, space: bool, template: str) -> Piece:
-    match = _TEXT.fullmatch(part)
-    if match is None:
-        raise ConfigError(f"task.template is {template!r} with unknown {part}; {_EXPECTED}")
-    modifiers = tuple(match[2].split(":")[1:])
-    for name in modifiers:
-        if name not in MODIFIERS:
-            raise ConfigError(
-                f"task.template is {template!r} with unknown modifier {name!r}; expected one of "
-                f"{', '.join(MODIFIERS)}, as in <S1:open>"
-            )
-    return Piece("", int(match[1]) - 1, modifiers, space)
-
-
 def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
-    """Refuse words of other classes than there are, and a word that is none.
-
-    Raises:
-        ConfigError: naming the class.
-    """
+    """Refuse words of other classes than there are, and what is no word."""
     for name in (*classes, *label_words):
         if name not in label_words:
             raise ConfigError(

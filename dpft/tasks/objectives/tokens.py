@@ -14,10 +14,7 @@ _ANCHORS = ("\n", ":", "a")
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """The tokens of each text, without special ones: as ``tokenizer.encode`` has them.
-
-    None for an empty text, whatever a tokenizer puts before a text.
-    """
+    """Return the tokens of each text, without special ones; [] for an empty text."""
     backend = fast_backend(tokenizer)
     if backend is None:
         # Else the tokenizer would write the length of a text that is too long into the log.
@@ -30,10 +27,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 
 
 def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokens of two texts are those of both together.
-
-    SentencePiece's put a blank before whatever is a text of its own.
-    """
+    """Return whether the tokens of two texts are those of both together; not in SentencePiece."""
     spaced, glued, one, after_space, after = token_ids(tokenizer, ["a b", "a:", "a", " b", ":"])
     return spaced == [*one, *after_space] and glued == [*one, *after]
 
@@ -41,12 +35,9 @@ def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
 def ids_behind(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Iterable[str]
 ) -> list[list[int]]:
-    """The tokens of texts that follow others, for a tokenizer that does not join them by itself.
+    """Return the tokens of pieces of longer texts, for a tokenizer that does not join them.
 
-    Args:
-        tokenizer: see `joins`.
-        texts: pieces of longer texts.
-        before: what stands right before each; empty: it begins one.
+    ``before`` is the text right before each; "" at the start of a text.
     """
     found = []
     for text, other in zip(texts, before, strict=True):
@@ -62,13 +53,13 @@ def ids_behind(
 
 
 def special_texts(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The texts that a tokenizer makes its special tokens of, wherever they stand."""
+    """Return the texts that a tokenizer turns into special tokens."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
 
 
 def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a text such as ``<|im_end|>``, none of which is the special one."""
+    """Return the tokens of a text such as ``<|im_end|>`` without the special one."""
 
     def ids(piece: str) -> list[int]:
         found: list[int] = tokenizer.encode(
@@ -84,12 +75,9 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """What makes the tokens of a tokenizer that is no Python, ready for whole texts.
+    """Return a ``tokenizers.Tokenizer``; None if the tokenizer has its own way of encoding.
 
     transformers makes a dictionary of each text, which takes as long as the tokens themselves.
-
-    Returns:
-        A ``tokenizers.Tokenizer``; None where the tokenizer has its own way of encoding.
     """
     cls = type(tokenizer)
     own = getattr(cls, "_encode_plus", None) is not PreTrainedTokenizerFast._encode_plus
@@ -104,14 +92,9 @@ def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
 
 
 def around(tokenizer: PreTrainedTokenizerBase, target: bool) -> tuple[list[int], list[int]]:
-    """The tokens that a tokenizer puts before and behind a text.
+    """Return the tokens that a tokenizer puts before and after a text.
 
-    Args:
-        tokenizer: asked with a text of one letter.
-        target: whether the text is one to write: some put another language's token there.
-
-    Raises:
-        ModelError: if what it makes of a text does not contain the text.
+    With ``target``, of a text to write: some put another language's token there.
     """
     text = "a"
     whole = tokenizer(text_target=text) if target else tokenizer(text)

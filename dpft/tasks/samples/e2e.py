@@ -1,14 +1,10 @@
 """Generated restaurant descriptions in the file format of the E2E NLG challenge.
 
 Everything here is made up: restaurants, landmarks and sentences. Only the format is the
-challenge's: its eight attributes, the style of their values, and CSV files with the columns ``mr``
-and ``ref``.
-
-There are two parts. *Public* text (many wordings, many made-up names) pretrains the bundled tiny
-model. *Private* text (one house style, other restaurants and landmarks, fewer values) is what the
-offline demo fine-tunes on. The house style has fixed habits (place first, verdicts from
-"our readers", a sign-off), so that a model that saw only the public part scores low on it, and
-gains even when its gradients are noisy.
+challenge's. *Public* text (many wordings, many names) pretrains the bundled tiny model. *Private*
+text (one house style with fixed habits, other restaurants, fewer values) is what the offline demo
+fine-tunes on: a model that saw only the public part scores low on it, and gains even when its
+gradients are noisy.
 """
 
 from __future__ import annotations
@@ -48,13 +44,9 @@ def _gaps(value: str) -> dict[str, str]:
 
 
 def _wordings(kind: str, attribute: str, value: str) -> Words:
-    """What ``kind`` has for any value of an attribute, then for this one."""
     table = _TEXT[kind][attribute]
     templates = [*table.get("any", []), *table.get(value, table.get("else", []))]
     return [template.format_map(_gaps(value)) for template in templates]
-
-
-# --- the public part ----------------------------------------------------------------------------
 
 
 def _invented(rng: random.Random) -> str:
@@ -95,7 +87,6 @@ def _predicates(attribute: str, value: str) -> Words:
 
 
 def _public_sentence(facts: Sequence[tuple[str, str]], name: str, rng: random.Random) -> str:
-    """Return one sentence after the first, stating one or two facts."""
     if len(facts) == 1 and rng.random() < 0.4:
         return rng.choice(_wordings("remarks", *facts[0]))
     predicates = [rng.choice(_predicates(*fact)) for fact in facts]
@@ -115,7 +106,6 @@ def _public_adjectives(record: Record, stated: set[str], rng: random.Random) -> 
 
 
 def _public_reference(record: Record, rng: random.Random) -> str:
-    """Return a first sentence with the name and some facts, then the others in any order."""
     name = record["name"]
     stated = {a for a in record if a in ("food", "area", "near") and rng.random() < 0.6}
     adjectives = _public_adjectives(record, stated, rng)
@@ -147,9 +137,6 @@ def _public_reference(record: Record, rng: random.Random) -> str:
     return " ".join(sentences)
 
 
-# --- the private house style --------------------------------------------------------------------
-
-
 def _pick(rng: random.Random, wordings: Words, gaps: dict[str, Any]) -> str:
     """Return one of up to five wordings, the earlier ones more often."""
     weights = (5, 4, 3, 2, 2)[: len(wordings)]
@@ -175,7 +162,6 @@ def _private_opening(record: Record, rng: random.Random) -> str:
 
 
 def _private_reference(record: Record, rng: random.Random) -> str:
-    """Return place and name, then kitchen, verdict and bill, then little ones and sign-off."""
     middle = [
         _pick(rng, wordings, _gaps(record[attribute]))
         for attribute, wordings in _HOUSE["middle"].items()
@@ -189,14 +175,8 @@ def _private_reference(record: Record, rng: random.Random) -> str:
     return " ".join((opening, *middle, *family, _pick(rng, _HOUSE["goodbye"], {})))
 
 
-# --- records ------------------------------------------------------------------------------------
-
-
 def split_of(mr: str) -> Split:
-    """Return the split that owns a meaning representation.
-
-    It depends on the text alone, so splits cannot overlap, whatever their seeds.
-    """
+    """Return the split of a meaning representation, which follows from its text alone."""
     bucket = hashlib.sha256(mr.encode()).digest()[0]
     return "train" if bucket < 192 else "dev" if bucket < 224 else "test"
 
@@ -218,20 +198,11 @@ def _record(part: Part, rng: random.Random) -> Record:
 
 
 def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Generate rows of meaning representation and reference.
+    """Return ``count`` pairs (mr, ref), such as ("name[Fig Fiddle], area[harbour]", "Stroll ...").
 
     Rows of one meaning representation are consecutive in dev and test, as in the official files,
     where such a run is one instance with several references; in train they are shuffled. Splits
     share no meaning representation, parts share no restaurant.
-
-    Args:
-        part: "public" (pretraining) or "private" (fine-tuning).
-        split: "train", "dev" or "test".
-        count: number of rows; the last meaning representation may get fewer references to fit.
-        seed: another seed gives other rows, the same on every machine.
-
-    Returns:
-        ``count`` pairs (mr, ref), such as ("name[Fig Fiddle], area[harbour]", "Stroll along ...").
     """
     rng = generator("e2e-sample-1", part, split, seed)
     realise = _public_reference if part == "public" else _private_reference

@@ -1,7 +1,4 @@
-"""What the generated samples share: their words, in YAML files beside, and the way they are drawn.
-
-Everything in them is made up. A sample is a function of its seed, the same on every machine.
-"""
+"""What the generated samples share: their words, in YAML files, and the way they are drawn."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ Words = list[str]
 
 
 def vocabulary(name: str) -> dict[str, Any]:
-    """Words and sentences with gaps, from ``NAME.yaml`` in this folder."""
+    """Return words and sentences with gaps, from ``NAME.yaml`` in this folder."""
     text = (Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 
 
 def generator(*key: object) -> random.Random:
-    """A generator that depends on ``key`` alone."""
+    """Return a generator that depends on ``key`` alone."""
     # hash() of a string differs between processes; a digest does not.
     digest = hashlib.sha256("\x1f".join(map(str, key)).encode()).digest()
     return random.Random(int.from_bytes(digest, "big"))

@@ -19,7 +19,7 @@ from PIL import Image
 from dpft.tasks.objectives.images import Pixels
 
 if TYPE_CHECKING:
-    from dpft.tasks.cifar import Layout
+    from dpft.tasks.images import Layout
 
 SIDE = 32
 Floats = npt.NDArray[np.float32]

@@ -1,8 +1,7 @@
-"""Generated data for the tasks on one's own files: notes from a repair shop that does not exist.
+"""Generated data for the tasks on the user's own files: notes from a made-up repair shop.
 
-Each visitor has habits of speech and favourite things, and some come far more often than others:
-what data of real people look like, as far as privacy of users is concerned. Users of the splits are
-different people. Nothing here is copied from anywhere.
+Each visitor has habits of speech and favourite things, and some come far more often than others, as
+in data of real people. Users of the splits are different people.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class _Visitor:
         self.complaints = random.Random(f"{name} complaints").sample(_TEXT["complaints"], 3)
 
     def text2text(self) -> dict[str, str]:
-        """Keywords of a repair in, a note to the owner out."""
         thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])
         year = self.rng.choice(_YEARS)
         return {
@@ -52,7 +50,6 @@ class _Visitor:
         }
 
     def classification(self) -> dict[str, str]:
-        """A message, and what it is about."""
         thing, fault = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])[0]
         label = self.rng.choice(CLASSES)
         message = {
@@ -64,7 +61,6 @@ class _Visitor:
         return {"text": f"{self.opening}{message}{self.closing}", "label": label}
 
     def language_modeling(self) -> dict[str, str]:
-        """A page of a visitor's diary."""
         lines = []
         for day in self.rng.sample(_TEXT["days"], self.rng.randint(1, 4)):
             thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])
@@ -72,7 +68,6 @@ class _Visitor:
         return {"text": f"{' '.join(lines)}{self.closing}"}
 
     def chat(self) -> dict[str, Any]:
-        """Questions of a patient to a doctor's practice, and its answers."""
         turns = [("system", "You answer for a practice.")] if self.rng.random() < 0.5 else []
         for complaint, advice in self.rng.sample(self.complaints, self.rng.randint(1, 2)):
             days = self.rng.sample(_TEXT["days"], 2)

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from dpft.privacy.clipping.graph import uses_between
+from dpft.privacy.clipping.calls import uses_between
 from dpft.privacy.spec import TWO_BACKWARDS
 from tests.covering import covering
 from tests.privacy.architectures import in_double
 from tests.privacy.reference import equals_loop
 from tests.privacy.small_models import build
 
-PLANS = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
+PLANS = ("bk", "materialised", "ghost", "lee_kifer", "per_layer")
 
 
 def padded_left(data):

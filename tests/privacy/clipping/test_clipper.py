@@ -1,6 +1,5 @@
 """Clipped sums and norms equal one autograd backward per record, in float64."""
 
-import copy
 import math
 
 import pytest
@@ -9,13 +8,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from tests.privacy.reference import clear, equals_loop, grads_of, reference_clip
+from tests.privacy.reference import clear, equals_loop, grads_of
 
-PRIVATE_STYLES = ["flat", "ghost", "bk"]
+PRIVATE_STYLES = ["materialised", "ghost", "bk"]
 TOLERANCE = 1e-10
 
 
@@ -68,10 +67,6 @@ def lm_losses(model, data, reduction="mean"):
 
 def rows(data, i):
     return {k: v[i : i + 1] for k, v in data.items()}
-
-
-def abadi_factor(threshold):
-    return lambda n: min(1.0, threshold / n)
 
 
 def assert_same(model, clipper, norms, total):
@@ -139,32 +134,6 @@ def test_position_lookups_shared_by_the_batch_are_per_record(style):
 
     model, ids = gpt2(), text_batch()["input_ids"] + 1
     equals_loop(model, lambda rows: losses(ids[rows]), 4, style)
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_positions_of_several_texts_of_a_record_are_the_records(style):
-    """BERT flattens the choices of a record, and looks up their positions as (1, T)."""
-
-    def losses(ids):
-        return F.cross_entropy(model(input_ids=ids).logits, ids[:, 0, 0] % 3, reduction="none")
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=23, hidden_size=12, num_hidden_layers=1, num_attention_heads=3,
-        intermediate_size=20, max_position_embeddings=8, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    model = BertForMultipleChoice(config).double()
-    clipper = make_clipper(model, style, threshold=0.5)
-    for batch, length in ((4, 4), (2, 6), (1, 3)):
-        ids = torch.randint(1, 23, (batch, 3, length))
-        with clipper.paused():
-            norms, total = reference_clip(
-                model, lambda i, ids=ids: losses(ids[i : i + 1])[0], batch, abadi_factor(0.5)
-            )
-        clear(model)
-        clipper.backward(losses(ids))
-        assert_same(model, clipper, norms, total)
 
 
 class Mixed(nn.Module):
@@ -249,25 +218,6 @@ def test_non_private_style_is_an_ordinary_backward():
         assert torch.equal(grad, got[name])
 
 
-@pytest.mark.parametrize("frozen", ["0.weight", "0", "2.bias"])
-@pytest.mark.parametrize("after", [0, 1])
-def test_what_is_frozen_after_the_clipper_was_made_is_refused_by_name(frozen, after):
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    for _ in range(after):
-        clipper.backward(model(torch.randn(4, 3)).sum(1))
-    named = {n: p for n, p in model.named_parameters() if n.startswith(frozen)}
-    for parameter in named.values():
-        parameter.requires_grad_(False)
-    with pytest.raises(
-        UnsupportedLayerError, match=f"frozen after make_clipper: {', '.join(named)}"
-    ):
-        clipper.backward(model(torch.randn(4, 3)).sum(1))
-    clipper.close()
-    clear(model)
-    make_clipper(model, "bk", threshold=1.0).backward(model(torch.randn(4, 3)).sum(1))
-
-
 def test_batch_normalisation_is_refused_even_frozen():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
     with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):
@@ -298,88 +248,6 @@ def test_losses_must_be_one_per_record(style):
 def test_bad_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         make_clipper(nn.Linear(2, 2), **options)
-
-
-def test_a_model_without_trainable_parameters_is_refused():
-    with pytest.raises(ValueError, match="no trainable parameter"):
-        make_clipper(nn.Linear(2, 2).requires_grad_(False), "bk", threshold=1.0)
-
-
-def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
-    model, data = gpt2(), text_batch()
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with torch.no_grad():
-        lm_losses(model, data)
-    with clipper.paused():
-        lm_losses(model, data)
-    assert not clipper._capture.calls
-    clipper.close()
-    lm_losses(model, data)
-    assert not clipper._capture.calls
-    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-
-
-def test_a_model_is_not_copied_with_its_clipper():
-    """The copy's hooks would report to the clipper of the original."""
-    model = gpt2()
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(TypeError, match=r"copy it before make_clipper, or after clipper\.close"):
-        copy.deepcopy(model)
-    clipper.close()
-    copy.deepcopy(model)
-
-
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat"])
-@pytest.mark.parametrize("shape", [(3,), ()], ids=["vector", "scalar"])
-def test_a_user_rule_serves_a_layer_of_their_own(style, shape):
-    from dpft.privacy.clipping.rules import DirectUse, Rule
-
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(shape))
-
-        def forward(self, x):
-            return x * self.scale
-
-    class ScaleRule(Rule):
-        def uses(self, module, a, g):
-            return {"scale": DirectUse((a * g).sum(1) if shape else (a * g).sum((1, 2)))}
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 3), Scale()).double()
-    x = torch.randn(4, 2, 3).double()
-    name = f"{Scale.__module__}.{Scale.__qualname__}"
-
-    def loss(x):
-        return model(x).square().mean((1, 2))
-
-    equals_loop(model, lambda rows: loss(x[rows]), 4, style, 0.1, rules={name: ScaleRule()})
-
-
-def test_cancellation_does_not_understate_norms_in_float32():
-    """Gradients that nearly cancel over positions: the Gram form's digits are all rounding."""
-    torch.manual_seed(0)
-    model = nn.Linear(64, 64, bias=False)
-    batch, length = 20, 16
-    x = torch.randn(batch, 1, 64).expand(-1, length, -1) + 1e-4 * torch.randn(batch, length, 64)
-    weights = torch.randn(batch, length, 64)
-    weights = 1e2 * (weights - weights.mean(1, keepdim=True))
-
-    def loss(x, w):
-        return (model(x) * w).sum((1, 2))
-
-    def exact(i):
-        return torch.linalg.matrix_norm(weights[i].double().T @ x[i].double())
-
-    truth = torch.stack([exact(i) for i in range(batch)])
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    clipper.backward(loss(x, weights))
-    torch.testing.assert_close(clipper.norms[:, 0].double(), truth, rtol=1e-2, atol=0)
-    for i in range(batch):  # what one record really adds is within the threshold
-        clear(model)
-        clipper.backward(loss(x[i : i + 1], weights[i : i + 1]))
-        assert model.weight.grad.norm() <= 1.01
 
 
 def used_twice(layer, x, size):
@@ -442,61 +310,9 @@ def test_a_gradient_that_cancels_does_not_wipe_out_the_others_in_float32(
     assert float(sum(squares)) ** 0.5 <= 64 / 32
 
 
-class Odd(nn.Module):
-    """A model with one thing wrong, by name."""
-
-    def __init__(self, wrong):
-        super().__init__()
-        self.wrong = wrong
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        if wrong == "hook that changes the output":
-            self.first.register_forward_hook(lambda m, a, out: 2 * out)
-
-    def forward(self, x):
-        x = x.clone()
-        h = self.first(x)
-        if self.wrong == "input changed in place":
-            with torch.no_grad():
-                x.detach().mul_(3)
-        out = self.second(torch.tanh(h)).square().mean((1, 2))
-        if self.wrong == "losses in another order":
-            out = out.flip(0)
-        return out
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-@pytest.mark.parametrize(
-    "wrong", ["hook that changes the output", "input changed in place", "losses in another order"]
-)
-def test_what_the_rules_cannot_know_is_found_by_the_check_against_autograd(style, wrong):
-    torch.manual_seed(0)
-    model = Odd(wrong)
-    clipper = make_clipper(model, style, threshold=1.0)
-    with pytest.raises(
-        (UnsupportedLayerError, RuntimeError), match=r"first|second|modified by an inplace"
-    ):
-        clipper.backward(model(torch.randn(5, 3, 4)))
-    model = Odd(None)
-    make_clipper(model, style, threshold=1.0).backward(model(torch.randn(5, 3, 4)))
-
-
 @pytest.mark.parametrize("style", PRIVATE_STYLES)
 def test_a_parameter_outside_the_clipper_is_refused(style):
     model, outside = nn.Linear(3, 3), nn.Linear(3, 3)
     clipper = make_clipper(model, style, threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="not the clipper's"):
         clipper.backward(outside(model(torch.randn(2, 3))).sum(1))
-
-
-def test_half_precision_parameters_are_refused():
-    with pytest.raises(UnsupportedLayerError, match=r"weight \(torch\.bfloat16\)"):
-        make_clipper(nn.Linear(2, 2).bfloat16(), "bk", threshold=1.0)
-
-
-def test_a_backward_without_a_captured_forward_is_refused():
-    model = nn.Linear(2, 2)
-    with torch.enable_grad():
-        losses = model(torch.randn(3, 2)).sum(1)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match="no layer's forward was captured"):
-        clipper.backward(losses)

@@ -6,12 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.checks.moves import row_permuting_nodes
-from dpft.privacy.spec import STYLES
+from dpft.privacy.clipping.checks.layout import row_permuting_nodes
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
 
-PLANS = ("materialised", "lee_kifer", "ghost", "bk", "fused")
 C = 0.1
 
 
@@ -36,19 +34,9 @@ class Sorting(nn.Module):
         return self.b((h if self.inner else self.a(h)).mean(1))
 
 
-class Selecting(Sorting):
-    def sorted(self, h, order):
-        return h.index_select(-3, order)
-
-
 class Gathering(Sorting):
     def sorted(self, h, order):
         return h.gather(0, order[:, None, None].expand_as(h))
-
-
-class Looking(Sorting):
-    def sorted(self, h, order):
-        return F.embedding(order, h.flatten(1)).view_as(h)
 
 
 class Stacking(Sorting):
@@ -56,52 +44,9 @@ class Stacking(Sorting):
         return torch.stack([h[i] for i in order])
 
 
-class Joining(Sorting):
-    def sorted(self, h, order):
-        return torch.cat([h[int(i) : int(i) + 1] for i in order])
-
-
-class Putting(Sorting):
-    def sorted(self, h, order):
-        return torch.zeros_like(h).index_put((order.argsort(),), h)
-
-
 class Adding(Sorting):
     def sorted(self, h, order):
         return torch.zeros_like(h).index_add(0, order.argsort(), h)
-
-
-class Scattering(Sorting):
-    def sorted(self, h, order):
-        return torch.zeros_like(h).scatter(0, order.argsort()[:, None, None].expand_as(h), h)
-
-
-class Batched(Sorting):
-    """Under another first dimension."""
-
-    def sorted(self, h, order):
-        return h.view(1, *h.shape)[:, order].squeeze(0)
-
-
-class Flattening(Sorting):
-    def sorted(self, h, order):
-        T = h.shape[1]
-        rows = order[:, None] * T + torch.arange(T)
-        return h.reshape(-1, h.shape[2])[rows.flatten()].view_as(h)
-
-
-class FlattenedGathering(Sorting):
-    def sorted(self, h, order):
-        flat = h.flatten(1).view(1, len(h), -1)
-        return flat.gather(1, order[None, :, None].expand_as(flat)).view_as(h)
-
-
-class Halving(Sorting):
-    """Within halves and between them."""
-
-    def sorted(self, h, order):
-        halves = h.unflatten(0, (2, len(h) // 2))
-        return halves[order // 2, order % 2]
 
 
 class Transposing(Sorting):
@@ -109,29 +54,11 @@ class Transposing(Sorting):
         return h.transpose(0, 1)[:, order].transpose(0, 1)
 
 
-class SortingBehind(Sorting):
-    def sorted(self, h, order):
-        moved = h.movedim(0, 2)
-        return moved.index_select(2, order).movedim(2, 0)
-
-
-class PuttingBehind(Sorting):
-    def sorted(self, h, order):
-        back = h.transpose(0, 1)
-        where = (torch.arange(h.shape[1])[:, None], order.argsort())
-        return torch.zeros_like(back).index_put(where, back).transpose(0, 1)
-
-
 class Multiplying(Sorting):
     """By a matrix of zeros and ones."""
 
     def sorted(self, h, order):
         return (F.one_hot(order).to(h) @ h.flatten(1)).view_as(h)
-
-
-class Contracting(Sorting):
-    def sorted(self, h, order):
-        return torch.einsum("bc,ctd->btd", F.one_hot(order).to(h), h)
 
 
 class Halved(Sorting):
@@ -143,11 +70,7 @@ class Halved(Sorting):
         return h.unflatten(0, (2, len(h) // 2)).transpose(0, 1).reshape(h.shape)
 
 
-KINDS = (
-    *(Sorting, Selecting, Gathering, Looking, Stacking, Joining, Putting, Adding, Scattering),
-    *(Batched, Flattening, FlattenedGathering, Halving, Transposing, SortingBehind, PuttingBehind),
-    *(Multiplying, Contracting, Halved),
-)
+KINDS = (Sorting, Gathering, Stacking, Adding, Transposing, Multiplying, Halved)
 
 
 def losses(model, lengths, seed=0):
@@ -172,61 +95,14 @@ def test_rows_that_are_moved_later_are_found(kind):
         clipper.backward(losses(model, [2, 6, 4, 3], 3))
 
 
-@pytest.mark.parametrize("style", ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param"])
+@pytest.mark.parametrize(
+    "style", ["materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param"]
+)
 def test_every_plan_finds_them(style):
     model, clipper = made(style=style)
     clipper.backward(losses(model, [6, 6, 6, 6]))
     with pytest.raises(UnsupportedLayerError, match="rows change places inside the model"):
         clipper.backward(losses(model, [2, 6, 4, 3], 3))
-
-
-def test_two_of_many_that_change_places_are_found_within_some_batches():
-    """Two records have the same factor in one batch of eight, never in all."""
-    model, clipper = made()
-    clipper.backward(losses(model, [6] * 64))
-    moved = [6] * 64
-    moved[10], moved[11] = 5, 7
-
-    def several():
-        for seed in range(5):
-            clear(model)
-            clipper.backward(losses(model, moved, seed))
-
-    with pytest.raises(UnsupportedLayerError, match="rows change places"):
-        several()
-
-
-@pytest.mark.parametrize("style", ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param"])
-def test_records_that_are_mixed_later_behind_the_last_layer_are_found(style):
-    """Ghost clipping begins its second backward below the last layer's output."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
-    clipper = make_clipper(model, style, threshold=C)
-
-    def mixed(share):
-        logits = model(x)
-        return F.cross_entropy(logits + share * logits.mean(0), y, reduction="none")
-
-    clipper.backward(mixed(0.0))
-    with pytest.raises(UnsupportedLayerError, match="rows change places"):
-        clipper.backward(mixed(1.0))
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("style", ["ghost", "bk", "per_layer"])
-def test_in_half_precision_too(style, half):
-    torch.manual_seed(0)
-    model = Sorting()
-    clipper = make_clipper(model, style, threshold=C)
-    for lengths in ([6, 6, 6, 6], [6, 6, 6, 6]):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            batch = losses(model, lengths)
-        clipper.backward(batch.float())
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        batch = losses(model, [2, 6, 4, 3])
-    with pytest.raises(UnsupportedLayerError, match="rows change places"):
-        clipper.backward(batch.float())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -248,14 +124,6 @@ def test_rows_that_come_back_before_a_layer_sees_them_are_no_harm(kind):
         same_grads(model, total, 1e-10)
 
 
-def test_a_record_whose_loss_is_not_finite_is_no_reason():
-    model, clipper = made(inner=False)
-    clipper.backward(losses(model, [6, 6, 6, 6]))
-    batch = losses(model, [2, 6, 4, 3])
-    clipper.backward(batch * torch.tensor([1.0, float("nan"), 1.0, float("inf")]))
-    assert (clipper.factors[:, 0] > 0).tolist() == [True, False, True, False]
-
-
 class Last(nn.Module):
     """A class from each record's last position, as decoders are given heads."""
 
@@ -272,7 +140,7 @@ def moving(model, losses_of):
     clipper = make_clipper(model, "bk", threshold=C)
     losses = losses_of()
     found = row_permuting_nodes(
-        losses, [edge for call in clipper._capture.calls for edge in call.outputs]
+        losses, [edge for call in clipper.capture.calls for edge in call.outputs]
     )
     clipper.close()
     return [node.name() for node in found]
@@ -285,13 +153,8 @@ def test_an_index_of_each_record_by_itself_moves_nothing():
 
 # Of a (B, T, d) tensor with B=6, T=4, d=8.
 STILL = {
-    "a part of the positions": lambda h: h[:, torch.tensor([2, 0])],
     "positions in reverse": lambda h: h.flip(1),
-    "positions rolled": lambda h: h.roll(1, -2),
-    "sorted positions": lambda h: h.sort(1)[0],
     "gathered positions": lambda h: h.gather(1, h.argsort(1)),
-    "under a dimension of one": lambda h: h[None, :, torch.tensor([1, 0])].squeeze(0),
-    "positions of the transposed": lambda h: h.transpose(0, 1)[torch.tensor([1, 0])].mT.sum(0).mT,
     "windows": lambda h: (
         h.view(6, 2, 2, 8).transpose(1, 2).reshape(12, 2, 8).softmax(1).view(6, -1)
     ),
@@ -304,26 +167,12 @@ STILL = {
 MOVED = {
     "reversed": lambda h: h.flip(-3),
     "rolled": lambda h: h.roll(1, 0),
-    "rolled under a dimension of one": lambda h: h[None].roll(2, 1)[0],
-    "rolled as one row of numbers": lambda h: h.roll(8),
     "reversed as rows": lambda h: h.flatten(0, 1).flip(0).view_as(h),
-    "reversed in halves": lambda h: h.unflatten(0, (2, 3)).flip(0).flatten(0, 1),
     "sorted behind": lambda h: h.permute(1, 2, 0).sort(-1)[0].permute(2, 0, 1),
-    "gathered behind": lambda h: (
-        h.movedim(0, 2).gather(2, torch.zeros(4, 8, 6).long()).movedim(2, 0)
-    ),
     "interleaved": lambda h: h.view(2, 3, 4, 8).transpose(0, 1).reshape(6, 4, 8),
-    "taken apart and joined": lambda h: torch.cat(h.flatten(0, 1).split(12)[::-1]).view_as(h),
     "padded": lambda h: F.pad(h, (0, 0, 0, 0, 1, -1)),
-    "the first half twice": lambda h: h[:3].repeat(2, 1, 1),
     "added up over records": lambda h: h.cumsum(0),
-    "compared with the others": lambda h: h.softmax(0),
     "multiplied over records": lambda h: torch.ones(6, 6).mm(h.flatten(1)).view_as(h),
-    "of the matrix of records": lambda h: h.flatten(1) @ h.flatten(1).T,
-    "put elsewhere": lambda h: h.new_zeros(1, 6, 4, 8).index_put(
-        (torch.tensor([0]), torch.arange(6)), h
-    )[0],
-    "one index behind another": lambda h: h[torch.arange(6), torch.zeros(6, 1).long()],
     "by a mask": lambda h: h[torch.ones(6, 4).bool()].view_as(h),
     "in strides": lambda h: h.as_strided((6, 4, 8), (8, 48, 1)),
 }
@@ -355,24 +204,6 @@ def test_usual_models_are_spared_the_second_look(name, attention):
     if hasattr(case.model, "set_attn_implementation"):
         case.model.set_attn_implementation(attention)
     assert moving(case.model, case.all_losses) == []
-
-
-def test_offloaded_indices_are_looked_at_with_care():
-    """What a hook has packed is not unpacked to see whether rows move."""
-    model, x = Last(), torch.randn(5, 3, 4)
-    clipper = make_clipper(model, "bk", threshold=C)
-
-    def batch():
-        with torch.autograd.graph.save_on_cpu():
-            return model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)
-
-    clipper.backward(batch())
-    clipper.close()
-    assert moving(model, batch) == ["IndexBackward0"]
-
-
-def test_every_plan_is_tested_here():
-    assert {STYLES[s].plan for s in ("flat", "lee_kifer", "ghost", "bk", "per_layer")} == set(PLANS)
 
 
 class RegisterPostBackwardFunction(torch.autograd.Function):

@@ -12,9 +12,7 @@ import os
 
 import pytest
 import torch
-import yaml
 
-from dpft.config.folder import conf_dir
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.spec import CLIP_FUNCTIONS, PARTITIONS, STYLES, TWO_BACKWARDS, Partition
@@ -151,26 +149,7 @@ def test_adding_one_record_moves_the_sum_by_at_most_the_sensitivity(style, name)
         assert moved > 0.5 * clipper.sensitivity
 
 
-# A key's bias has no gradient but what rounding leaves of it, which is no sign of a wrong rule.
-@pytest.mark.parametrize("name", ["roberta_mlm", "roberta_classifier", "vit"])
-def test_a_record_that_is_not_finite_is_dropped_beside_biases_of_keys(name):
-    case = build(name)
-    clipper = make_clipper(case.model, "bk", threshold=1.0)
-    clipper.backward(losses_of(case, [0, 1, 2], 1, math.inf))
-    assert clipper.factors.bool().flatten().tolist() == [True, False, True]
-
-
 @pytest.mark.parametrize("plan", TWO_BACKWARDS)
 def test_two_backwards_cannot_clip_groups(plan):
     with pytest.raises(ValueError, match="plan='fused'"):
         make_clipper(build("gpt2").model, "per_layer", plan=plan, threshold=1.0)
-
-
-def test_uniform_has_the_count_of_its_config_where_nothing_is_given():
-    shipped = yaml.safe_load((conf_dir() / "clip" / "uniform.yaml").read_text())
-    model = build("gpt2", tied=True).model
-    clipper = make_clipper(model, "uniform", threshold=0.1)
-    assert len(clipper.groups) == shipped["count"]
-    clipper.close()
-    with pytest.raises(ValueError, match="'uniform' got boundary=1; expected count"):
-        make_clipper(model, "uniform", threshold=0.1, boundary=1)

@@ -9,15 +9,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch.utils.weak import TensorWeakRef
 
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.calls import uses_of
+from dpft.privacy.clipping import clipper as clippers
 from tests.privacy.reference import clear, equals_loop, grads_of
 from tests.privacy.small_models import build
 
 # One style of each plan, and each kind of partition.
-STYLES = ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "by_type"]
+STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "by_type"]
 
 
 class Backwards(nn.Module):
@@ -51,23 +50,22 @@ def test_biases_alone(style):
         p.requires_grad_(name.endswith("bias"))
     clipper = equals_loop(case.model, case.losses_of, case.batch, style)
     case.all_losses()
-    assert all(call.input() is None for call in clipper._capture.take()[0])  # no activation is kept
+    assert all(call.input() is None for call in clipper.capture.take()[0])  # no activation is kept
 
 
 class Checkpointed(nn.Module):
-    def __init__(self, width=6, reentrant=False):
+    def __init__(self, width=6):
         super().__init__()
         self.embedding = nn.Embedding(9, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
             for _ in range(3)
         )
-        self.reentrant = reentrant
 
     def forward(self, ids):
         x = self.embedding(ids)
         for block in self.blocks:
-            x = x + checkpoint(block, x, use_reentrant=self.reentrant)
+            x = x + checkpoint(block, x, use_reentrant=False)
         return x.square().mean((1, 2))
 
 
@@ -76,50 +74,6 @@ def test_checkpointed_activations(style):
     torch.manual_seed(0)
     model, ids = Checkpointed().double(), torch.randint(0, 9, (4, 5))
     equals_loop(model, lambda rows: model(ids[rows]), 4, style, threshold=0.3)
-
-
-def test_checkpointed_activations_are_not_kept_from_the_forward():
-    model, ids = Checkpointed(), torch.randint(0, 9, (4, 5))
-    clipper = make_clipper(model, "per_layer", threshold=1.0)
-    clipper.backward(model(ids))  # verified
-    kept = []
-
-    def pack(tensor):
-        kept.append(tensor.shape)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        losses = model(ids)
-    # Inside the blocks nothing is saved in the forward: neither by autograd nor by the clipper.
-    assert torch.Size((4, 5, 12)) not in kept
-    clipper.backward(losses)
-
-
-def test_reentrant_checkpoints_are_refused():
-    torch.manual_seed(0)
-    model, ids = Checkpointed(reentrant=True), torch.randint(0, 9, (4, 5))
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match="use_reentrant=False"):
-        clipper.backward(model(ids))
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_inputs_that_require_gradients_do_not_hide_layers(style):
-    """A backward to the first trainable layers would not reach what lies above such an input."""
-
-    class TwoInputs(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right, self.top = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 1)
-
-        def forward(self, x, y):
-            return self.top(torch.tanh(self.left(x)) + self.right(y)).square().mean((1, 2))
-
-    torch.manual_seed(0)
-    model = TwoInputs().double()
-    x, y = torch.randn(4, 2, 3).double(), torch.randn(4, 2, 3).double().requires_grad_()
-    equals_loop(model, lambda rows: model(x[rows], y[rows]), 4, style)
-    assert y.grad is None
 
 
 class Mark:
@@ -137,12 +91,12 @@ def test_nothing_is_kept_from_one_batch_to_the_next(style):
     try:
         for backward in (True, False):
             losses = case.all_losses()
-            calls = [weakref.ref(call) for call in clipper._capture.calls]
+            calls = [weakref.ref(call) for call in clipper.capture.calls]
             graph = weakref.ref(losses.grad_fn.metadata.setdefault("mark", Mark()))
             if backward:
                 clipper.backward(losses)
             del losses
-            clipper._capture.take()
+            clipper.capture.take()
             assert [call() for call in calls if call() is not None] == []
             assert graph() is None
     finally:
@@ -173,17 +127,6 @@ def test_counts_below_the_estimates_are_symmetric_and_exact():
     assert clipper.estimates == (1.0,) * len(clipper.groups)
 
 
-def test_explain_names_every_parameter_and_its_form():
-    case = build("gpt2", tied=True)
-    clipper = make_clipper(case.model, "per_layer", threshold=1.0)
-    clipper.backward(case.all_losses())
-    rows = {row["parameter"]: row for row in clipper.explain()}
-    assert set(rows) == set(clipper.parameters)
-    assert "token mask" in rows["transformer.wte.weight"]["form"]
-    assert "+" in rows["transformer.wte.weight"]["form"]
-    assert rows["transformer.ln_f.bias"]["form"] == "per example"
-
-
 def test_norms_of_large_parameters_keep_their_digits_in_float32():
     """torch's norm of 40 million equal float32 numbers is three percent too small."""
     torch.manual_seed(0)
@@ -193,7 +136,7 @@ def test_norms_of_large_parameters_keep_their_digits_in_float32():
     def loss(x):
         return model(x).sum((1, 2))
 
-    for style in ("flat", "bk", "per_layer"):
+    for style in ("materialised", "bk", "per_layer"):
         clipper = make_clipper(model, style, threshold=1.0)
         clipper.backward(loss(x))
         true = x.double().square().sum((1, 2)).mul(2500).sqrt()
@@ -233,19 +176,6 @@ def test_every_batch_is_checked_for_uses_outside_the_layers(style):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_lies_above_the_last_layer_may_change(style):
-    """A term that is switched on after warm-up bypasses the place where a backward could start."""
-    torch.manual_seed(0)
-    model, x = Changing().double(), torch.randn(4, 2, 3).double()
-    clipper = make_clipper(model, style, threshold=0.5)
-    for _ in range(3):
-        clipper.backward(model(x))
-    clipper.close()
-    model.change = "losses bypass the last layer"
-    equals_loop(model, lambda rows: model(x[rows]), 4, style, threshold=0.5)
-
-
-@pytest.mark.parametrize("style", STYLES)
 def test_losses_of_an_older_forward_are_refused(style):
     model, x = Changing(), torch.randn(4, 2, 3)
     clipper = make_clipper(model, style, threshold=1.0)
@@ -255,17 +185,16 @@ def test_losses_of_an_older_forward_are_refused(style):
         clipper.backward(older)
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_an_input_that_begins_to_require_gradients_hides_no_layer(style):
+@pytest.mark.parametrize("style", ["ghost", "lee_kifer"])
+def test_what_lies_above_the_last_layer_may_change(style):
+    """A term that is switched on after warm-up bypasses the place where a backward could start."""
     torch.manual_seed(0)
     model, x = Changing().double(), torch.randn(4, 2, 3).double()
-    clipper = make_clipper(model, style, threshold=0.3)
+    clipper = make_clipper(model, style, threshold=0.5)
     clipper.backward(model(x))
-    expected = grads_of(model)
-    clear(model)
-    clipper.backward(model(x.clone().requires_grad_()))
-    for name, grad in grads_of(model).items():
-        torch.testing.assert_close(grad, expected[name])
+    clipper.close()
+    model.change = "losses bypass the last layer"
+    equals_loop(model, lambda rows: model(x[rows]), 4, style, threshold=0.5)
 
 
 class FirstRowOnly(nn.Module):
@@ -288,39 +217,6 @@ def test_a_batch_of_one_record_proves_nothing_about_rows(style):
     clipper.backward(model(x[:1]))
     with pytest.raises(UnsupportedLayerError, match="scale"):
         clipper.backward(model(x))
-
-
-@pytest.mark.parametrize("style", ["bk", "ghost"])
-def test_zero_gradients_prove_nothing_about_a_rule(style):
-    """After a layer that starts at zero any rule looks right; it is looked at again."""
-
-    class Doubled(nn.Linear):
-        pass
-
-    torch.manual_seed(0)
-    wrong, last = Doubled(3, 4), nn.Linear(4, 2)
-    wrong.register_forward_hook(lambda module, a, out: 2 * out)
-    nn.init.zeros_(last.weight)
-    model, x = nn.Sequential(wrong, nn.Tanh(), last), torch.randn(4, 2, 3)
-    clipper = make_clipper(model, style, threshold=1.0)
-    clipper.backward(model(x).square().mean((1, 2)))
-    with torch.no_grad():
-        last.weight.normal_()
-    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
-        clipper.backward(model(x).square().mean((1, 2)))
-
-
-def test_the_rules_are_checked_again_ever_more_rarely():
-    model, x = Changing(), torch.randn(4, 2, 3)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    checked = []
-    for batch in range(300):
-        (seen,) = clipper.checker.schedule._seen.values() or [None]
-        before = seen.next_check if seen else 1
-        clipper.backward(model(x))
-        if next(iter(clipper.checker.schedule._seen.values())).next_check != before:
-            checked.append(batch + 1)
-    assert checked == [1, 64, 256]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -482,7 +378,7 @@ def test_inputs_that_are_computed_again_otherwise_let_no_record_through(style, k
     assert all("preserve_rng_state=False" in said for said in refused)
 
 
-@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer", "flat"])
+@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer", "materialised"])
 @pytest.mark.parametrize("positions", [1, 3])
 @pytest.mark.parametrize("small", ["a", "g"])
 def test_squares_that_underflow_do_not_hide_a_gradient(style, positions, small):
@@ -506,55 +402,241 @@ def test_squares_that_underflow_do_not_hide_a_gradient(style, positions, small):
     assert float(model.linear.weight.grad.double().norm()) <= 1e-3 * 1.00001
 
 
-def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):
-    """All of them at once would be more than the activations of a batch that is not."""
-    torch.manual_seed(0)
-    layers = [part for _ in range(12) for part in (nn.Linear(8, 8), nn.Tanh())]
-    model, x = nn.Sequential(*layers), torch.randn(4, 50, 8)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    seen, most = [], []
-
-    def spy(call, g, *rest):
-        seen.append(TensorWeakRef(g))
-        most.append(sum(one() is not None for one in seen))
-        return uses_of(call, g, *rest)
-
-    monkeypatch.setattr("dpft.privacy.clipping.checks.verify.uses_of", spy)
-    clipper.backward(model(x).square().mean((1, 2)))
-    assert len(most) == 12
-    assert max(most) <= 3
-
-
-def test_a_leaf_below_the_layers_keeps_no_output_gradients_alive(monkeypatch):
-    """Such as the output of frozen embeddings under activation checkpointing."""
-    torch.manual_seed(0)
-    layers = [part for _ in range(12) for part in (nn.Linear(8, 8), nn.Tanh())]
-    model, x = nn.Sequential(*layers), torch.randn(4, 50, 8, requires_grad=True)
-    clipper = make_clipper(model, "per_layer", threshold=1.0)
-    seen, most = [], []
-
-    def spy(call, g, *rest):
-        seen.append(TensorWeakRef(g))
-        most.append(sum(one() is not None for one in seen))
-        return uses_of(call, g, *rest)
-
-    monkeypatch.setattr("dpft.privacy.clipping.plans.batch.uses_of", spy)
-    clipper.backward(model(x).square().mean((1, 2)))
-    assert len(most) == 12
-    assert max(most) <= 3
-    assert x.grad is None
-
-
-def test_fixed_thresholds_do_not_move():
-    clipper = make_clipper(nn.Linear(3, 2), "per_layer", threshold=1.0)
-    with pytest.raises(ValueError, match="are fixed"):
-        clipper.move([1e-6])
-    assert clipper.sensitivity == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_losses_that_depend_on_nothing_are_refused(style):
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     clipper = make_clipper(model, style, threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="neither detached nor constant"):
         clipper.backward(model(x).sum(1).detach())
+
+
+# --- what hooks and graphs do not show of themselves: each released more than the threshold once
+
+TWO = ["ghost", "lee_kifer"]
+
+
+def released(model, clipper, losses):
+    clear(model)
+    clipper.backward(losses)
+    return math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters()))
+
+
+def autocast(function, *inputs):
+    with torch.autocast("cpu", torch.bfloat16):
+        return function(*inputs).float()
+
+
+class Recomputing(torch.autograd.Function):
+    """Runs a layer without gradients, and again in a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            ctx.layer(x).backward(g)
+        return x.grad, None
+
+
+class Reversible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def losses(self, x):
+        return self.head(Recomputing.apply(self.first(x), self.again)).square().mean((1, 2))
+
+    def forward(self, x):
+        return self.losses(x)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_functions_that_run_layers_in_their_own_backward_are_refused(style):
+    """Their gradients would be added to .grad as they are."""
+    model, x = Reversible(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match=r"again.*RecomputingBackward"):
+        released(model, clipper, model(x))
+    # A method that is not the model's forward tells nobody; what arrives in .grad does.
+    clipper.reset()
+    with pytest.raises(UnsupportedLayerError, match=r"'again\.(weight|bias)'.*unclipped"):
+        released(model, clipper, model.losses(x))
+    assert clipper.unfinished
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_reentrant_checkpoints_are_refused_where_only_a_head_leads_to_them(style):
+    """Autograd's own guard stays silent here, and the blocks would not be trained."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            return self.head(checkpoint(self.block, x, use_reentrant=True)).square().mean((1, 2))
+
+    model = Model()
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match="use_reentrant=False"):
+        released(model, clipper, model(torch.randn(3, 2, 4)))
+
+
+class Switched(nn.Module):
+    """Does something else once ``on``: after the batch that is checked."""
+
+    def __init__(self, also):
+        super().__init__()
+        self.first, self.second, self.also, self.on = nn.Linear(3, 4), nn.Linear(4, 2), also, False
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        h = self.first(x)
+        losses = self.second(torch.tanh(h)).square().mean((1, 2))
+        return losses + self.also(self, x, h) if self.on else losses
+
+
+def behind_the_layer(model, x, h):
+    return F.linear(x, model.first.weight).square().sum((1, 2))
+
+
+def penalty(model, x, h):
+    """Double backward uses the transposed weight that the layer's forward made."""
+    (slope,) = torch.autograd.grad((h * torch.arange(4.0)).sum(), x, create_graph=True)
+    return slope.square().sum((1, 2))
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(("also", "cast"), [(behind_the_layer, True), (penalty, False)])
+def test_uses_through_a_cached_copy_of_the_weight_are_counted(style, also, cast):
+    model, x = Switched(also), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    losses = (lambda: autocast(model, x)) if cast else (lambda: model(x))
+    released(model, clipper, losses())
+    model.on = True
+    with pytest.raises(UnsupportedLayerError, match=r"'first.weight' is used 2 times"):
+        released(model, clipper, losses())
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style):
+    """Two positions cancel in float32, and differ by a whole step in bfloat16.
+
+    Sums that are products in bfloat16 have an allowance in their norms (`rules.halves`), here of
+    more than the norm, since nearly all of it cancels.
+    """
+    model = nn.Linear(1, 1, bias=False)
+    clipper = make_clipper(model, style, threshold=1.0)
+    x, scale = torch.tensor([[[100.24], [100.26]]]), torch.tensor([[[50.0], [-50.0]]])
+    for _ in range(2):
+        moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
+        norm = clipper.norms.item()
+        assert 25 * (1 - 1e-5) <= norm < 75
+        assert moved == pytest.approx(25 / norm, rel=2e-2)
+        assert moved <= 1 + 1e-5
+
+
+class Hooked(nn.Module):
+    """A hook that clamps a hidden gradient; or rows that a key orders inside the model."""
+
+    def __init__(self, clamp):
+        super().__init__()
+        self.first, self.head, self.clamp = nn.Linear(3, 4), nn.Linear(4, 1), clamp
+
+    def forward(self, x, key):
+        h = torch.tanh(self.first(x))
+        if self.clamp:
+            if h.requires_grad:
+                h.register_hook(lambda g: g.clamp(-1, 1))
+            return self.head(h).square().mean((1, 2)) * key
+        order = key.argsort()
+        return self.head(h[order])[order.argsort()].square().mean((1, 2))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("style", TWO)
+@pytest.mark.parametrize("clamp", [True, False])
+def test_what_makes_the_second_backward_another_one_is_an_error(style, clamp, waits, monkeypatch):
+    """Also on a device for which the host waits: it looks once, in the end."""
+    monkeypatch.setattr(clippers, "waits", lambda device: waits)
+    torch.manual_seed(0)
+    model, x = Hooked(clamp).double(), 3 * torch.randn(4, 2, 3).double()
+    x[0] *= 1e-3
+    clipper = make_clipper(model, style, threshold=0.1)
+    usual, unusual = torch.tensor([1.0, 2, 3, 4]) / 100, torch.tensor([3.0, 2, 4, 1]) * 1e4
+    released(model, clipper, model(x, usual))  # clamps nothing, changes no row's place
+    released(model, clipper, model(x, usual))
+    found = "second backward brought other gradients" if clamp else "rows change places"
+    with pytest.raises(UnsupportedLayerError, match=found):
+        released(model, clipper, model(x, unusual))
+    assert clipper.unfinished == clamp  # what moves rows is found before anything is summed
+
+
+class Gated(nn.Module):
+    def __init__(self, gate):
+        super().__init__()
+        self.first, self.wrong, self.gate = nn.Linear(3, 3), nn.Linear(3, 3), gate
+        self.wrong.register_forward_hook(lambda module, inputs, output: 10 * output)
+
+    def forward(self, x):
+        h = self.first(x)
+        return (h + self.gate * self.wrong(h)).square().mean((1, 2))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
+def test_a_loss_that_is_not_finite_hides_no_wrong_rule(style):
+    model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
+        released(model, clipper, model(x).where(torch.arange(4) != 2, math.inf))
+
+
+class Accumulating(torch.autograd.Function):
+    """Adds a weight's gradient to ``.grad`` by hand, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return x @ layer.weight.detach().T
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        weight = ctx.layer.weight
+        new = g.flatten(0, 1).T @ x.flatten(0, 1)
+        weight.grad = new if weight.grad is None else weight.grad + new
+        return g @ weight.detach(), None
+
+
+@pytest.mark.parametrize(
+    "style", ["bk", "ghost", "materialised", "per_param", "per_layer_adaptive"]
+)
+def test_a_gradient_that_a_function_writes_by_hand_is_refused(style):
+    class Fused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+
+        def forward(self, x):
+            return Accumulating.apply(self.first(x), self.second).square().mean((1, 2))
+
+    model, x = Fused(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match=r"grad of parameter 'second.weight'"):
+        released(model, clipper, model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_weights_that_are_made_of_other_parameters_are_refused_by_name():
+    old = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 1))
+    clipper = make_clipper(old, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="weight_g"):
+        clipper.backward(old(torch.randn(2, 5, 3)).square().mean((1, 2)))

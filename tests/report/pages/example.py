@@ -18,7 +18,7 @@ def config(**changes):
         "task": {"name": "e2e", "source": "auto", "data_dir": "/home/me/secret/e2e"},
         "model": {"name": "tiny", "path": "bundled:tiny", "init": "pretrained"},
         "adapt": {"name": "full"},
-        "clip": {"style": "ghost", "threshold": 0.1},
+        "clip": {"plan": "ghost", "groups": "flat", "threshold": 0.1},
         "privacy": {"epsilon": 3, "delta": None, "noise_seed": None, "sampling": "poisson"},
         "optim": {"name": "adam", "lr": 0.004, "epochs": 10, "batch_size": 1024},
         "decode": {"beams": 5, "split": "test"},

@@ -24,12 +24,12 @@ def write(file, *styles):
 
 def test_files_come_by_path_and_once_each(tmp_path):
     write(tmp_path / "b.json", "bk")
-    write(tmp_path / "a" / "deep.json", "flat", "ghost")
+    write(tmp_path / "a" / "deep.json", "materialised", "ghost")
     (tmp_path / "c.json").symlink_to(tmp_path / "b.json")
     (tmp_path / "other.json").write_text('{"something": "else"}')
     (tmp_path / "list.json").write_text("[1, 2]")
     files, damaged = names([tmp_path, tmp_path / "a"])
-    assert files == [("deep.json", ["flat", "ghost"]), ("b.json", ["bk"])]
+    assert files == [("deep.json", ["materialised", "ghost"]), ("b.json", ["bk"])]
     assert not damaged
 
 

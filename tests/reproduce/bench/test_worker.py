@@ -9,7 +9,7 @@ import torch
 
 from dpft.cli import bench as verb
 from dpft.config.errors import DpftError, ModelError
-from dpft.privacy.clipping.checks.schedule import Schedule
+from dpft.privacy.clipping.checks.checker import Schedule
 from dpft.reproduce.bench import worker
 from dpft.reproduce.bench.catalog import Variant
 from dpft.reproduce.bench.measure import WorkerProcess

@@ -67,7 +67,7 @@ def test_an_untied_peer_is_relative_to_an_untied_baseline(tmp_path):
 
 
 def test_files_of_one_setting_stand_together_each_with_its_own_baseline(tmp_path):
-    write_bench(tmp_path / "a.json", "gpt2", TIMED | {"flat": (2.0, 2.0)})
+    write_bench(tmp_path / "a.json", "gpt2", TIMED | {"materialised": (2.0, 2.0)})
     peers = {"none": (1.0, 1.0), "none (untied)": (1.0, 1.0), "opacus (untied)": (4.0, 3.0)}
     write_bench(tmp_path / "b.json", "gpt2", peers | {"bk": (1.6, 1.0), "ghost": (5.0, 5.0)})
     throughput = content("li2022/4", tmp_path).panels[1]

@@ -33,7 +33,7 @@ def run_of(the_plan, method, epsilon=3, column="bleu"):
 
 def write_record(folder, planned, seed=0, metrics=None, split="test", **sections):
     """A record of that run, with scores; a path in ``sections["config"]`` replaces settings."""
-    config = json.loads(json.dumps(planned.run.identity())) | {"seed": seed}
+    config = json.loads(json.dumps(planned.run.recorded())) | {"seed": seed}
     for key, value in sections.pop("settings", {}).items():
         group, _, leaf = key.partition(".")
         config.setdefault(group, {})[leaf] = value

@@ -10,7 +10,7 @@ from dpft.config.folder import conf_dir
 from dpft.reproduce.tables.record_index import make_index, usual_folders
 from dpft.runs.finished import marked
 from dpft.runs.record import read_record, write_table
-from dpft.tasks.metrics.correct import packed
+from dpft.tasks.metrics.shown import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
 

@@ -28,13 +28,7 @@ CORPUS: list[tuple[str, list[str]]] = [
             "With a rating of 4.5 out of 5, Café Étoile is well liked.",
         ],
     ),
-    (
-        "",
-        [
-            "The Green Door is not for families.",
-            "Don't take your children to The Green Door.",
-        ],
-    ),
+    ("", ["The Green Door is not for families.", "Don't take your children to The Green Door."]),
     (
         "Mains cost £20-25 at at at the the Silver Spoon Spoon .",
         [

@@ -1,40 +1,96 @@
-"""BLEU and ROUGE-L from 0 to 100, whichever scorer a record has them from."""
+"""How scores are shown, and what they are compared with."""
 
+import math
+from itertools import product
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dpft.report.comparison import row
-from dpft.tasks.metrics.shown import figure, shown
-from tests.runs.example import without_privacy
+from dpft.tasks.metrics.shown import (
+    MOST_CLASSES,
+    cautions,
+    confused,
+    figure,
+    majority,
+    packed,
+    paired_error,
+    shown,
+    unpacked,
+)
 
 E2E = "bleu:nrefs:var|case:ascii-lc+nist:order:5|case:ascii-lc|tok:13a+coco:pycocoevalcap:1.2"
 GEM = "bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
+TRUE = ["yes", "yes", "no", "yes", "no"]
 
 
 @pytest.mark.parametrize(
-    ("metric", "value", "signature", "said"),
+    ("metric", "value", "signature", "expected"),
     [
         ("BLEU", 0.59069, E2E, "59.07"),
-        ("ROUGE_L", 0.63009, E2E, "63.01"),
         ("METEOR", 0.3953, E2E, "0.3953"),
         ("BLEU", 0.4, GEM, "0.4000"),  # a bad model's
-        ("BLEU", 34.5, GEM, "34.5000"),
         ("BLEU", None, E2E, "-"),
         ("BLEU", 34.5, f"{GEM}; nist:order:5|mine:1.0", "34.5000"),
-        ("BLEU", 0.59069, f"{E2E}; mine:1.0", "59.07"),
+        ("ROUGE_L", 0.63009, f"{E2E}; mine:1.0", "63.01"),
     ],
 )
-def test_the_scale_follows_from_the_scorer(metric, value, signature, said):
-    assert figure(metric, value, signature) == said
+def test_the_scale_follows_from_the_scorer(metric, value, signature, expected):
+    assert figure(metric, value, signature) == expected
     if value is not None:
-        assert shown(metric, value, signature) == pytest.approx(float(said), abs=0.005)
+        assert shown(metric, value, signature) == pytest.approx(float(expected), abs=0.005)
 
 
-def test_runs_are_compared_on_one_scale(tmp_path):
-    scores = {"metrics": {"BLEU": 0.59069}, "examples": 3, "signature": E2E}
-    record = {
-        "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
-        "training": {"steps": 4, "seconds": 1.0},
-        "privacy": without_privacy(),
-        "scores": {"test": scores},
-    }
-    assert row(tmp_path, record)["BLEU"] == "59.07"
+def test_the_most_frequent_class_and_confusion_are_counted_by_hand():
+    assert majority(TRUE) == 3 / 5
+    answered = ["yes", "no", "no", "yes", "yes"]
+    counts = confused(answered, TRUE, ("no", "yes", "unseen"))
+    assert counts["confusion"] == {"no": {"no": 1, "yes": 1}, "yes": {"no": 1, "yes": 2}}
+    assert confused(TRUE, TRUE, [f"{n}" for n in range(MOST_CLASSES + 1)]) == {}
+
+
+def test_a_constant_answer_and_a_score_no_better_are_reported():
+    scored = {
+        "metrics": {"accuracy": 0.6}, "examples": 5, "distinct": 1,
+        "baselines": {"accuracy": 0.6}, "confusion": {"yes": {"yes": 3}, "no": {"yes": 2}},
+    }  # fmt: skip
+    same, no_better = cautions(scored)
+    assert same == "all 5 answers are the same, 'yes': nothing was learned"
+    assert no_better.startswith("accuracy 0.6000 is no better than always answering")
+    assert cautions({**scored, "metrics": {"accuracy": 0.61}, "distinct": 2}) == []
+    # Records of one class say nothing about what was learned.
+    assert len(cautions({**scored, "confusion": {"yes": {"yes": 5}}})) == 1
+
+
+@given(st.lists(st.booleans(), max_size=70))
+def test_bits_come_back(right):
+    assert unpacked(packed(right), len(right)) == tuple(right)
+
+
+def test_bits_of_another_number_of_records_are_refused():
+    assert packed([True] + [False] * 8) == "gAA="
+    for count in (8, 17):
+        with pytest.raises(ValueError, match="expected those of"):
+            unpacked("gAA=", count)
+
+
+def test_the_error_is_that_of_paired_answers():
+    """With one seed it is McNemar's: the records on which the two differ count."""
+    first = {1: [True] * 70 + [False] * 30}
+    second = {1: [True] * 60 + [False] * 30 + [True] * 10}
+    differing, ahead = 20, 0.0  # ten each way
+    expected = math.sqrt(differing - 100 * ahead**2 + 1) / 100
+    assert paired_error(first, second) == pytest.approx(expected)
+    assert paired_error(first, first) == pytest.approx(0.01)
+
+
+def test_it_covers_other_records_of_the_same_kind():
+    """Two models that err together: the error of the difference, drawn anew two thousand times."""
+    draw = np.random.default_rng(1)
+    kinds = np.array(list(product((True, False), repeat=2)))
+    samples = [kinds[draw.choice(4, 300, p=(0.75, 0.06, 0.04, 0.15))] for _ in range(2000)]
+    found = [one[:, 0].mean() - one[:, 1].mean() for one in samples]
+    stated = np.mean([paired_error({1: one[:, 0]}, {1: one[:, 1]}) for one in samples[:200]])
+    assert stated == pytest.approx(np.std(found), rel=0.05)
+    assert stated < 0.85 * math.sqrt(0.8 * 0.2 / 300)  # of either accuracy by itself

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from dpft.config.decode import Decode
+from dpft.config.schema import Decode
 
 
 class Letters:

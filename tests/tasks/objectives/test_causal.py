@@ -6,13 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.config.decode import Decode
-from dpft.config.schema import Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
+from dpft.config.schema import Decode
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
@@ -61,22 +57,6 @@ def test_encoding_ends_the_prompt_and_the_target(tiny):
 )
 def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, source, target):
     assert cut(source, "yes", 50, **options)[1] == target
-
-
-def test_a_special_token_that_was_written_in_a_text_is_the_token(tiny):
-    """Prompts that were prepared by hand need it; in chats it is text: see test_chat.py."""
-    end = tiny.tokenizer.eos_token_id
-    example = Causal(tiny.tokenizer, 100).encode(TextRecord(("a<|endoftext|>b",), "c<|endoftext|>"))
-    assert example.prompt.count(end) == example.target.count(end) == 2
-
-
-def test_each_turn_of_a_dialogue_is_ended():
-    record = TextRecord(("hi", "you"), "me")
-    assert spelled(prompt_of(letters(50), record)) == "hi|you|"
-    assert spelled(prompt_of(letters(50, ends=False, before="A ", after=" B\n"), record)) == (
-        "A hiyou B\n"
-    )
-    assert spelled(letters(50, ends=False, after="\n").encode(record).target) == "me|"
 
 
 def test_long_records_lose_the_end_of_the_target_but_never_all_of_it():
@@ -133,18 +113,6 @@ def test_an_example_says_what_it_lost(source, target, size, options, lost):
     assert (example.cut_source, example.cut_target) == lost
 
 
-def test_an_answer_says_whether_its_prompt_was_cut(tiny):
-    texts = ("name : Aromi", "name : Aromi | area : riverside | food : English")
-    instances = [Instance(TextRecord((text,), ""), ("x",)) for text in texts]
-    size = len(tiny.tokenizer.encode(texts[0])) + 5
-    settings = Decode(beams=1, max_new_tokens=2)
-    answers = Causal(tiny.tokenizer, size).predict(
-        tiny.model, instances, settings, 0, lambda count: None
-    )
-    assert [answer.cut for answer in answers] == [False, True]
-    assert [answer.finished for answer in answers] == [False, False]
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_equal_the_plain_computation_record_by_record(tiny, records, reduction):
     """Batching, left padding and keeping only the last logits change nothing."""
@@ -183,18 +151,3 @@ def test_perplexity_counts_every_target_token_once(tiny):
         plain = F.cross_entropy(logits, torch.tensor(example.target), reduction="sum").item()
         assert math.isclose(prediction.nll, plain, rel_tol=1e-4)
         assert prediction.tokens == len(example.target)
-
-
-def test_nothing_is_dropped_while_a_model_is_asked_that_is_being_trained():
-    needs = Needs("causal")
-    loaded = load_model(Model("tiny", "bundled:tiny", dropout=0.5), needs, seed=0)
-    task = E2E(source="sample", limit_eval=4)
-    objective = task.objective(loaded)
-    instances = task.instances("test")
-    whole = objective.likelihoods(loaded.model.eval(), instances, 2)
-    assert objective.likelihoods(loaded.model.train(), instances, 2) == whole
-    # Half of all numbers dropped would be another likelihood.
-    batch = objective.collate([objective.encode(instances[0].record)])
-    with torch.no_grad():
-        first, second = (objective.losses(loaded.model, batch) for _ in range(2))
-    assert first != second

@@ -1,18 +1,15 @@
 """Decoding in batches is decoding one by one, by the run's settings alone."""
 
 import pytest
-import torch
 from transformers import GenerationConfig
 
-from dpft.config.adapt import Adapt
-from dpft.config.decode import Decode
-from dpft.config.schema import Model
+from dpft.config.schema import Adapt, Decode, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
-from dpft.training.synthesis import _Apart as Apart
+from dpft.training.synthesis import Apart
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
@@ -59,23 +56,6 @@ def test_batches_of_equal_prompts_are_drawn_apart(tiny, prompts):
     settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
     texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
     assert texts[:2] != texts[2:]
-
-
-def test_any_token_may_be_drawn_where_all_are_about_equally_likely():
-    """Transformers has a limit of its own, the 50 likeliest, which nobody asked for."""
-    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
-    with torch.no_grad():
-        for parameter in loaded.model.transformer.ln_f.parameters():
-            parameter.mul_(1e-3)
-    settings = Decode(beams=1, sample=True, max_new_tokens=40)
-    texts = decode(loaded.model, loaded.tokenizer, [(i,) for i in range(5, 13)], settings, 0)
-    assert len({t for one in texts for t in loaded.tokenizer.encode(one.text)}) > 200
-
-
-def test_the_models_mode_is_kept(tiny, prompts):
-    tiny.model.train()
-    decode(tiny.model, tiny.tokenizer, prompts[:1], Decode(beams=1, max_new_tokens=1), 0)
-    assert tiny.model.training
 
 
 def test_nothing_is_dropped_while_a_model_writes_that_is_being_trained(prompts):
@@ -132,46 +112,3 @@ def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, method):
     texts = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
     assert texts == expected
     assert core.generation_config is theirs
-
-
-def _likelihood(tiny, prompts, written):
-    """Per token, the end token included, averaged over the texts."""
-    found = []
-    for prompt, one in zip(prompts, written, strict=True):
-        text = tiny.tokenizer.encode(" " + one.text) + [tiny.tokenizer.eos_token_id] * one.finished
-        ids = torch.tensor([[*prompt, *text]])
-        with torch.no_grad():
-            logs = tiny.model.eval()(ids).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
-        found.append(float(logs.gather(1, torch.tensor(text)[:, None]).mean()))
-    return sum(found) / len(found)
-
-
-def test_beams_find_likelier_texts_than_greed(tiny, prompts):
-    greedy, beams = (
-        decode(tiny.model, tiny.tokenizer, prompts, Decode(beams=n, max_new_tokens=60), 0)
-        for n in (1, 5)
-    )
-    assert beams != greedy
-    assert _likelihood(tiny, prompts, beams) > _likelihood(tiny, prompts, greedy)
-
-
-def test_a_penalty_on_length_changes_which_beam_wins(tiny, prompts):
-    short, long = (
-        decode(
-            tiny.model,
-            tiny.tokenizer,
-            prompts,
-            Decode(beams=5, max_new_tokens=60, length_penalty=penalty),
-            0,
-        )
-        for penalty in (-5.0, 5.0)
-    )
-    lengths = [sum(len(text.text) for text in texts) for texts in (short, long)]
-    assert lengths[0] < lengths[1]
-
-
-def test_sampling_from_the_likeliest_token_alone_is_greed(tiny, prompts):
-    sampled = Decode(beams=1, sample=True, top_p=1e-6, max_new_tokens=12)
-    greedy = Decode(beams=1, max_new_tokens=12)
-    one, other = (decode(tiny.model, tiny.tokenizer, prompts, s, 3) for s in (sampled, greedy))
-    assert one == other

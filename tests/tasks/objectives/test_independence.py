@@ -20,11 +20,10 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.clipping.checks.verify import RuleSums
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives import independence
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.causal import Causal, CausalExample, collate, token_nll
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.classifier import Classifier
 from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.objectives.records import LabelledText
@@ -62,10 +61,6 @@ def test_an_ordinary_model_passes_and_keeps_its_mode():
     model = llama(rope_type="default").train()
     check_independence(Records(Plain(), EXAMPLES), model)
     assert model.training
-
-
-def test_one_example_is_enough_to_begin_with():
-    check_independence(Records(Plain(), EXAMPLES[:1]), llama(rope_type="default"))
 
 
 def test_positions_that_follow_the_longest_record_are_refused():
@@ -133,21 +128,8 @@ def test_what_a_devices_own_backward_adds_is_no_company(
     monkeypatch.setattr(independence, "_repeats", lambda device: repeats)
     clipper = make_clipper(nn.Linear(2, 1), threshold=1.0)
     pair = (None, [None, None])
-    found = independence._sums_differ(Rounding(size, company), pair, clipper, 3e-5)
+    found = independence._sums_differ(Rounding(size, company), *pair, clipper, 3e-5)
     assert found == differ
-
-
-@pytest.mark.parametrize(("saved", "said"), [(True, "writes to seen"), (False, "its buffer seen")])
-def test_what_a_batch_leaves_behind_is_found(saved, said):
-    model = llama(rope_type="default")
-    model.register_buffer("seen", torch.zeros(1), persistent=saved)
-
-    def count(module, args, kwargs):
-        module.seen += len(kwargs["input_ids"])
-
-    model.register_forward_pre_hook(count, with_kwargs=True)
-    with pytest.raises(ModelError, match=said):
-        check_independence(Records(Plain(), EXAMPLES), model)
 
 
 class Keeping(nn.Module):
@@ -180,51 +162,12 @@ def test_what_a_forward_writes_is_found_however_little(kind, named):
     check_independence(Records(Plain(), EXAMPLES), Keeping("nothing").train())
 
 
-def test_records_that_are_mixed_on_purpose_are_found():
-    class Mixing(Plain):
-        def losses(self, model, batch):
-            losses = super().losses(model, batch)
-            return losses - 0.1 * losses.mean()
-
-    with pytest.raises(ModelError, match="losses differ"):
-        check_independence(Records(Mixing(), EXAMPLES), llama(rope_type="default"))
-
-
-def test_it_works_with_the_tasks_objective():
-    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
-    assert isinstance(loaded.model, nn.Module)
-    check_independence(Records(Causal(loaded.tokenizer, 50), EXAMPLES), loaded.model)
-
-
-class Detached(nn.Module):
-    """Divides a lookup for all rows by its norm, which a clipper's row for each record changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Embedding(1, 4)
-        self.layer = nn.Linear(4, 1)
-
-    def forward(self, x):
-        scale = self.scale(torch.zeros(1, 1, dtype=torch.long))[:, 0]
-        return self.layer(x * scale / scale.detach().norm())[:, 0]
-
-
 class Rows:
     def collate(self, examples):
         return Batch({"x": torch.stack([torch.full((4,), float(e.length)) for e in examples])})
 
     def losses(self, model, batch):
         return model(batch.tensors["x"])
-
-
-def test_the_model_is_looked_at_as_the_clipper_makes_it():
-    torch.manual_seed(0)
-    model = Detached()
-    check_independence(Records(Rows(), EXAMPLES), model)
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Records(Rows(), EXAMPLES), model, clipper)
-    assert not clipper._capture.calls
 
 
 class Centred(nn.Module):
@@ -258,24 +201,6 @@ def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coup
     assert model.training
     assert not clipper.below.any()
     assert not clipper.unfinished
-
-
-def test_the_first_batch_of_training_is_checked_all_the_same(monkeypatch):
-    """What was looked at without dropout has shown nothing of training."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.Flatten(0))
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    check_independence(Records(Rows(), EXAMPLES), model, clipper)
-    checked = []
-    verify = RuleSums.verify
-
-    def spy(self, *tolerances):
-        checked.append(1)
-        return verify(self, *tolerances)
-
-    monkeypatch.setattr(RuleSums, "verify", spy)
-    clipper.backward(model(torch.randn(3, 4)))
-    assert checked
 
 
 class Trained(nn.Module):
@@ -333,13 +258,6 @@ def test_dropout_is_not_mistaken_for_a_coupling(what):
 def test_random_numbers_of_a_row_other_than_dropout_are_named():
     model = Trained(lambda h: h * torch.randn(len(h), 4)).train()
     with pytest.raises(ModelError, match="no random numbers but dropout"):
-        check_independence(Records(Rows(), EXAMPLES), model)
-
-
-def test_layers_that_are_dropped_for_a_whole_microbatch_are_refused():
-    """One record more shifts others into the next microbatch, where other layers are dropped."""
-    model = Trained(lambda h: h if torch.rand(()) < 0.5 else 0 * h).train()
-    with pytest.raises(ModelError, match=r"model\.dropout=0 where it drops whole layers"):
         check_independence(Records(Rows(), EXAMPLES), model)
 
 
@@ -432,19 +350,6 @@ def test_places_that_a_full_microbatch_runs_out_of_are_found(shapes, users):
     with pytest.raises(ModelError, match="losses differ in a full microbatch"):
         check_independence(data, few, None, 400)
     check_independence(data, few, None, 1)
-
-
-def test_a_microbatch_that_finds_no_memory_is_left_to_training():
-    class Small(Rows):
-        def losses(self, model, batch):
-            if len(batch.tensors["x"]) > 3:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return super().losses(model, batch)
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
-    examples = [EXAMPLES[0]] * 20
-    check_independence(Records(Small(), examples), model, token_budget=1000)
 
 
 MEMORY = []

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from dpft.config.errors import ConfigError, ModelError
-from dpft.tasks.objectives.infill import Infilling, head_only_at
+from dpft.tasks.objectives.classifier import Infilling, head_only_at
 from dpft.tasks.objectives.records import LabelledText
 from tests.tasks.objectives.encoders import TOKENIZERS, build
 
@@ -69,13 +68,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
 
 
-def test_what_a_cut_text_lost_is_counted():
-    record = LabelledText(("a b c a b c a b c",), 0)
-    cut, whole = (infilling(TOKENIZERS["bert"](), max_length=n).encode(record) for n in (10, 30))
-    assert (cut.cut_source, whole.cut_source) == (whole.length - 10, 0)
-    assert whole.length > 10
-
-
 def test_a_blank_in_the_text_is_not_taken_for_the_templates():
     tokenizer = TOKENIZERS["bert"]()
     example = infilling(tokenizer).encode(LabelledText(("the [MASK] film",), 0))
@@ -96,14 +88,10 @@ def test_words_are_looked_up_as_inside_a_sentence(name):
     [
         ({"negative": "bad", "positive": "unkind"}, "positive is 'unkind', .*un ##kind.*one token"),
         ({"negative": "bad", "positive": "zzz"}, r"positive is 'zzz', .*\[UNK\]"),
-        ({"negative": "bad"}, "no word for positive"),
         (
             {"negative": "Bad", "positive": "bad"},
             "gives negative and positive the same word: 'bad'",
         ),
-        ({**WORDS, "neutral": "is"}, "label_words.neutral is 'is', but there is no such class"),
-        ({"negative": False, "positive": True}, "negative is False; .*needs quotes"),
-        ({"negative": "", "positive": "good"}, "negative is ''; expected a word"),
     ],
 )
 def test_impossible_words_are_refused(words, message):
@@ -118,8 +106,8 @@ def test_impossible_words_are_refused(words, message):
         ("<S1> [MASK] [MASK]", r"with 2 \[MASK\]"),
         ("<S3> [MASK]", "with unknown <S3>"),
         ("<S1> [mask]", r"with unknown \[mask\]"),
-        ("<S1:upper> [MASK]", "unknown modifier 'upper'; expected one of open, lower"),
-        ("It was [MASK]", "without <S1>"),
+        ("<S1:upper> [MASK]", "with unknown <S1:upper>"),
+        ("It was [MASK]", "with 1 .*expected .* once, <S1>"),
     ],
 )
 def test_impossible_templates_are_refused(template, message):
@@ -127,26 +115,10 @@ def test_impossible_templates_are_refused(template, message):
         infilling(TOKENIZERS["bert"](), template)
 
 
-def test_a_template_that_leaves_no_room_or_asks_for_a_missing_text_is_refused():
+def test_a_template_that_leaves_no_room_is_refused():
     tokenizer = TOKENIZERS["bert"]()
     with pytest.raises(ConfigError, match="max_length is 6, but the template alone takes 6 tokens"):
         infilling(tokenizer, max_length=6)
-    with pytest.raises(ConfigError, match="records have 1 text; leave <S2> out"):
-        infilling(tokenizer, TWO).encode(RECORDS[0])
-
-
-def test_losses_equal_the_plain_computation_record_by_record(encoder):
-    """Batching, padding and a head that sees the blank alone change nothing."""
-    model, tokenizer = encoder
-    task = infilling(tokenizer)
-    examples = [task.encode(record) for record in RECORDS]
-    assert len({e.length for e in examples}) > 2
-    with torch.no_grad():
-        losses = task.losses(model, task.collate(examples))
-        for example, loss in zip(examples, losses, strict=True):
-            logits = model(torch.tensor([example.ids])).logits[0, example.mask, list(task.words)]
-            plain = F.cross_entropy(logits, torch.tensor(example.label))
-            torch.testing.assert_close(loss, plain, rtol=1e-8, atol=1e-10)
 
 
 def test_the_decoder_sees_one_position_of_each_record(encoder):
@@ -162,23 +134,6 @@ def test_the_decoder_sees_one_position_of_each_record(encoder):
     model(batch.tensors["input_ids"])
     handle.remove()
     assert shapes[1] == (*batch.tensors["input_ids"].shape, len(tokenizer))
-
-
-def test_a_model_whose_head_is_not_known_gives_the_same_losses(encoder):
-    model, tokenizer = encoder
-
-    class Wrapped(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = model
-
-        def forward(self, **inputs):
-            return self.inner(**inputs)
-
-    task = infilling(tokenizer)
-    batch = task.collate([task.encode(record) for record in RECORDS])
-    with torch.no_grad():
-        torch.testing.assert_close(task.losses(Wrapped(), batch), task.losses(model, batch))
 
 
 def test_an_encoder_that_adds_positions_is_refused(encoder):

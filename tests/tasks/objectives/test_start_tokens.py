@@ -3,15 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from dpft.config.decode import Decode
-from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.records import Conversation, TextRecord
 from dpft.tasks.objectives.tokens import joins
 
@@ -97,23 +93,6 @@ def test_turns_are_trained_as_they_are_asked(scheme):
     example = objective.encode(talk)
     ((asked, _),) = objective.prompts([talk], SOME)
     assert (*example.prompt, *example.target)[: len(asked)] == asked
-
-
-def test_what_was_written_is_not_tidied(monkeypatch):
-    """A tokenizer may ask to take the blank before a full stop away, and metrics count tokens."""
-    tokenizer = with_blanks("always")
-    tokenizer.clean_up_tokenization_spaces = True
-    config = GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=len(tokenizer), eos_token_id=2)
-    model = GPT2LMHeadModel(config)
-    words = ["\u2581Say", "\u2581:", "\u2581yes", "\u2581.", "</s>"]
-    written = tokenizer.convert_tokens_to_ids(words)
-
-    def generate(input_ids, **settings):
-        return torch.cat([input_ids, torch.tensor([written])], dim=1)
-
-    monkeypatch.setattr(model, "generate", generate)
-    (one,) = decode(model, tokenizer, [(1,)], Decode(beams=1, max_new_tokens=9), 0)
-    assert one.text == "Say : yes ."
 
 
 def test_byte_pairs_join_texts_by_themselves(tiny):

@@ -1,40 +1,104 @@
-"""What must be shown of a batch before one of its sums is formed, and when."""
+"""What must be shown of a batch before one of its sums is formed, and when.
+
+The structure of every batch's graph is looked at. Norms and sums by the layers' rules are compared
+with autograd on a kind's first batch, then ever more rarely: what a model does may depend on its
+data and change with its weights. That records are kept apart is looked at then, and in every batch
+in which something may permute rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call, Captured
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
-from dpft.privacy.clipping.checks.schedule import Schedule
 from dpft.privacy.clipping.checks.structure import Structure, verify_uses
 from dpft.privacy.clipping.checks.verify import Verified, check_rules, records_to_check
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
 
+# A kind that was found right is looked at again after so many batches, and four times as many.
+_AGAIN = 64
+
+# The sequence of layer calls, which of them are roots, and whether several records were in the
+# batch, with several rows each: only then can they be confused.
+Kind = tuple[tuple[tuple[str, bool], ...], bool, bool]
+
+
+@dataclass
+class _Seen:
+    batches: int = 0
+    next_check: int = 1
+
+
+class Schedule:
+    """Counts batches by kind, and in ``batches`` all of them."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._seen: dict[Kind, _Seen] = {}
+        self._now = _Seen()
+        self._hooks: tuple[int, ...] = ()
+        self._ahead: tuple[Kind, Verified] | None = None
+
+    @property
+    def soon(self) -> bool:
+        """Whether the next batch is one to check, if it is of the last one's kind."""
+        return self._now.batches + 1 >= self._now.next_check
+
+    def check_ahead(
+        self, losses: Tensor, calls: Sequence[Call], rows: int, verified: Verified
+    ) -> None:
+        """Note what some records of the next batch have shown, by themselves."""
+        self._ahead = _kind(losses, calls, rows), verified
+
+    def ahead(self, losses: Tensor, calls: Sequence[Call], rows: int) -> Verified | None:
+        """Return what records of this batch have shown; None where it is of another kind."""
+        found, self._ahead = self._ahead, None
+        return found[1] if found is not None and found[0] == _kind(losses, calls, rows) else None
+
+    def due(
+        self, losses: Tensor, calls: Sequence[Call], rows: int, hooks: tuple[int, ...] = ()
+    ) -> bool:
+        """Count a batch; return whether it is one to check.
+
+        Where no loss is finite there is nothing to compare, and the next batch is looked at: for
+        ever, if need be, since which records are finite may not end a run. Where the model got or
+        lost hooks since the last batch, every kind is looked at again.
+        """
+        if hooks != self._hooks:
+            self._hooks = hooks
+            self._seen.clear()
+        self._now = seen = self._seen.setdefault(_kind(losses, calls, rows), _Seen())
+        seen.batches += 1
+        self.batches += 1
+        return seen.batches >= seen.next_check and bool(torch.isfinite(losses).any())
+
+    def checked(self, all_conclusive: bool, all_finite: bool) -> None:
+        """Set when to look again: soon, as long as small gradients leave something unproven.
+
+        Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
+        was not finite, the next batches are looked at, and later ones ever more rarely.
+        """
+        n = self._now.batches
+        if all_finite or n - self._now.next_check >= _AGAIN:
+            proven = all_conclusive and all_finite
+            self._now.next_check = max(_AGAIN, 4 * n) if proven else 2 * n
+
+
+def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
+    return tuple((call.site.name, call.root) for call in calls), len(losses) > 1, rows > 1
+
 
 class Checker:
-    """Refuses batches of which the layers' rules do not hold.
-
-    The structure of every batch's graph is looked at. Norms and sums by the rules are compared with
-    autograd in batches that the schedule names, and that records are kept apart wherever something
-    permutes rows.
-
-    Args:
-        capture: of the model's layer calls.
-        guard: of its parameters.
-        parameters: the trainable ones by name.
-        groups: of these.
-        cohort: the processes whose sums are added up; None: this one alone.
-
-    Attributes:
-        schedule: when rules are compared.
-    """
+    """Refuses batches of which the layers' rules do not hold; `Schedule` says when to compare."""
 
     def __init__(
         self,
@@ -57,21 +121,12 @@ class Checker:
         self.schedule = Schedule()
         self._soon = True
 
-    def may_be_due(self, rows: int) -> bool:
-        """Whether the next batch may be one to check, as `Schedule.may_be_due`."""
-        return self.schedule.may_be_due(rows, self._capture.hooks())
-
     def records(self, size: int, real: Tensor | None) -> Tensor | None:
-        """Which of the next batch's records are to go through `ahead`, see `Clipper.to_check`."""
-        if self._capture.compiled:  # each shape has functions of its own: the batch's are checked
-            return None
+        """Return which of the next batch's records are to go through `ahead`, if any."""
         return records_to_check(size, real) if self._soon and size else None
 
     def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
-        """Compare the rules with autograd on some records, ahead of their batch.
-
-        See `Clipper.check`.
-        """
+        """Compare the rules with autograd on some records, ahead of their batch."""
         structure, leaves = self._structure(losses, captured)
         verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
         self.schedule.check_ahead(losses, structure.reached, rows, verified)
@@ -79,17 +134,7 @@ class Checker:
     def verified(
         self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
-        """The structure of the losses' graph, once it and the rules were checked.
-
-        Args:
-            losses: ``(B,)``.
-            captured: of their forward.
-            rows: see `Clipper.backward`.
-            real: the same.
-
-        Raises:
-            UnsupportedLayerError: as `Clipper.backward`.
-        """
+        """Return the structure of the losses' graph, once it and the rules were checked."""
         structure, leaves = self._structure(losses, captured)
         reached = structure.reached
         due = self.schedule.due(losses, reached, rows, self._capture.hooks())
@@ -99,13 +144,6 @@ class Checker:
         soon = self.schedule.soon
         # Ranks that go through a backward together also form the same sums in it.
         due, permuting, unproven, soon = self._agreed([due, permuting, unproven, soon], reached)
-        if due and any(call.constant for call in reached):
-            raise UnsupportedLayerError(
-                "a batch that must be checked ran in compiled blocks of whose parameters autograd "
-                "has no gradients: it has other layer calls, or other rows for a record, than "
-                "batches before it; expected a model that calls the same layers in every batch: "
-                "leave out compile"
-            )
         if unproven:
             ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
         if due or permuting:
@@ -122,7 +160,7 @@ class Checker:
     def _structure(
         self, losses: Tensor, captured: Captured
     ) -> tuple[Structure, Mapping[str, Tensor]]:
-        """The structure of the losses' graph, and what stood for the parameters in it."""
+        """Return the structure of the losses' graph, and what stood for the parameters in it."""
         self._guard.check_hooks()
         if frozen := [n for n, p in self._parameters.items() if not p.requires_grad]:
             raise UnsupportedLayerError(
@@ -153,7 +191,6 @@ class Checker:
         *,
         retain_graph: bool,
     ) -> Verified:
-        """What comparing the rules with autograd on these records has shown."""
         return check_rules(
             self._capture,
             losses,
@@ -167,7 +204,7 @@ class Checker:
         )
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:
-        """Which of the flags any of the ranks has raised that go through a backward together."""
+        """Return which of the flags any rank has raised that goes through a backward with us."""
         if self._together is None:
             return flags
         return self._together.agree(flags, " ".join(call.site.name for call in calls))

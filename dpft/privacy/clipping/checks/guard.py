@@ -1,14 +1,16 @@
-"""Nothing but the clipper may add to ``.grad`` while a backward of the clipper runs."""
+"""Nothing but the clipper adds to ``.grad`` in its backward; no other process shares a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.cohort import Cohort
 
 
 class Guard:
@@ -16,9 +18,6 @@ class Guard:
 
     A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
     comes of it is added to ``.grad`` unclipped, and no captured call shows it.
-
-    Args:
-        parameters: the trainable parameters by name.
 
     Attributes:
         received_gradient: whether a gradient was refused, which is in ``.grad`` by then.
@@ -28,23 +27,20 @@ class Guard:
         self.received_gradient = False
         self._on = False
         self._parameters = parameters
-        self._handles: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(_Refusal(self, name))
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._refuse, name))
             for name, parameter in parameters.items()
         ]
 
     def check_hooks(self) -> None:
-        """Refuse hooks of others on the parameters' gradients.
+        """Refuse hooks of others on the parameters' gradients, by the parameter's name.
 
         Sums that autograd forms would go through them, after the norms were taken; the other plans
         write to ``.grad`` by themselves and would pass them by.
-
-        Raises:
-            UnsupportedLayerError: naming a parameter with such a hook.
         """
         for name, parameter in self._parameters.items():
             after = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
-            if parameter._backward_hooks or not all(isinstance(h, _Refusal) for h in after):
+            if parameter._backward_hooks or not all(map(_is_a_guards, after)):
                 raise UnsupportedLayerError(
                     f"parameter {name!r} has a hook on its gradient (register_hook or "
                     "register_post_accumulate_grad_hook), which would change sums after they were "
@@ -62,7 +58,7 @@ class Guard:
             self._on = False
 
     def lift(self) -> None:
-        """From here on autograd is to write gradients."""
+        """Let autograd write gradients from here on."""
         self._on = False
 
     def close(self) -> None:
@@ -71,25 +67,53 @@ class Guard:
             handle.remove()
         self._handles.clear()
 
-    def refuse(self, name: str) -> None:
-        """Raise UnsupportedLayerError if autograd is not to write the parameter's gradient."""
-        if not self._on:
-            return
-        self.received_gradient = True
+    def _refuse(self, name: str, parameter: Tensor) -> None:
+        if self._on:
+            self.received_gradient = True
+            raise UnsupportedLayerError(
+                f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
+                "inside the backward: some function of the model runs layers again by itself "
+                "(reversible blocks, reentrant checkpoints); expected layers that run once. "
+                "Checkpoint with use_reentrant=False"
+            )
+
+
+def _is_a_guards(hook: object) -> bool:
+    """Return whether a hook is that of a guard, of this clipper or another one."""
+    return isinstance(hook, partial) and getattr(hook.func, "__func__", None) is Guard._refuse
+
+
+def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort.
+
+    Without a cohort every process would clip its share by itself, and release it under the same
+    noise as the others: the difference of two releases would have no noise.
+    """
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    for name, module in () if model is None else model.named_modules():
+        if isinstance(module, wrappers):
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} is a {type(module).__name__}, which divides batches or "
+                "averages gradients by itself; expected the bare module: dpft divides batches and "
+                "adds up sums"
+            )
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if model is not None and (cohort is None or not cohort.sharded):
+        from torch.distributed.tensor import DTensor  # takes long to import, and few need it
+
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and isinstance(parameter, DTensor):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} is sharded over several processes; expected "
+                    "make_clipper(..., cohort=dpft.parallel.sharded.Shards()), which adds up sums "
+                    "of parts, or a model that is not sharded"
+                )
+    size = distributed.get_world_size()
+    if size > 1 and cohort is None:
         raise UnsupportedLayerError(
-            f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
-            "inside the backward: some function of the model runs layers again by itself "
-            "(reversible blocks, reentrant checkpoints); expected layers that run once. "
-            "Checkpoint with use_reentrant=False"
+            f"this process is one of {size} (torch.distributed); expected a single one, or a "
+            "cohort given to make_clipper: each would clip its own share and release it under the "
+            "same noise as the others"
         )
-
-
-class _Refusal:
-    """A guard's hook on one parameter, told from those of others by its type."""
-
-    def __init__(self, guard: Guard, name: str) -> None:
-        self._guard = guard
-        self._name = name
-
-    def __call__(self, parameter: Tensor) -> None:
-        self._guard.refuse(self._name)

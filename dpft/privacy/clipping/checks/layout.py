@@ -5,20 +5,22 @@ record ``i // inner % batch``, with ``inner = numel / (outer * batch)``. One int
 then says where the records lie: 1 for ``(B, T, d)`` and for ``(B*T, d)``, ``T`` for ``(T, B, d)``.
 
 A rule says where each dimension of an input goes. A dimension that a function sums, sorts, gathers
-or multiplies over goes nowhere. Records that lie on such a dimension may change places.
+or multiplies over goes nowhere. Records that lie on such a dimension may change places, in this
+batch or another one: `row_permuting_nodes` returns such functions, and those that no rule knows.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.autograd.graph import Node
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
 
 from dpft.privacy.token_losses import TokenLosses
 
@@ -26,87 +28,121 @@ Shape = tuple[int, ...]
 # Of each dimension of an input, the dimension of the result that it becomes, or None.
 Axes = Sequence[int | None]
 # From a function, the position of an input, its shape and the result's; None: not known.
-Rule = Callable[[Node, int, Shape, Shape], Axes | None]
+Rule = Callable[[Any, int, Shape, Shape], Axes | None]
 
-_DECLARED = object()
 _NAME = re.compile(r"(\w+?)Backward\d+")
+
+
+def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
+    """Return functions that may bring rows of a layer to the losses of other records.
+
+    From the leaves to the losses each function is asked where the records lie in what it gives
+    (`layout`). A layer's output has record ``i`` in row ``i``, as its rule takes it to have, and so
+    have the losses. Where that does not follow from the inputs, or a function is not known, it is
+    returned: it may move rows, in this batch or another one.
+    """
+    root, batch = losses.grad_fn, len(losses)
+    if root is None or batch < 2:
+        return []
+    layers = {(edge.node, edge.output_nr) for edge in outputs}
+    # By function and output: where its records lie; None where nothing in it is of a layer.
+    places: dict[tuple[Node, int], int | None] = {}
+    shapes: dict[tuple[Node, int], Shape] = {}
+    permuting: dict[Node, None] = {}
+
+    def place(node: Node, number: int) -> None:
+        shape = shapes[node, number] = tuple(output_metadata(node)[number].shape)
+        carries = {
+            carried(node, position, outer, batch, shapes[source, nr], shape)
+            for position, (source, nr) in enumerate(node.next_functions)
+            if source is not None and (outer := places.get((source, nr))) is not None
+        }
+        here = next(iter(carries)) if len(carries) == 1 else None
+        ordered = (node, number) in layers or node is root
+        if (carries and here is None) or (ordered and here not in (None, 1)):
+            permuting[node] = None
+        places[node, number] = 1 if ordered else here
+
+    for node in _from_the_leaves(root):
+        for source, nr in node.next_functions:
+            if source is None or hasattr(source, "variable") or (source, nr) in places:
+                continue
+            place(source, nr)
+    place(root, losses.output_nr)
+    return list(permuting)
+
+
+def _from_the_leaves(root: Node) -> list[Node]:
+    """Return the functions of a graph, each after those that it depends on, without leaves."""
+    order: list[Node] = []
+    seen = {root}
+    pending = [(root, iter(root.next_functions))]
+    while pending:
+        node, sources = pending[-1]
+        for source, _ in sources:
+            if source is not None and source not in seen and not hasattr(source, "variable"):
+                seen.add(source)
+                pending.append((source, iter(source.next_functions)))
+                break
+        else:
+            pending.pop()
+            order.append(node)
+    return order
+
+
+def output_metadata(node: Node) -> Sequence[Any]:
+    """Return ``shape`` and ``dtype`` of what a function gave, which its backward differentiates."""
+    dynamic: Any = node
+    metadata: Sequence[Any] = dynamic._input_metadata
+    return metadata
 
 
 def carried(
     node: Node, position: int, outer: int, batch: int, given: Shape, result: Shape
 ) -> int | None:
-    """``outer`` of what a function gives, from that of one of its inputs.
-
-    Args:
-        node: the function.
-        position: of the input among all inputs.
-        outer: of the input.
-        batch: the number of records.
-        given: shape of the input.
-        result: shape of what the function gives.
+    """Return ``outer`` of what a function gives, from that of one of its inputs.
 
     Returns:
         None unless it is certain that each record's numbers follow from this input's numbers of
         the same record alone.
     """
     name = _function(node.name())
-    if _DECLARED in _metadata(node):
-        return 1 if outer == 1 else None
     rule = _token_losses if is_token_losses(node) else RULES.get(name)
     if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
         return outer
     if name in _RESHAPES:
         return outer if math.prod(given) == math.prod(result) else None
-    if name in _INDEXED and _in_order(node, name, outer, batch, given, result):
+    if name == "Index" and outer == 1 and given[:1] == result[:1] == (batch,) and _in_order(node):
         return outer
     axes = rule(node, position, given, result) if rule is not None else None
     return None if axes is None else _moved(outer, batch, given, axes, result)
 
 
-def declare_rows_kept(node: Node) -> None:
-    """Say of a compiled function that what it gives has the records where its inputs have them.
-
-    Of no other function: it is known by its name.
-    """
-    if node.name() == "CompiledFunctionBackward":
-        _metadata(node)[_DECLARED] = True
-
-
-def _metadata(node: Node) -> dict[Any, Any]:
-    found: Any = node.metadata  # a property, whatever torch's types say
-    return cast(dict[Any, Any], found)
-
-
-def follows_from_shapes(node: Node) -> bool:
-    """Whether what `carried` says of a function never depends on the numbers in its inputs."""
-    return _function(node.name()) not in _INDEXED
-
-
 @lru_cache
 def _function(name: str) -> str:
-    """``Add`` of ``AddBackward0``."""
+    """Return ``Add`` of ``AddBackward0``."""
     found = _NAME.fullmatch(name)
     return found[1] if found else name
 
 
 def is_token_losses(node: Node) -> bool:
-    """Whether it is `TokenLosses`, of which the name alone is no proof."""
+    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
     return getattr(type(node), "_forward_cls", None) is TokenLosses
 
 
 def _passes_on(node: Node, name: str) -> bool:
-    """Whether it is FSDP2's function that gives its inputs as they are, each in its place.
+    """Return whether it is FSDP2's function that gives its inputs as they are, each in its place.
 
     Anybody may write a function of that name: this one is known by where it was written.
     """
-    if name != "RegisterPostBackwardFunctionBackward":
-        return False
     function: Any = getattr(type(node), "_forward_cls", None)
-    return getattr(function, "__module__", "").startswith("torch.distributed.fsdp.")
+    return name == "RegisterPostBackwardFunctionBackward" and (
+        getattr(function, "__module__", "").startswith("torch.distributed.fsdp.")
+    )
 
 
 def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> int | None:
-    """``outer`` after the dimensions have gone to ``axes``; None if the records are torn apart."""
+    """Return ``outer`` after dimensions went to ``axes``; None if records are torn apart."""
     before = after = upto = 1
     kept: list[int] = []
     for axis, size in enumerate(given):
@@ -130,12 +166,12 @@ def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> i
 
 
 def _signed(dim: int) -> int:
-    """A dimension as it was typed: those below zero are saved as unsigned."""
+    """Return a dimension as it was typed: those below zero are saved as unsigned."""
     return dim - 2**64 if dim >= 2**63 else dim
 
 
 def _dims(node: Node) -> list[int] | None:
-    """The dimensions that a function works along; an empty list: all of them."""
+    """Return the dimensions that a function works along; an empty list: all of them."""
     for name in ("_saved_dim", "_saved_dims"):
         saved: Any = getattr(node, name, None)
         if saved is not None:
@@ -143,13 +179,13 @@ def _dims(node: Node) -> list[int] | None:
     return None
 
 
-def _aligned(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _aligned(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """Number by number, with broadcasting."""
     shift = len(result) - len(given)
     return None if shift < 0 else range(shift, len(result))
 
 
-def _along(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _along(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """Within the dimensions that it works along, which may be gone afterwards."""
     dims = _dims(node)
     if not dims:
@@ -163,50 +199,37 @@ def _along(node: Node, position: int, given: Shape, result: Shape) -> Axes | Non
     return None
 
 
-def _part(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _part(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """A part along a dimension, unless it is the whole."""
-    if given == result:
-        return range(len(given))
-    return _along(node, position, given, result)
+    return range(len(given)) if given == result else _along(node, position, given, result)
 
 
-def _stack(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _stack(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     (dim,) = _dims(node) or [0]
-    dim %= len(result)
-    return [axis + (axis >= dim) for axis in range(len(given))]
+    return [axis + (axis >= dim % len(result)) for axis in range(len(given))]
 
 
-def _permute(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    found: Any = node
-    order = [_signed(dim) % len(given) for dim in found._saved_dims]
+def _permute(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
+    order = [_signed(dim) % len(given) for dim in node._saved_dims]
     return [order.index(axis) for axis in range(len(given))]
 
 
-def _transpose(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    found: Any = node
+def _transpose(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     axes = list(range(len(given)))
     if axes:
-        i, j = (_signed(dim) % len(axes) for dim in (found._saved_dim0, found._saved_dim1))
+        i, j = (_signed(dim) % len(axes) for dim in (node._saved_dim0, node._saved_dim1))
         axes[i], axes[j] = axes[j], axes[i]
     return axes
 
 
-def _t(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _t(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     return range(len(given) - 1, -1, -1)
-
-
-def _pad(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Padding by 1 and -1 leaves a dimension its size and moves all that is in it."""
-    found: Any = node
-    pads = found._saved_pad
-    padded = {len(given) - 1 - i // 2 for i, pad in enumerate(pads) if pad}
-    return [None if axis in padded else axis for axis in range(len(given))]
 
 
 def _product(*by_position: Axes) -> Rule:
     """Products of matrices: where each factor's dimensions go; other inputs are added."""
 
-    def rule(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    def rule(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
         first = len(node.next_functions) - len(by_position)
         if position < first:
             return _aligned(node, position, given, result)
@@ -215,133 +238,73 @@ def _product(*by_position: Axes) -> Rule:
     return rule
 
 
-def _by_first(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _by_first(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """What treats each entry of the first dimension by itself; further inputs are weights."""
     return None if position else [0, *[None] * (len(given) - 1)]
 
 
-def _layer_norm(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    found: Any = node
-    kept = len(given) - len(found._saved_normalized_shape)
+def _layer_norm(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
+    kept = len(given) - len(node._saved_normalized_shape)
     return None if position else [axis if axis < kept else None for axis in range(len(given))]
 
 
-def _loss(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _loss(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """Of logits ``(B, V, ...)`` and constant targets; a sum or mean over records is no loss."""
     return [0, None, *range(1, len(given) - 1)] if len(result) == len(given) - 1 else None
 
 
-def _token_losses(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _token_losses(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     return [0, 1, None]
 
 
-def _attention(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+def _attention(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """Queries, keys, values and masks, each with two dimensions at the end to multiply over."""
     shift = len(result) - len(given)
     return None if shift < 0 else [*range(shift, len(result) - 2), None, None]
 
 
-def _index(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """By indices of neighbouring dimensions, which give way to the dimensions of the indices."""
-    indices = _indices(node)
-    if position or indices is None:
-        return None
-    used = [axis for axis, index in enumerate(indices) if index is not None]
-    if not used or used != list(range(used[0], used[-1] + 1)):
-        return None
-    if any(
-        index.dtype in (torch.bool, torch.uint8) and index.dim() != 1 for index in _some(indices)
-    ):
-        return None
-    grown = len(result) - len(given)
-    if max(index.dim() for index in _some(indices)) != len(used) + grown:
-        return None
-    return [
-        axis if axis < used[0] else None if axis <= used[-1] else axis + grown
-        for axis in range(len(given))
-    ]
-
-
-def _put(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Numbers put in place of others; what is put there must belong to no record."""
-    axes = None if position else _indices(node)
-    if axes is None or any(index.dim() != 1 for index in _some(axes)):
-        return None
-    touched = {axis for axis, index in enumerate(axes) if index is not None}
-    return [None if axis in touched else axis for axis in range(len(given))]
-
-
-def _some(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    return [index for index in indices if index is not None]
-
-
-def _indices(node: Node) -> list[torch.Tensor | None] | None:
-    """The indices of a function, None where a dimension has none.
+def _in_order(node: Any) -> bool:
+    """Return whether an index takes row i of record i, as ``x[torch.arange(B), last]`` does.
 
     What a hook has packed (a checkpoint, an offload) is not unpacked here: that may be done once.
     """
-    found: Any = node
-    raw = found._raw_saved_indices
-    if any(one.unpack_hook is not None for one in raw):
-        return None
-    return [one.unpack() for one in raw]
-
-
-def _in_order(node: Node, name: str, outer: int, batch: int, given: Shape, result: Shape) -> bool:
-    """Whether an index takes row i of record i, as ``x[torch.arange(B), last]`` does."""
-    if outer != 1 or given[:1] != (batch,) or result[:1] != (batch,):
+    raw = node._raw_saved_indices
+    if not raw or any(one.unpack_hook is not None for one in raw):
         return False
-    found: Any = node
-    if name == "Index":
-        indices = _indices(node)
-        if not indices or indices[0] is None:
-            return False
-        index, dims = indices[0], max(one.dim() for one in _some(indices))
-    else:
-        raw = found._raw_saved_index
-        if (_dims(node) or [1])[0] % len(given) != 0 or raw.unpack_hook is not None:
-            return False
-        index, dims = raw.unpack(), 1
-    if index.dtype in (torch.bool, torch.uint8) or index.dim() != dims or len(index) != batch:
+    first, *others = (one.unpack() for one in raw)
+    if first is None or first.dtype in (torch.bool, torch.uint8):
         return False
-    steps = torch.arange(batch, device=index.device).view(-1, *[1] * (dims - 1))
-    return bool((index == steps).all())
+    dims = max(x.dim() for x in (first, *others) if x is not None)
+    steps = torch.arange(len(first), device=first.device).view(-1, *[1] * (dims - 1))
+    return first.dim() == dims and bool((first == steps).all())
 
 
 _RESHAPES = frozenset(
     {"View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone", "ToCopy"}
 )
-_INDEXED = frozenset({"Index", "IndexSelect"})
-
-
-def _table() -> dict[str, Rule]:
-    named: dict[Rule, str] = {
-        _aligned: "Add Sub Rsub Mul Div Neg Pow Exp Exp2 Expm1 Log Log2 Log1P Logaddexp Sqrt Rsqrt "
-        "Reciprocal Abs Sin Cos Tanh Sigmoid LogSigmoid Erf Gelu Relu Silu Mish Elu LeakyRelu "
-        "Hardtanh Hardswish Hardsigmoid Softplus Threshold Clamp ClampMin ClampMax Maximum Minimum "
-        "Where MaskedFill Lerp Addcmul Addcdiv NativeDropout Expand Repeat "
-        "BinaryCrossEntropyWithLogits MseLoss SmoothL1Loss HuberLoss",
-        _along: "Sum Mean Prod Amax Amin Max Min Logsumexp Var Std LinalgVectorNorm Norm Cumsum "
-        "Softmax SafeSoftmax LogSoftmax Glu Sort Topk Gather Scatter ScatterAdd ScatterReduce "
-        "IndexSelect IndexAdd IndexCopy Roll Flip Cat Unbind Select",
-        _part: "Slice Split SplitWithSizes",
-        _by_first: "Convolution NativeGroupNorm MaxPool2DWithIndices AvgPool2D AdaptiveAvgPool2D",
-        _attention: "ScaledDotProductFlashAttentionForCpu ScaledDotProductFlashAttention "
-        "ScaledDotProductEfficientAttention ScaledDotProductCudnnAttention",
-        _loss: "NllLoss NllLoss2D",
-        _layer_norm: "NativeLayerNorm FusedRmsNorm",
-        _permute: "Permute",
-        _transpose: "Transpose",
-        _stack: "Stack",
-        _pad: "ConstantPadNd",
-        _index: "Index",
-        _put: "IndexPut",
-        _product([0, None], [None, 1]): "Mm Addmm",
-        _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
-        _t: "T",
-    }
-    return {name: rule for rule, names in named.items() for name in names.split()}
-
-
+_NAMES: Mapping[Rule, str] = {
+    _aligned: "Add Sub Rsub Mul Div Neg Pow Exp Exp2 Expm1 Log Log2 Log1P Logaddexp Sqrt Rsqrt "
+    "Reciprocal Abs Sin Cos Tanh Sigmoid LogSigmoid Erf Gelu Relu Silu Mish Elu LeakyRelu "
+    "Hardtanh Hardswish Hardsigmoid Softplus Threshold Clamp ClampMin ClampMax Maximum Minimum "
+    "Where MaskedFill Lerp Addcmul Addcdiv NativeDropout Expand Repeat "
+    "BinaryCrossEntropyWithLogits MseLoss SmoothL1Loss HuberLoss",
+    _along: "Sum Mean Prod Amax Amin Max Min Logsumexp Var Std LinalgVectorNorm Norm Cumsum "
+    "Softmax SafeSoftmax LogSoftmax Glu Sort Topk Gather Scatter ScatterAdd ScatterReduce "
+    "IndexSelect IndexAdd IndexCopy Roll Flip Cat Unbind Select",
+    _part: "Slice Split SplitWithSizes",
+    _by_first: "Convolution NativeGroupNorm MaxPool2DWithIndices AvgPool2D AdaptiveAvgPool2D",
+    _attention: "ScaledDotProductFlashAttentionForCpu ScaledDotProductFlashAttention "
+    "ScaledDotProductEfficientAttention ScaledDotProductCudnnAttention",
+    _loss: "NllLoss NllLoss2D",
+    _layer_norm: "NativeLayerNorm FusedRmsNorm",
+    _permute: "Permute",
+    _transpose: "Transpose",
+    _stack: "Stack",
+    _product([0, None], [None, 1]): "Mm Addmm",
+    _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
+    _t: "T",
+}
 # What is not here may do anything.
-RULES: Mapping[str, Rule] = MappingProxyType(_table())
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {name: rule for rule, names in _NAMES.items() for name in names.split()}
+)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call, check_rows
 from dpft.privacy.clipping.capture import Capture, Listener
-from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
@@ -26,14 +25,15 @@ from dpft.privacy.clipping.rules import UnsupportedLayerError
 # most 1, so that none overflows.
 _FACTORS = 8
 
+# Sums over a row that are compared as well as its norm: a prime number of them, so that none is
+# over a whole dimension of a layer, where softmax and norm layers make gradients cancel.
+_SUMS = 61
+
 
 def factors_of(batch: int, turn: int) -> Tensor:
-    """Factors of the records' losses, ``(B,)``: all different, for up to eight records.
+    """Return factors of the records' losses, ``(B,)``: all different, for up to eight records.
 
-    Args:
-        batch: ``B``.
-        turn: changes them from one batch to the next: two of many records have the same one in one
-            of eight.
+    ``turn`` changes them from batch to batch: two of many records share one in one batch of eight.
     """
     generator = torch.Generator().manual_seed(turn)
     # Said, or a default device of the caller's would be asked for numbers of this generator.
@@ -44,7 +44,7 @@ def factors_of(batch: int, turn: int) -> Tensor:
 def each_gradient(
     parameters: Mapping[str, Tensor], complete: Callable[[str, Tensor], None]
 ) -> Iterator[None]:
-    """Around a backward to the parameters: each gradient as it is complete, and kept by nobody."""
+    """Around a backward to the parameters: report each gradient once complete, and keep none."""
 
     def at(name: str, gradient: Tensor) -> Tensor:
         complete(name, gradient)
@@ -57,6 +57,87 @@ def each_gradient(
     finally:
         for handle in handles:
             handle.remove()
+
+
+class Reweighted:
+    """Whether a second backward brings the output gradients of the first, reweighted by record.
+
+    It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
+    rows are in another order inside: the norms would be of other gradients than the sum.
+
+    Args:
+        share: of a row's norm, what rounding may change of it.
+        sums: whether sums over parts of a row are compared as well as its norm. They are linear: of
+            another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
+            ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
+    """
+
+    # What rounding may change as a share of a row's norm at the call where it is largest: what is
+    # zero but for rounding, as behind a softmax, is other rounding then.
+    _ANYWHERE = 1e-5
+
+    def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
+        self._share = share
+        self._sums = sums
+        self._seen: dict[int, Tensor] = {}
+        self._scales = self._allowed = torch.empty(0)
+        self._excess: list[Tensor] = []
+        self._names: list[str] = []
+
+    def first(self, call: Call, g: Tensor) -> None:
+        """Note norms, and sums, of ``g``'s rows: ``(B, 1 + n)``."""
+        self._seen[id(call)] = _numbers(g.detach(), self._sums)
+
+    def by(self, scales: Tensor) -> None:
+        """Say what the second backward multiplies each row with, ``(B,)``."""
+        self._scales = scales
+        largest = torch.zeros_like(scales)
+        for numbers in self._seen.values():
+            norms = numbers[:, 0].to(largest)
+            largest = torch.maximum(largest, norms.masked_fill(~norms.isfinite(), 0.0))
+        self._allowed = self._ANYWHERE * scales * largest
+
+    def second(self, call: Call, g: Tensor) -> None:
+        """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
+        numbers = self._seen.pop(id(call), None)
+        if numbers is None:
+            return
+        expected = numbers * self._scales.to(numbers)[:, None]
+        allowed = self._share * expected[:, 0] + self._allowed.to(numbers)
+        excess = (_numbers(g.detach(), self._sums) - expected).abs().amax(1) - allowed
+        # A record whose loss is not finite is dropped, wherever its rows are.
+        self._excess.append(excess.masked_fill(~expected[:, 0].isfinite(), -1.0).max())
+        self._names.append(next(iter(call.site.names.values())))
+
+    def holds(self) -> Tensor:
+        """Return whether all agreed, a bool without dimensions."""
+        return self._fine().all()
+
+    def disagreeing(self) -> str | None:
+        """Return a parameter of the first call of the backward that did not agree, if any."""
+        pairs = zip(self._names, self._fine().tolist(), strict=True)
+        return next((name for name, good in pairs if not good), None)
+
+    def _fine(self) -> Tensor:
+        """Return of every call that was compared, whether it agreed, bool ``(n,)``."""
+        if not self._excess:
+            return torch.ones(0, dtype=torch.bool)
+        return torch.stack([one.to(self._excess[0].device) for one in self._excess]) <= 0
+
+
+def _numbers(rows: Tensor, sums: bool) -> Tensor:
+    """Return the rows' norms, and sums of every 61st number of each: ``(B, 1 + min(n, 61))``."""
+    flat = rows.flatten(1)
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    if not sums:
+        return norms[:, None]
+    kind = torch.promote_types(flat.dtype, torch.float32)
+    whole = flat.shape[1] // _SUMS * _SUMS
+    if not whole:
+        return torch.cat([norms[:, None], flat.to(kind)], 1)
+    summed = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
+    summed[:, : flat.shape[1] - whole] += flat[:, whole:]
+    return torch.cat([norms[:, None], summed], 1)
 
 
 def check_order(
@@ -72,14 +153,6 @@ def check_order(
     Of losses multiplied by powers of two each row's output gradient is multiplied likewise, to the
     last bit. Two backwards towards the layers' outputs, without one weight gradient: of the batch
     they hold nothing but its graph.
-
-    Args:
-        capture: of the calls.
-        losses: per-example losses, ``(B,)``.
-        structure: of their graph.
-        parameters: the trainable parameters.
-        rows: of the model's batch for each loss.
-        turn: see `factors_of`.
 
     Raises:
         UnsupportedLayerError: if a row is not its record's.

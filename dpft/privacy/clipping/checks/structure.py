@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.checks.layout import is_token_losses
-from dpft.privacy.clipping.checks.moves import row_permuting_nodes
-from dpft.privacy.clipping.graph import output_metadata, variable_of
+from dpft.privacy.clipping.calls import Call, variable_of
+from dpft.privacy.clipping.checks.layout import (
+    is_token_losses,
+    output_metadata,
+    row_permuting_nodes,
+)
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 
@@ -50,20 +52,22 @@ def verify_uses(
     invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
     batch is checked: a walk through the graph costs little beside a backward.
 
-    Args:
-        losses: per-example losses, ``(B,)``.
-        calls: all captured calls.
-        parameters: the trainable parameters, or what stood for them in the forward.
-        hidden: names of layers that ran with gradients disabled.
-        reasons: why parameters could not be captured otherwise, by name.
-
     Raises:
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
             layers that a function of the graph may run again.
     """
     uses, nodes, other_leaves = _walk(losses, parameters)
-    if hidden:
-        _check_hidden(hidden, nodes)
+    # Reversible blocks and reentrant checkpoints may run layers in a backward of their own: their
+    # gradients would go to ``.grad`` unclipped, or nowhere.
+    function: type = torch.autograd.function.BackwardCFunction
+    for node in nodes if hidden else ():
+        if isinstance(node, function) and not is_token_losses(node):
+            raise UnsupportedLayerError(
+                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
+                f"losses depend on a function with a backward of its own ({node.name()}), which "
+                "may run them again where nothing is clipped; expected layers that run once. "
+                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
+            )
     names = {id(parameter): name for name, parameter in parameters.items()}
     reached = []
     expected: Counter[str] = Counter()
@@ -85,28 +89,23 @@ def verify_uses(
                 f"clipped{around}. Freeze the parameter (requires_grad_(False)), call the layer "
                 "instead of its weight, and do not change its output in place"
             )
-    halved = any(map(_halved, nodes))
+    halved = any(
+        one.dtype.is_floating_point and one.dtype.itemsize < 4
+        for node in nodes
+        for one in output_metadata(node)
+    )
+    ends = {(c.outputs[i].node, c.outputs[i].output_nr) for c in reached for i in c.awaited}
     if any(call.automatic is not None for call in reached):
-        _find_roots(reached)
+        # What a call is given may depend on a parameter that an automatic call around it covers.
+        for call in reached:
+            call.root = not all(_comes_after(call.outputs[i].node, ends) for i in call.awaited)
     outputs = [call.outputs[i] for call in reached for i in call.awaited]
     permuting = row_permuting_nodes(losses, outputs)
     return Structure(reached, other_leaves, halved, permuting)
 
 
-def _find_roots(calls: Sequence[Call]) -> None:
-    """Mark the calls before which there is no other, as layers inside an automatic one may be.
-
-    What they are given may depend on a parameter that the call around them covers.
-    """
-    ends = {
-        (call.outputs[i].node, call.outputs[i].output_nr) for call in calls for i in call.awaited
-    }
-    for call in calls:
-        call.root = not all(_comes_after(call.outputs[i].node, ends) for i in call.awaited)
-
-
 def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
-    """Whether what a function gives depends on another of these outputs."""
+    """Return whether what a function gives depends on another of these outputs."""
     pending, seen = [node], {node}
     while pending:
         for source, number in pending.pop().next_functions:
@@ -118,32 +117,8 @@ def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
     return False
 
 
-def _halved(node: Node) -> bool:
-    """Whether a function of the graph gives a result in half precision."""
-    return any(
-        one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in output_metadata(node)
-    )
-
-
-def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
-    """Refuse functions that may run layers in a backward of their own.
-
-    Reversible blocks and reentrant checkpoints do: their layers' gradients would go to ``.grad``
-    unclipped, or nowhere.
-    """
-    function: type = torch.autograd.function.BackwardCFunction
-    for node in nodes:
-        if isinstance(node, function) and not is_token_losses(node):
-            raise UnsupportedLayerError(
-                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
-                f"losses depend on a function with a backward of its own ({node.name()}), which "
-                "may run them again where nothing is clipped; expected layers that run once. "
-                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
-            )
-
-
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
-    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone.
+    """Return whether the losses depend on ``others`` and parameters through ``call`` alone.
 
     Only asked of a call with one row for each of the model's batch, and one output.
     """
@@ -169,10 +144,9 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
 def _walk(
     losses: Tensor, parameters: Mapping[str, Tensor]
 ) -> tuple[dict[str, int], set[Node], list[Tensor]]:
-    """How often each parameter enters the computation of ``losses``: edges into its leaf node.
+    """Count edges of the losses' graph into each parameter's leaf, itself or through aliases.
 
-    An alias of a parameter counts as the parameter. Also the nodes of the graph, and its leaves
-    that are no parameters.
+    Also return the nodes of the graph, and its leaves that are no parameters.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)

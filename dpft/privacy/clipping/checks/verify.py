@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -17,23 +16,16 @@ from dpft.privacy.clipping.checks.order import each_gradient, factors_of
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
-from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.precision import full_precision
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
 
-Uses = Sequence[tuple[str, Use]]
-
 
 class Verified(NamedTuple):
-    """What a comparison with autograd has shown.
+    """Whether all gradients could be compared, and were large enough to show a wrong rule.
 
-    Attributes:
-        conclusive: whether every gradient was large enough that a wrong rule would have shown. One
-            that is zero or nearly so (a layer after one that was initialised with zeros) is what
-            any rule gives.
-        finite: whether all could be compared, on the records that are finite at least.
+    One that is zero or nearly so (before a layer that starts at zero) is what any rule gives.
     """
 
     conclusive: bool
@@ -41,15 +33,9 @@ class Verified(NamedTuple):
 
 
 def records_to_check(size: int, real: Tensor | None) -> Tensor:
-    """Indices of up to four records of a batch, from its first to its last, ``(n,)`` in int64.
+    """Return indices of up to four records of a batch, from first to last, ``(n,)`` in int64.
 
-    A microbatch is sorted by length: they differ in padding as much as its records do. Each batch
-    is drawn anew, so that others are looked at each time.
-
-    Args:
-        size: of the batch, at least 1.
-        real: which rows are of records, bool ``(size,)``; None: all. Where none is, it is the
-            first, which is nobody's.
+    A microbatch is sorted by length: they differ in padding as much as its records do.
     """
     usable = torch.arange(size) if real is None else real.cpu().nonzero().flatten()
     last = len(usable) - 1
@@ -75,22 +61,8 @@ def check_rules(
 
     One backward of losses that have a factor each brings every layer's output gradient, which its
     rule makes a sum of, and every parameter's gradient, which must be that sum. Each is forgotten
-    when it was compared: an ordinary backward, which keeps all gradients, takes more memory.
-
-    That a row's output gradient follows its own record's factor is `check_order`'s to say. That a
-    rule makes of it the gradient of that record is known of dpft's rules; of somebody else's it is
-    looked at, since a sum over all records does not show it.
-
-    Args:
-        capture: of the layers' calls.
-        losses: per-example losses, ``(B,)``.
-        structure: of their graph.
-        parameters: the trainable parameters.
-        groups: the clipping groups.
-        rows: of the model's batch for each loss.
-        real: which losses are of records, bool ``(B,)``; None: all.
-        turn: see `dpft.privacy.clipping.checks.order.factors_of`.
-        retain_graph: whether another backward is to come.
+    when it was compared: an ordinary backward takes more memory. That rows are those of their
+    records is left to `check_order`, and for rules from elsewhere to `_check_apart`.
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
@@ -101,8 +73,7 @@ def check_rules(
     usable = usable if real is None else usable & real.to(usable.device)
     factors = factors_of(batch, turn).to(losses.device, losses.dtype)
     weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
-    named = [group.parameters for group in groups]
-    sums = RuleSums(parameters, structure.reached, named, batch)
+    sums = RuleSums(parameters, structure.reached, batch, halved)
     before = _versions(parameters)
 
     @torch.no_grad()
@@ -110,27 +81,18 @@ def check_rules(
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
         uses = uses_of(call, g, batch, rows)
-        plain = call.automatic is None
-        if plain and _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
-            sums.alone.update(call.site.names.values())
-        if plain and not is_built_in(call.site.rule):
+        if call.automatic is None and not is_built_in(call.site.rule):
             _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
         for name, use in uses:
-            sums.add(name, use, size, halved)
+            sums.add(name, use, size)
         call.let_go()
 
-    # A compiled block tells its gradients by tokens, which no way to a parameter goes through.
-    tokens = structure.other_leaves if capture.compiled else ()
     with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
-            weighted,
-            [*parameters.values(), *tokens],
-            retain_graph=retain_graph,
-            allow_unused=True,
+            weighted, [*parameters.values()], retain_graph=retain_graph, allow_unused=True
         )
     eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
-    tolerances = (3e-2, 3e-4) if halved else (1e-3, 100 * eps)
-    verified = sums.verify(*tolerances)
+    verified = sums.verify(groups, *((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
     for name, version in _versions(parameters).items():
         if version != before[name]:
             raise UnsupportedLayerError(
@@ -141,68 +103,23 @@ def check_rules(
     return verified
 
 
-def _agrees_on_finite(
-    capture: Capture, call: Call, g: Tensor, batch: int, rows: int, uses: Uses, halved: bool
-) -> bool:
-    """Compare a rule with autograd on the finite records of a call, where some are not.
-
-    The gradient of the whole batch is not finite then, whatever factor the others have. So the
-    layer is run again on the finite ones. Returns whether that was needed and possible.
-    """
-    a, g = rule_inputs(call, g, batch, rows)
-    parts = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
-    index = torch.stack(parts).all(0).nonzero().flatten()
-    module, names = call.site.module, call.site.names
-    # Of a layer that takes more than its input, or whose hooks would run twice, nothing is known.
-    single = len(signature(module.forward).parameters) == 1 and capture.sees_last(module)
-    if a is None or len(index) in (0, batch) or not single:
-        return False
-    x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
-    # Copies, since hooks on the parameters are not for this gradient.
-    own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
-    try:
-        with capture.paused(), torch.enable_grad(), random_state_kept(x):
-            y = torch.func.functional_call(module, own, (x,))
-            found = torch.autograd.grad(y, [*own.values()], slope, allow_unused=True)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # whatever a layer raises that does not run by itself
-        return False
-    theirs = {names[k]: gradient for k, gradient in zip(own, found, strict=True)}
-    # Terms may cancel, as those of a key's bias do: what rounding leaves of them shows nothing.
-    share, epsilon = (3e-2, 2**-8) if halved else (1e-3, torch.finfo(slope.dtype).eps)
-    largest = float(x.abs().max().clamp(min=1)) if x.is_floating_point() else 1.0
-    rounding = 8 * epsilon * largest * float(slope.abs().sum())
-    for name, use in uses:
-        use, expected = use.rows(index), theirs[name]
-        ours = use.weighted_sum(g.new_ones(len(index)))
-        difference = float((ours if expected is None else ours - expected).norm())
-        terms = float(use.squared_norm().value.clamp(min=0).sqrt().sum())
-        if math.isfinite(difference) and difference > share * terms + rounding:
-            raise UnsupportedLayerError(
-                f"the rule for parameter {name!r} gives another gradient than autograd on the "
-                f"finite records of a batch (difference {difference:.3g}): its layer computes "
-                "something else than its type says"
-            )
-    return True
-
-
 def _check_apart(
-    call: Call, g: Tensor, batch: int, rows: int, uses: Uses, records: Tensor, halved: bool
+    call: Call,
+    g: Tensor,
+    batch: int,
+    rows: int,
+    uses: Sequence[tuple[str, Use]],
+    records: Tensor,
+    halved: bool,
 ) -> None:
-    """Check that a rule gives a record the same gradient by itself as among others.
-
-    Raises:
-        UnsupportedLayerError: naming the parameter where it does not.
-    """
+    """Refuse a rule that gives a record another gradient by itself than among others."""
     a, g = rule_inputs(call, g, batch, rows)
     tolerance = 3e-2 if halved else 1e-3
-    names = call.site.names
     for record in records.to(g.device).unbind():
         index = record.reshape(1)
         own = None if a is None else a[index]
         alone = call.site.rule.uses(call.site.module, own, g[index])
-        by_itself = {names[local]: use.per_example() for local, use in alone.items()}
+        by_itself = {call.site.names[k]: use.per_example() for k, use in alone.items()}
         for name, use in uses:
             among, expected = use.rows(index).per_example(), by_itself[name]
             norm = float(expected.norm())
@@ -217,43 +134,21 @@ def _check_apart(
 
 
 def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | None]:
-    """Of each ``.grad``, which tensor it is and how often it was changed."""
+    """Return of each ``.grad``, which tensor it is and how often it was changed."""
     grads = {name: parameter.grad for name, parameter in parameters.items()}
     return {n: None if g is None else (id(g), g._version) for n, g in grads.items()}
 
 
 class RuleSums:
-    """The rules' sums of a backward, beside the gradients that autograd forms in it.
-
-    They differ where a layer computes something else than its rule says, where an input was changed
-    in place after the call, where a layer has its rows in another order inside, or where a use was
-    missed.
-
-    Args:
-        parameters: the trainable parameters.
-        calls: of their layers, all of which the backward reaches.
-        groups: names of the parameters that are clipped together. Beside a large gradient of its
-            own group a small one hardly counts; one that is alone in its group is scaled up to
-            its own threshold, however small it is.
-        records: in the batch, ``B``.
-
-    Attributes:
-        alone: of how many calls a parameter's uses were compared on finite records alone.
-    """
+    """The rules' sums of a backward, against the gradients that autograd forms in it."""
 
     def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        calls: Sequence[Call],
-        groups: Sequence[Sequence[str]],
-        records: int,
+        self, parameters: Mapping[str, Tensor], calls: Sequence[Call], records: int, halved: bool
     ) -> None:
         self._parameters = parameters
-        self._groups = groups
         self._records = records
+        self._halved = halved
         self._outstanding = Counter(name for call in calls for name in call.site.names.values())
-        self._calls = self._outstanding.copy()
-        self.alone: Counter[str] = Counter()
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
@@ -263,91 +158,73 @@ class RuleSums:
         self._norms: dict[str, Tensor] = {}
         self._apart: dict[str, Tensor] = {}
 
-    def add(self, name: str, use: Use, size: int, half: bool = False) -> None:
-        """Take in a use of a parameter.
+    def add(self, name: str, use: Use, size: int) -> None:
+        """Take in a use of a parameter by all records, whose losses had their factors already.
 
-        Args:
-            name: of the parameter.
-            use: of all records, whose losses had their factors already.
-            size: how many numbers ``use`` keeps alive; if more than its sum has, it is summed now.
-            half: whether gradients were rounded to half precision on their way to the layer.
+        Of ``size`` numbers that the use keeps alive; if the sum has fewer, it is formed now.
         """
-        if half:
+        if self._halved:
             # Each record's gradient is rounded: where records cancel, as of a head's bias, the
             # error is a share of what they had before.
-            norms = use.squared_norm().value.clamp(min=0).sqrt().double()
-            self._terms[name] = self._terms.get(name, 0.0) + float(norms.sum())
+            terms = float(use.squared_norm().value.clamp(min=0).sqrt().double().sum())
+            terms = terms if math.isfinite(terms) else 0.0
+            self._terms[name] = self._terms.get(name, 0.0) + terms
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
             self._add_to(self._sum(name), use)
         self._outstanding[name] -= 1
-        if name in self._theirs:
+        if name in self._theirs and not self._outstanding[name]:
             self._compare(name)
 
     def complete(self, name: str, gradient: Tensor) -> None:
         """Take in what autograd has for a parameter."""
         self._theirs[name] = gradient
-        self._compare(name)
+        if self._outstanding[name] <= 0:
+            self._compare(name)
 
-    def verify(self, tolerance: float, rounding: float) -> Verified:
-        """What the comparison has shown.
+    def verify(self, groups: Sequence[Group], tolerance: float, rounding: float) -> Verified:
+        """Return what the comparison has shown.
 
-        Args:
-            tolerance: relative difference that rounding explains, of a gradient's norm; of what
-                the records had together before they cancelled, where `add` took in half
-                precision.
-            rounding: of the largest gradient, what arithmetic may leave of one that is zero.
+        Compared with a large gradient of its own group a small one hardly counts; one that is alone
+        in its group is scaled up to its own threshold, however small it is. Rounding explains a
+        share ``tolerance`` of a gradient's norm (in half precision, of what the records had before
+        they cancelled), and a share ``rounding`` of the largest gradient.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
         """
-        taking_part = [name for name in self._parameters if self._came(name)]
+        taking_part = [n for n in self._parameters if n in self._norms or n in self._theirs]
         with torch.no_grad(), full_precision():
             for name in self._parameters:
                 if name not in self._norms:
-                    self._compare(name, last=True)
-        norms = _numbers(self._norms)
-        apart = _numbers(self._apart)
-        # Where some record's gradient overflows, it will be dropped; the others are compared.
+                    self._compare(name)
+        norms = {name: float(norm) for name, norm in self._norms.items()}
+        # Where some record's gradient overflows, it will be dropped, and a later batch is compared.
         finite = {name for name, norm in norms.items() if math.isfinite(norm)}
         largest = max((norms[name] for name in finite), default=0.0)
-        of_group = {
-            name: max((norms[other] for other in group if other in finite), default=0.0)
-            for group in self._groups
-            for name in group
-        }
-        for name in apart:
-            if name not in finite:
-                continue
-            # A gradient that is zero but for rounding is measured against larger ones.
-            terms = self._terms.get(name, 0.0)
-            terms = terms if math.isfinite(terms) else 0.0
-            allowed = tolerance * max(norms[name], terms)
-            allowed += 1e-2 * tolerance * of_group[name] + rounding * largest
-            difference = apart[name]
-            if not difference <= allowed:
-                raise UnsupportedLayerError(
-                    f"the rule for parameter {name!r} gives another gradient than autograd "
-                    f"(difference {difference:.3g}, expected at most {allowed:.3g}): its layer "
-                    "computes something else than its type says, its input was changed in "
-                    "place, or the losses are not in the order of the input's rows"
-                )
-        conclusive = all(
-            norms[name] > 0.1 * tolerance * of_group[name] + 10 * rounding * largest
-            for name in taking_part
-            if name in finite
-        )
-        seen = all(name in finite or self.alone[name] == self._calls[name] for name in norms)
-        return Verified(conclusive, seen)
+        conclusive = True
+        for group in groups:
+            of_group = max((norms[n] for n in group.parameters if n in finite), default=0.0)
+            for name in (n for n in group.parameters if n in finite):
+                # A gradient that is zero but for rounding is measured against larger ones.
+                allowed = tolerance * max(norms[name], self._terms.get(name, 0.0))
+                allowed += 1e-2 * tolerance * of_group + rounding * largest
+                difference = float(self._apart[name])
+                if not difference <= allowed:
+                    raise UnsupportedLayerError(
+                        f"the rule for parameter {name!r} gives another gradient than autograd "
+                        f"(difference {difference:.3g}, expected at most {allowed:.3g}): its layer "
+                        "computes something else than its type says, its input was changed in "
+                        "place, or the losses are not in the order of the input's rows"
+                    )
+                if name in taking_part:
+                    enough = 0.1 * tolerance * of_group + 10 * rounding * largest
+                    conclusive = conclusive and norms[name] > enough
+        return Verified(conclusive, len(finite) == len(norms))
 
-    def _came(self, name: str) -> bool:
-        return name in self._norms or name in self._theirs
-
-    def _compare(self, name: str, last: bool = False) -> None:
+    def _compare(self, name: str) -> None:
         """Compare, once all uses have arrived, and forget what was compared."""
-        if self._outstanding[name] > 0 and not last:
-            return
         theirs = self._theirs.pop(name, None)
         ours = self._sum(name)
         del self._sums[name]
@@ -367,7 +244,3 @@ class RuleSums:
 
     def _add_to(self, total: Tensor, use: Use) -> None:
         use.add_weighted_sum(total.new_ones(self._records), total)
-
-
-def _numbers(norms: Mapping[str, Tensor]) -> dict[str, float]:
-    return {name: float(norm) for name, norm in norms.items()}

@@ -9,27 +9,30 @@ be computed then, and with them its sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call, uses_of
-from dpft.privacy.clipping.capture import Capture, Gate, Listener
-from dpft.privacy.clipping.checks.guard import Guard
+from dpft.privacy.clipping.capture import Gate, Listener
 from dpft.privacy.clipping.checks.structure import Structure
-from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.plans.norms import recomputed, total
 from dpft.privacy.clipping.rules import (
+    DirectUse,
     GramCache,
     SquaredNorm,
     UnsupportedLayerError,
     Use,
+    exact_squared_norm,
+    joint_per_example,
     joint_squared_norm,
 )
-from dpft.privacy.cohort import Cohort
+from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.precision import full_precision
+
+if TYPE_CHECKING:
+    from dpft.privacy.clipping.clipper import Clipper
 
 # Numbers of sharded parameters' sums that are formed before they are scattered: enough to hide the
 # latency of a collective, fewer than a layer of a model that needs sharding has.
@@ -77,63 +80,53 @@ class Factors(NamedTuple):
 
 
 class ClippingBatch:
-    """What a plan works on, and what it leaves.
+    """What a plan works on, and what it leaves in the parameters' ``.grad``.
 
     Args:
-        capture: of the layers' calls.
-        guard: over ``.grad``.
+        clipper: whose parameters, groups and thresholds these are.
         structure: of the graph of ``losses``.
         losses: per-example losses, ``(B,)``.
         rows: rows of the model's batch for each loss, next to each other.
-        groups: the clipping groups.
-        parameters: the trainable parameters, whose ``.grad`` receives the sums.
-        clip: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
-        cohort: where parameters are sharded, who is given the sums.
-        arrived: calls with their output gradients, where a backward was already; None: `backward`
-            is one.
-        careful: whether the host may look at the numbers of each group as it completes. Otherwise
-            it reads once, at the end: see `LostRecordError`.
+        arrived: calls with their output gradients, if a backward was already.
 
     Attributes:
         size: ``B``.
         group_of: the index of a parameter's group.
-        forms: how each parameter's norms were computed, in words.
         dropped: whether a record was found that has to be dropped.
+        careful: whether the host may look at the numbers of each group as it completes. Otherwise
+            it reads once, at the end: see `LostRecordError`.
+        sharded: whether sums go to a cohort as they are formed, and not into ``.grad`` at once.
     """
 
     def __init__(
         self,
-        capture: Capture,
-        guard: Guard,
+        clipper: Clipper,
         structure: Structure,
         losses: Tensor,
         rows: int,
-        groups: Sequence[Group],
-        parameters: Mapping[str, nn.Parameter],
-        clip: Callable[[int, Tensor], Tensor],
-        cohort: Cohort | None = None,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
-        careful: bool = True,
     ) -> None:
-        self.capture = capture
-        self.guard = guard
+        self.capture = clipper.capture
+        self.guard = clipper.guard
+        self.groups = clipper.groups
+        self.parameters = clipper.parameters
+        # Stages of a pipeline wait for each other.
+        self.careful = clipper.careful or arrived is not None
         self.structure = structure
         self.losses = losses
         self.rows = rows
-        self.groups = groups
-        self.parameters = parameters
         self.size = len(losses)
-        self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
+        self.group_of = {n: k for k, group in enumerate(self.groups) for n in group.parameters}
         self.forms: dict[str, str] = {}
-        self.careful = careful
-        self._clip = clip
+        self.dropped = False
+        self.sharded = clipper.sharded
+        self._clip = clipper.factors_of
+        self._cohort = clipper.cohort
         self._arrived = arrived
-        self._cohort = cohort if cohort is not None and cohort.sharded else None
         self._finite = torch.isfinite(losses.detach())
         self._grams = GramCache()
         self._norms: dict[int, Tensor] = {}
         self._factors: dict[int, Tensor] = {}
-        self.dropped = False
         self._formed: list[tuple[nn.Parameter, Tensor]] = []
         self._expected: list[tuple[Tensor, Exception]] = []
         self._unread = False  # whether sums rest on norms of which none was looked at
@@ -146,14 +139,7 @@ class ClippingBatch:
         keep_graph: bool = False,
         observe: Listener | None = None,
     ) -> None:
-        """One backward towards the layers' outputs, which forms no weight gradient.
-
-        Args:
-            complete: called with a parameter's name and all its uses, as soon as the last arrived.
-            gate: where the backward starts; at the losses by default.
-            keep_graph: whether another backward is to come: graph and layers' inputs are kept.
-            observe: called with each call, whose inputs are at hand, and its output gradient before
-                that.
+        """Run one backward towards the layers' outputs, which forms no weight gradient.
 
         Raises:
             UnsupportedLayerError: if a call that the losses depend on was not reached.
@@ -204,29 +190,24 @@ class ClippingBatch:
             )
 
     def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
-        """``|G_i|^2`` of one parameter, ``(B,)``, without forming ``G_i`` where that is dearer."""
+        """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""
         self.forms[name] = " + ".join([use.form() for use in uses])
         return joint_squared_norm(uses, self._grams)
 
     def clip_factors(self, k: int, book: Book) -> Factors:
-        """Clip factors of group ``k`` from the norms of its parameters, which are all complete.
+        """Return clip factors of group ``k`` from the norms of its parameters, all complete.
 
         Guarantee: times its factor no record's gradient in the group is longer than ``C_k``.
         """
         if self.careful:
             return self.factors_of(k, *self.squared_group_norm(k, book))
-        entries = self._entries(k, book)
-        squared = total([entry.squared_norm for entry in entries]) if entries else self._no_norms()
         self._unread = True
         # Who is dropped has NaN in the sums, which are then given up; nobody else's factor is one.
-        return self.factors_of(k, squared.certain().allowing(), None)
+        return self.factors_of(k, self._total(k, book).certain().allowing(), None)
 
     def all_clip_factors(self, book: Book) -> list[Factors]:
-        """Clip factors of all groups, where nothing was summed yet, from one look at the norms."""
-        found = []
-        for k in range(len(self.groups)):
-            entries = self._entries(k, book)
-            found.append(total([e.squared_norm for e in entries]) if entries else self._no_norms())
+        """Return factors of all groups, before any sum, from one look at the norms."""
+        found = [self._total(k, book) for k in range(len(self.groups))]
         device = self._finite.device  # groups may lie on several
         fine = torch.stack([squared.sound().all().to(device) for squared in found])
         if bool(fine.all() & self._finite.all()):
@@ -234,16 +215,15 @@ class ClippingBatch:
         return [self.factors_of(k, *self._examined(k, book)) for k in range(len(self.groups))]
 
     def squared_group_norm(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
-        entries = self._entries(k, book)
-        squared = total([entry.squared_norm for entry in entries]) if entries else self._no_norms()
+        """Return ``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
+        squared = self._total(k, book)
         # One look for the whole group: each costs a GPU a halt.
         if bool((squared.sound() & self._finite.to(squared.value.device)).all()):
             return squared.allowing(), None
         return self._examined(k, book)
 
     def factors_of(self, k: int, squared: Tensor, dropped: Tensor | None) -> Factors:
-        """Clip factors of group ``k`` from its squared norms, ``(B,)``."""
+        """Return clip factors of group ``k`` from its squared norms, ``(B,)``."""
         norms = squared.sqrt()
         factors = self._clip(k, norms)
         if dropped is not None:
@@ -282,11 +262,6 @@ class ClippingBatch:
             self._cohort.scatter_sums(self._formed)
             self._formed = []
 
-    @property
-    def sharded(self) -> bool:
-        """Whether sums go to a cohort as they are formed, and not into ``.grad`` at once."""
-        return self._cohort is not None
-
     def expect(self, holds: Tensor, otherwise: Exception) -> None:
         """Have `result` raise an error unless a bool without dimensions is true.
 
@@ -299,7 +274,7 @@ class ClippingBatch:
 
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:
-        """Norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed.
+        """Return norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed.
 
         Raises:
             Exception: the first of those that were given to `expect` and are due.
@@ -321,24 +296,64 @@ class ClippingBatch:
         return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
 
     def _entries(self, k: int, book: Book) -> list[Entry]:
-        """Of the parameters of group ``k`` that took part."""
+        """Return the parameters of group ``k`` that took part."""
         return [book[name] for name in self.groups[k].parameters if name in book]
 
-    def _no_norms(self) -> SquaredNorm:
-        """Of a group of which no parameter took part: there is nothing to clip."""
-        dtype = torch.promote_types(self.losses.dtype, torch.float32)
-        zeros = self.losses.new_zeros(self.size, dtype=dtype)
-        return SquaredNorm(zeros, zeros)
+    def _total(self, k: int, book: Book) -> SquaredNorm:
+        return self._joint([entry.squared_norm for entry in self._entries(k, book)])
+
+    def _joint(self, parts: Sequence[SquaredNorm]) -> SquaredNorm:
+        """Join squared norms of parameters; of none, there is nothing to clip."""
+        if not parts:
+            dtype = torch.promote_types(self.losses.dtype, torch.float32)
+            zeros = self.losses.new_zeros(self.size, dtype=dtype)
+            return SquaredNorm(zeros, zeros)
+        value = _sum([part.value for part in parts])
+        roundings = [part.rounding for part in parts if part.rounding is not None]
+        rounding = _sum(roundings) if roundings else None
+        exact = all(part.exact for part in parts)
+        return SquaredNorm(value, value if exact else _sum([p.scale for p in parts]), rounding)
 
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """A group's norms without what cancellation made doubtful, and who cannot be used."""
-        entries = self._entries(k, book)
+        """Return a group's norms without what cancellation made doubtful, and who is dropped."""
         parts = [
-            norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries
+            norm if norm.exact or not uses else recomputed(norm, uses)
+            for norm, uses in self._entries(k, book)
         ]
-        squared = (total(parts) if parts else self._no_norms()).allowing().clamp(min=0)
+        squared = self._joint(parts).allowing().clamp(min=0)
         dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
         if not bool(dropped.any()):
             return squared, None
         self.dropped = True
         return squared, dropped
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """Add up one addend or many, in two operations: each costs a GPU a start."""
+    return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
+
+
+def formed(uses: Sequence[Use]) -> Use:
+    """Form the per-example gradients of one parameter, from all its uses."""
+    if len(uses) == 1 and isinstance(uses[0], DirectUse):
+        return uses[0]
+    return DirectUse(joint_per_example(uses), owned=True)
+
+
+def cheapest_forms(uses: list[Use], batch: int, *, transient: bool) -> list[Use]:
+    """Return ``(a, g)`` as they are, or the gradients where holding those is cheaper."""
+    if len(uses) == 1:
+        return [uses[0].cheapest_form(transient)]
+    return [formed(uses)] if batch == 1 else uses
+
+
+def recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
+    """Replace what cancellation may have understated, one record at a time."""
+    value = norm.value.clone()
+    # What is left after cancellation is no smaller than what rounding will make of it in the sum.
+    least = floor(norm.scale)
+    # Zero of zero terms is exact; NaN is not zero.
+    for index in (~norm.trusted() & (norm.scale != 0)).nonzero():
+        exact = exact_squared_norm([use.rows(index) for use in uses]).value
+        value[index] = torch.maximum(exact, least[index])
+    return SquaredNorm(value, value, norm.rounding)

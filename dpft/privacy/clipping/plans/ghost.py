@@ -7,14 +7,13 @@ gradient ``g_i`` of record ``i`` it is ``g_i^T a_i`` (equation 1), and its squar
 
 from __future__ import annotations
 
-from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry
-from dpft.privacy.clipping.plans.norms import recomputed
+from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry, recomputed
 from dpft.privacy.clipping.plans.reweighting import TwoBackwards
 from dpft.privacy.clipping.rules import Use
 
 
 def ghost(batch: ClippingBatch) -> None:
-    """The gradient of ``sum_i c_i L_i`` with ``c_i = min(1, C / |grad L_i|)``."""
+    """Form the gradient of ``sum_i c_i L_i`` with ``c_i = min(1, C / |grad L_i|)``."""
     book: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:

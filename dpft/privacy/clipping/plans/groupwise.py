@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry
-from dpft.privacy.clipping.plans.bookkeeping import cheapest_forms
+from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry, cheapest_forms
 from dpft.privacy.clipping.rules import Use
-from dpft.privacy.clipping.rules.costs import MAX_TRANSIENT_NUMEL
+from dpft.privacy.clipping.rules.uses import MAX_TRANSIENT_NUMEL
 
 
 def groupwise(batch: ClippingBatch) -> None:
-    """``sum_i g_k^(i) min(1, C_k / |g_k^(i)|)`` for ``k = K`` to ``1`` (lines 7 to 12)."""
+    """Form ``sum_i g_k^(i) min(1, C_k / |g_k^(i)|)`` for ``k = K`` to ``1`` (lines 7 to 12)."""
     book: Book = {}
     names = {name for call in batch.structure.reached for name in call.site.names.values()}
     incomplete = Counter(batch.group_of[name] for name in names)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import torch
 
-from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry
-from dpft.privacy.clipping.plans.norms import formed
+from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry, formed
 from dpft.privacy.clipping.plans.reweighting import TwoBackwards
 from dpft.privacy.clipping.rules import SquaredNorm, Use, joint_bound, joint_rounding
 from dpft.privacy.clipping.rules.base import floor
 
 
 def lee_kifer(batch: ClippingBatch) -> None:
-    """The gradient of ``sum_i c_i L_i`` with ``c_i = min(1, C / |grad L_i|)``."""
+    """Form the gradient of ``sum_i c_i L_i`` with ``c_i = min(1, C / |grad L_i|)``."""
     book: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry
-from dpft.privacy.clipping.plans.norms import formed
+from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry, formed
 from dpft.privacy.clipping.rules import Use
 from dpft.privacy.precision import full_precision
 
 
 def materialised(batch: ClippingBatch) -> None:
-    """``sum_i g_i min(1, C / |g_i|)`` with every ``g_i`` formed (Algorithm 1)."""
+    """Form ``sum_i g_i min(1, C / |g_i|)`` with every ``g_i`` formed (Algorithm 1)."""
     gradients: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:

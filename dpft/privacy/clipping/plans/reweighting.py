@@ -13,10 +13,11 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Gate
-from dpft.privacy.clipping.checks.reweighted import Again, Reweighted
+from dpft.privacy.clipping.checks.order import Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import ClippingBatch, Factors
 from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
+from dpft.privacy.untouched import random_states
 
 _NOT_LINEAR = (
     "the second backward brought other gradients than the first, reweighted: a hook changes "
@@ -24,10 +25,10 @@ _NOT_LINEAR = (
     "linear. Type clip=bk, which needs one backward only"
 )
 _NOT_AGAIN = (
-    "the second backward computed other inputs of layers again than the first: activation "
-    "checkpointing that does not keep the state of random numbers (preserve_rng_state=False) "
-    "beside dropout; expected the same. Keep the state, or type clip=bk, which needs one backward "
-    "only"
+    "the backward drew random numbers, and the second one would draw others: activation "
+    "checkpointing that does not keep their state (preserve_rng_state=False) with dropout; "
+    "expected the same inputs of layers in both. Keep the state, or type clip=bk, which needs one "
+    "backward only"
 )
 
 
@@ -44,7 +45,6 @@ class TwoBackwards:
     def __init__(self, batch: ClippingBatch) -> None:
         self._batch = batch
         self._linear = Reweighted()
-        self._again = Again()
         self._gate: Gate | None = None
         self._held = True
         *others, last = batch.structure.reached
@@ -52,15 +52,20 @@ class TwoBackwards:
             self._gate = batch.capture.open_gate(batch.losses, last)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
-        """The backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
+        """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
+        losses = [self._batch.losses]
+        packed = self._batch.capture.packed  # otherwise nothing runs again
+        before = random_states(losses) if packed else []
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
+        if packed and not all(map(torch.equal, before, random_states(losses))):
+            raise UnsupportedLayerError(_NOT_AGAIN)
 
     def saw(self, uses: Sequence[Use]) -> None:
         """Note of which kind the uses of a complete parameter are, in the first backward."""
         self._held &= all(isinstance(use, DirectUse) for use in uses)
 
     def second(self, factors: Factors) -> None:
-        """The backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
+        """Run the backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
 
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
@@ -73,58 +78,28 @@ class TwoBackwards:
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
-        again = batch.capture.packed
         safely = batch.sharded or batch.structure.halved or batch.capture.hooked or self._held
         if safely or dropped:
-            self._linear.by(torch.ones_like(c).repeat_interleave(batch.rows))
-            batch.backward(
-                lambda name, uses: batch.add_sum(name, uses, factors),
-                gate=self._gate,
-                observe=self._compare if again else None,
-            )
-            if again:
-                self._expect()
+            batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
             return
-        if not again:  # so that the backward frees activations as it goes
+        if not batch.capture.packed:  # so that the backward frees activations as it goes
             for call in batch.structure.reached:
                 call.release()
         parameters = list(batch.parameters.values())
         self._linear.by(c.repeat_interleave(batch.rows))
         batch.guard.lift()  # from here on autograd writes the sums
-        with batch.capture.listening(self._compare):
+        with batch.capture.listening(self._linear.second):
             if self._gate is None:
                 (batch.losses * c).sum().backward(inputs=parameters)
             else:
-                torch.autograd.backward(
-                    [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
-                )
-        self._expect()
-
-    def _expect(self) -> None:
-        """Have the batch refuse what did not agree."""
-        batch = self._batch
-        if (same := self._again.holds()) is not None:
-            batch.expect(same, UnsupportedLayerError(_NOT_AGAIN))
+                g = self._gate.g
+                scales = c.to(g.dtype).repeat_interleave(batch.rows).view(-1, *[1] * (g.dim() - 1))
+                # In place: it is the largest tensor of a language model's step, and done with.
+                g = g.mul_(scales) if g.is_contiguous() else g * scales
+                torch.autograd.backward([self._gate.edge], [g], inputs=parameters)
         batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
-    def _compare(self, call: Call, g: Tensor) -> None:
-        """Compare a call of the second backward with what `_note` kept of it."""
-        if self._batch.capture.packed:
-            self._again.second(call)
-        self._linear.second(call, g)
-
     def _note(self, call: Call, g: Tensor) -> None:
-        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from.
-
-        What is computed again for each backward is noted too.
-        """
-        if self._batch.capture.packed:
-            self._again.first(call)
+        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
-
-
-def _reweighted(g: Tensor, c: Tensor, rows: int) -> Tensor:
-    scales = c.to(g.dtype).repeat_interleave(rows).view(-1, *[1] * (g.dim() - 1))
-    # In place: it is the largest tensor of a language model's step, and done with.
-    return g.mul_(scales) if g.is_contiguous() else g * scales

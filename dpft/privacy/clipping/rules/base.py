@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +37,7 @@ class SquaredNorm(NamedTuple):
 
     ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
     a tiny fraction of it, the digits that are left are rounding errors. ``rounding`` ``(B,)`` is
-    the squared norm of what a sum in half precision may add (`halves`); None: none is formed so.
+    the squared norm of what a sum in half precision may add (`uses`); None: none is formed so.
     """
 
     value: Tensor
@@ -51,34 +50,30 @@ class SquaredNorm(NamedTuple):
         return self.value is self.scale
 
     def trusted(self) -> Tensor:
-        """Where the value is right to about a percent, bool ``(B,)``; never where it is NaN."""
+        """Return where the value is right to about a percent, bool ``(B,)``; NaN never is."""
         smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps
         return self.value > smallest * self.scale
 
     def sound(self) -> Tensor:
-        """Where the value is finite, and trusted or of nothing at all; bool ``(B,)``."""
+        """Return where the value is finite, and trusted or of nothing at all; bool ``(B,)``."""
         return (self.trusted() | (self.scale == 0)) & (self.value < math.inf)
 
     def certain(self) -> SquaredNorm:
-        """The same with what rounding may have taken from the value added to it."""
+        """Add what rounding may have taken from the value."""
         if self.exact:
             return self
         lost = _ROUNDINGS * torch.finfo(self.value.dtype).eps * self.scale
         return self._replace(value=self.value.clamp(min=0) + lost)
 
     def allowing(self) -> Tensor:
-        """The squared norm that a record has at most once it was summed, for a factor of 1."""
+        """Return the squared norm that a record has at most once it was summed."""
         if self.rounding is None:
             return self.value
         return (self.value.clamp(min=0).sqrt() + self.rounding.sqrt()).square()
 
 
 def floor(scale: Tensor) -> Tensor:
-    """What rounding may leave of a squared norm that cancels, in a sum formed in another order.
-
-    Args:
-        scale: of a `SquaredNorm`.
-    """
+    """Return what rounding may leave of a squared norm whose terms, ``scale``, cancel in a sum."""
     return (_ROUNDINGS * torch.finfo(scale.dtype).eps) ** 2 * scale
 
 
@@ -94,7 +89,7 @@ class GramCache:
         self._kept: tuple[Tensor, int, Tensor] | None = None
 
     def gram(self, a: Tensor) -> Tensor:
-        """``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
+        """Return ``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
         if self._kept is not None:
             kept, version, gram = self._kept
             same_place = _place(kept) == _place(a) and version == a._version
@@ -106,7 +101,7 @@ class GramCache:
 
 
 def _place(x: Tensor) -> tuple[int, Any]:
-    """Where a tensor begins in memory, also of one without data."""
+    """Return where a tensor begins in memory, also of one without data."""
     return x.untyped_storage()._cdata, x.storage_offset()
 
 
@@ -116,7 +111,7 @@ _LOOPED_GRAM = 2**24
 
 
 def batched_gram(x: Tensor) -> Tensor:
-    """``x x^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
+    """Return ``x x^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
     batch, length, width = x.shape
     looped = x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM
     if looped and not in_halves(x, x):
@@ -134,23 +129,23 @@ class Use(ABC):
 
     @abstractmethod
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
-        """Squared Frobenius norm of each record's gradient."""
+        """Return the squared Frobenius norm of each record's gradient."""
 
     def bound(self) -> Tensor:
-        """The squared norm had nothing cancelled, ``(B,)``; as ``scale`` of `SquaredNorm`."""
+        """Return the squared norm had nothing cancelled, ``(B,)``: ``scale`` of `SquaredNorm`."""
         return self.squared_norm().scale
 
     def rounding(self) -> Tensor | None:
-        """As of `SquaredNorm`, from what is known without a norm."""
+        """Return that of `SquaredNorm`, from what is known without a norm."""
         return None
 
     @abstractmethod
     def rows(self, index: Tensor) -> Use:
-        """The same use for the records that ``index`` (int64) picks."""
+        """Return the use of the records that ``index`` (int64) picks."""
 
     @abstractmethod
     def per_example(self) -> Tensor:
-        """The gradients themselves, shape ``(B, *parameter.shape)``."""
+        """Form the gradients themselves, shape ``(B, *parameter.shape)``."""
 
     def add_per_example(self, out: Tensor) -> None:
         """Add the same to ``out``."""
@@ -158,10 +153,10 @@ class Use(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``sum_i weights[i] G_i`` as a new tensor of the parameter's shape; weights ``(B,)``."""
+        """Return ``sum_i weights[i] G_i``, of the parameter's shape; weights ``(B,)``."""
 
     def last_sum(self, weights: Tensor) -> Tensor:
-        """The same as `weighted_sum`, after which the use is not used again."""
+        """Return the same as `weighted_sum`, after which the use is not used again."""
         return self.weighted_sum(weights)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
@@ -170,27 +165,22 @@ class Use(ABC):
 
     @abstractmethod
     def without(self, dropped: Tensor) -> Use:
-        """The same use with the records where ``dropped`` (bool, ``(B,)``) contribute exactly zero.
+        """Return the use in which ``dropped`` records, bool ``(B,)``, contribute exactly zero.
 
         Needed because zero times infinity is not zero: a weight of 0 does not silence a record
         whose activations or gradients are not finite.
         """
 
     def cheapest_form(self, transient: bool) -> Use:
-        """The use in the form that is cheapest for a norm now and a weighted sum later.
+        """Return the form that is cheapest for a norm now and a weighted sum later.
 
-        Args:
-            transient: the sum follows at once and frees what is formed for the norm (a group of one
-                layer); otherwise it is held until the whole backward is done.
+        With ``transient`` the sum follows at once and frees what is formed for the norm (a group of
+        one layer); otherwise it is held until the whole backward is done.
         """
         return self
 
-    def portions(self) -> Sequence[Tensor] | None:
-        """Indices of the records whose gradients may be formed at a time; None: of all."""
-        return None
-
     def form(self) -> str:
-        """How the norm is computed, for ``dpft bench --explain``."""
+        """Say how the norm is computed, for ``dpft bench --explain``."""
         return "per example"
 
 
@@ -209,7 +199,7 @@ class Rule(ABC):
 
     @abstractmethod
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
-        """The uses of one call.
+        """Return the uses of one call.
 
         Args:
             module: the layer.
@@ -221,18 +211,18 @@ class Rule(ABC):
         """
 
     def needs_input(self, module: nn.Module) -> bool:
-        """Whether `uses` needs the layer's input: an input that nobody needs is not kept."""
+        """Return whether `uses` needs the layer's input; otherwise it is not kept."""
         return True
 
 
 def trains(module: nn.Module, name: str) -> bool:
-    """Whether ``module`` has a parameter of that name that requires gradients."""
+    """Return whether ``module`` has a parameter of that name that requires gradients."""
     parameter = getattr(module, name, None)
     return parameter is not None and bool(parameter.requires_grad)
 
 
 def zero_rows(tensor: Tensor, dropped: Tensor) -> Tensor:
-    """``tensor`` with the rows where ``dropped`` (bool, ``(B,)``) set to zero."""
+    """Set the rows where ``dropped`` (bool, ``(B,)``) to zero."""
     return tensor.masked_fill(dropped.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
 

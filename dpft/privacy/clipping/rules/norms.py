@@ -19,18 +19,20 @@ from dpft.privacy.clipping.rules.uses import DirectUse
 
 
 class _NormRule(Rule):
-    """The trainable ones of ``weight`` and ``bias``, from the normalised input."""
+    """The trainable ones of ``weight`` and ``bias``, from the normalised input.
+
+    Input and output gradient are ``(B, ..., *weight.shape)``.
+    """
+
+    sums_over_positions = True
 
     @abstractmethod
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        """What the layer multiplies by its weight, a new tensor of the shape of ``a``."""
-
-    @abstractmethod
-    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
-        """The dimensions of ``g`` that are neither the batch's nor the parameters'."""
+        """Return what the layer multiplies by its weight, a new tensor of the shape of ``a``."""
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
-        positions = self.positions(module, g)
+        assert isinstance(module.weight, Tensor)
+        positions = tuple(range(1, g.dim() - module.weight.dim()))
         uses: dict[str, Use] = {}
         if trains(module, "weight"):
             assert a is not None
@@ -47,41 +49,27 @@ class _NormRule(Rule):
 
 
 class LayerNormRule(_NormRule):
-    """``nn.LayerNorm``: input and output gradient ``(B, ..., *normalized_shape)``."""
-
-    sums_over_positions = True
+    """``nn.LayerNorm``."""
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         assert isinstance(module, nn.LayerNorm)
         return F.layer_norm(a, module.normalized_shape, eps=module.eps)
 
-    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
-        assert isinstance(module, nn.LayerNorm)
-        return tuple(range(1, g.dim() - len(module.normalized_shape)))
-
 
 class RMSNormRule(_NormRule):
     """``nn.RMSNorm`` (Zhang & Sennrich 2019): as layer norm, without mean and shift."""
-
-    sums_over_positions = True
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         assert isinstance(module, nn.RMSNorm)
         return F.rms_norm(a, module.normalized_shape, eps=module.eps)
 
-    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
-        assert isinstance(module, nn.RMSNorm)
-        return tuple(range(1, g.dim() - len(module.normalized_shape)))
-
 
 class LlamaRMSNormRule(_NormRule):
-    """Transformers' Llama-type norms, ``(B, ..., d)``: normalised in float32, whatever the input.
+    """Transformers' Llama-type norms: normalised in float32, whatever the input.
 
     What counts is the formula, ``weight * to_input_dtype(x / sqrt(mean(x^2) + variance_epsilon))``
     with ``x`` in float32; Gemma's, which multiplies by ``1 + weight``, is another.
     """
-
-    sums_over_positions = True
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         epsilon = module.variance_epsilon
@@ -89,12 +77,9 @@ class LlamaRMSNormRule(_NormRule):
         x = a.float()
         return (x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(a.dtype)
 
-    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
-        return tuple(range(1, g.dim() - 1))
 
-
-class T5NormRule(LlamaRMSNormRule):
-    """T5's norms, ``(B, ..., d)``: the mean square is in float32, and not the product with it."""
+class T5NormRule(_NormRule):
+    """T5's norms: the mean square is in float32, and not the product with it."""
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         epsilon = module.variance_epsilon

@@ -1,16 +1,21 @@
-"""Which layer has which rule."""
+"""Which layer has which rule, and which lookups of transformers are made for each record.
+
+Families of transformers have copies of a class: a copy is recognised by its compiled code.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType, MappingProxyType
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules.base import Rule
-from dpft.privacy.clipping.rules.code import code_of
-from dpft.privacy.clipping.rules.conv import ConvRule
+from dpft.privacy.clipping.rules.base import Rule, Use, trains
+from dpft.privacy.clipping.rules.conv import ConvRule, StandardisedConvRule
 from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule, ScaledEmbeddingRule
 from dpft.privacy.clipping.rules.norms import (
     GroupNormRule,
@@ -20,10 +25,20 @@ from dpft.privacy.clipping.rules.norms import (
     RMSNormRule,
     T5NormRule,
 )
-from dpft.privacy.clipping.rules.shared import PositionsRule, is_positions
-from dpft.privacy.clipping.rules.standardised import StandardisedConvRule
+
+
+class PositionsRule(EmbeddingRule):
+    """Bart's positions: a lookup ``offset`` rows further on, whose input `_positions` replaces."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        assert a is not None
+        offset = module.offset
+        assert isinstance(offset, int)
+        return super().uses(module, a + offset, g)
+
 
 _SCALED = "transformers.models.bart.modeling_bart.BartScaledWordEmbedding"
+_GEMMA_SCALED = "transformers.models.gemma3.modeling_gemma3.Gemma3TextScaledWordEmbedding"
 _POSITIONS = "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding"
 _LLAMA_NORM = "transformers.models.llama.modeling_llama.LlamaRMSNorm"
 _T5_NORM = "transformers.models.t5.modeling_t5.T5LayerNorm"
@@ -45,7 +60,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "torch.nn.modules.normalization.RMSNorm": RMSNormRule(),
         # All instance norms have the forward of this class.
         "torch.nn.modules.instancenorm._InstanceNorm": InstanceNormRule(),
-        # Of most families of transformers as well, see `_is_norm`.
         _LLAMA_NORM: LlamaRMSNormRule(),
         _T5_NORM: T5NormRule(),
     }
@@ -53,60 +67,117 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
-    """The rule for ``module``, or None.
+    """Return the rule for ``module``, or None.
 
     A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a subclass
     that computes something else needs a rule of its own, and so does a module whose ``forward``
-    was replaced.
+    was replaced. Norms and lookups of transformers have the rule of the class they copy (140
+    families have a copy of Llama's norm in 5.23; Gemma's ``1 + weight`` is another formula).
     """
+    cls = type(module)
     if "forward" in vars(module):
         return None
-    if _SCALED in rules and _is_scaled_embedding(type(module)):
-        return rules[_SCALED]
-    if _POSITIONS in rules and is_positions(type(module)):
-        return rules[_POSITIONS]
-    for cls in type(module).__mro__:
-        rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
+    copied = _copied(cls) if cls.__module__.startswith("transformers.") else None
+    known = None if copied is None else rules.get(copied)
+    if known is not None and cls.__bases__ == (nn.Embedding,):
+        return known
+    for base in cls.__mro__:
+        rule = rules.get(f"{base.__module__}.{base.__qualname__}")
         if rule is not None:
-            return rule if _computes_as(module, cls) else None
-    for known in (_LLAMA_NORM, _T5_NORM):
-        if known in rules and _is_norm(type(module), known):
-            return rules[known]
+            same = (
+                getattr(cls, method, None) is getattr(base, method, None)
+                for method in ("forward", "_conv_forward")
+            )
+            return rule if all(same) else None
+    return known
+
+
+def _copied(cls: type[nn.Module]) -> str | None:
+    """Return the qualified name of the known class whose forward a class of transformers copies."""
+    name, lookup = cls.__name__, cls.__bases__ == (nn.Embedding,)
+    if lookup and name.endswith("ScaledWordEmbedding"):
+        copies = (_SCALED, _GEMMA_SCALED)
+        return _SCALED if any(_alike(cls, one, "forward") for one in copies) else None
+    if lookup and name.endswith("LearnedPositionalEmbedding"):
+        return _POSITIONS if _alike(cls, _POSITIONS, "forward") else None
+    if name.endswith("Norm"):
+        return next((k for k in (_LLAMA_NORM, _T5_NORM) if _alike(cls, k, "forward")), None)
     return None
 
 
-def _is_norm(cls: type[nn.Module], known: str) -> bool:
-    """Whether a norm of transformers computes what another one does, Llama's or T5's.
-
-    Each family has a class of its own, with its own copy of ``forward`` (140 of Llama's in 5.23) or
-    another formula, such as Gemma's ``1 + weight``. The copy is known by its compiled code.
-    """
+def _alike(cls: type[nn.Module], known: str, *methods: str) -> bool:
+    """Return whether methods of a class do what those of a known one do."""
     module, _, name = known.rpartition(".")
-    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith("Norm")):
-        return False
-    return code_of(cls.forward) == code_of(getattr(importlib.import_module(module), name).forward)
+    other = getattr(importlib.import_module(module), name)
+    return all(_code_of(getattr(cls, m, len)) == _code_of(getattr(other, m)) for m in methods)
 
 
-def _is_scaled_embedding(cls: type[nn.Module]) -> bool:
-    """Whether a lookup of transformers is that of Bart or Gemma, times ``embed_scale``."""
-    if not (cls.__module__.startswith("transformers.") and issubclass(cls, nn.Embedding)):
-        return False
-    if not cls.__name__.endswith("ScaledWordEmbedding") or cls.__bases__ != (nn.Embedding,):
-        return False
-    bart = importlib.import_module("transformers.models.bart.modeling_bart")
-    gemma = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
-    known = (bart.BartScaledWordEmbedding, gemma.Gemma3TextScaledWordEmbedding)
-    return any(code_of(cls.forward) == code_of(other.forward) for other in known)
-
-
-def _computes_as(module: nn.Module, cls: type[nn.Module]) -> bool:
-    """Whether ``module``'s class left alone what ``cls`` computes."""
-    return all(
-        getattr(type(module), method, None) is getattr(cls, method, None)
-        for method in ("forward", "_conv_forward")
-    )
+def _code_of(function: Any) -> tuple[Any, ...]:
+    """Return what a function does, but for names of local variables; empty for one in C."""
+    code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
+    return () if code is None else (code.co_code, code.co_consts, code.co_names, code.co_argcount)
 
 
 def rule_names(rules: Iterable[str]) -> str:
-    """The layer types that have a rule, for error messages."""
+    """List the layer types that have a rule, for error messages."""
     return ", ".join(sorted(name.rsplit(".", 1)[-1] for name in rules))
+
+
+# A decoder of Bart's kind looks up the positions ``(T,)``, and T5's attention the relative
+# positions ``(T, T)``: of neither has a record a row of its own, and the module around, which is
+# most of the model, would have to be computed again for each record, without dropout. The same
+# values with a row for each record are what the model adds to its hidden states or scores anyway.
+
+Changed = tuple[tuple[Any, ...], dict[str, Any]]
+Change = Callable[[Any, tuple[Any, ...], dict[str, Any], int], Changed | None]
+"""From a module, its call's arguments and the number of records: other arguments, or None."""
+
+
+def for_records(module: nn.Module) -> Change | None:
+    """Return what gives a module arguments with a row for each record; None where it has them."""
+    cls = type(module)
+    if "forward" in vars(module) or not cls.__module__.startswith("transformers."):
+        return None
+    if _copied(cls) == _POSITIONS:
+        return _positions
+    methods = ("forward", "compute_bias", "_relative_position_bucket")
+    if hasattr(cls, "compute_bias") and getattr(module, "has_relative_attention_bias", False):
+        t5 = "transformers.models.t5.modeling_t5.T5Attention"
+        return _relative if _alike(cls, t5, *methods) else None
+    return None
+
+
+def _positions(
+    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], records: int
+) -> Changed | None:
+    """Give the positions themselves in place of the tokens, which are then not read."""
+    names = ("input_ids", "past_key_values_length", "position_ids")
+    given: dict[str, Any] = {"past_key_values_length": 0, "position_ids": None}
+    given |= dict(zip(names, args, strict=False)) | kwargs
+    places, before = given["position_ids"], given["past_key_values_length"]
+    if places is None:
+        length = given["input_ids"].shape[1]
+        places = torch.arange(before, before + length, device=module.weight.device)
+    if places.dim() != 1:
+        return None
+    return (places.expand(records, -1), before), {"position_ids": places}
+
+
+def _relative(
+    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], records: int
+) -> Changed | None:
+    """Give biases of all pairs of positions, ``(R, H, T, T)``, as T5 gives its later layers."""
+    if len(args) != 1 or not trains(module.relative_attention_bias, "weight"):
+        return None
+    past = kwargs.get("past_key_values")  # a decoder makes an empty one, unless asked not to
+    if kwargs.get("position_bias") is not None or (past is not None and past.get_seq_length()):
+        return None
+    places = torch.arange(args[0].shape[1], device=args[0].device)
+    buckets = module._relative_position_bucket(
+        places[None, :] - places[:, None],
+        bidirectional=not module.is_decoder,
+        num_buckets=module.relative_attention_num_buckets,
+        max_distance=module.relative_attention_max_distance,
+    )
+    found: Tensor = module.relative_attention_bias(buckets.expand(records, -1, -1))
+    return args, {**kwargs, "position_bias": found.permute(0, 3, 1, 2)}

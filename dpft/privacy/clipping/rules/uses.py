@@ -1,15 +1,23 @@
-"""The kinds of use: a matrix, a table lookup, and gradients that are small enough to be held."""
+"""The kinds of use: a matrix, a table lookup, and gradients that are small enough to be held.
+
+A matrix's per-example norms come from Gram matrices, or from the gradients. For one record with
+``T`` positions and a ``(p, d)`` weight, the Gram form (Li et al. 2022, eq. 2) multiplies
+``T^2 (p + d)`` times and holds ``2 T^2`` numbers; forming the gradient multiplies ``T p d`` times
+and holds ``p d`` (Bu et al. 2023, section 3). A gradient that has been formed also serves the
+weighted sum, which then needs no matrix product of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dpft.privacy.clipping.rules import halves
 from dpft.privacy.clipping.rules.base import (
     GramCache,
     SquaredNorm,
@@ -18,11 +26,51 @@ from dpft.privacy.clipping.rules.base import (
     floor,
     zero_rows,
 )
-from dpft.privacy.clipping.rules.costs import MAX_TRANSIENT_NUMEL, PIECE, Form, choose_form
 from dpft.privacy.precision import addmm_, bmm, mm
+
+# Moving one number to memory and back costs about as much as this many multiplications.
+MULTIPLICATIONS_PER_NUMBER = 40
+
+# Numbers that may be formed where they are freed at once: 2**26 floats are 256 MiB.
+MAX_TRANSIENT_NUMEL = 2**26
 
 # Numbers that are squared and added up in one go.
 _ROW_PIECE = 1024
+
+# Numbers formed at once where a norm is computed in pieces: 2**24 floats are 64 MiB, small beside a
+# microbatch's activations.
+PIECE = 2**24
+
+
+class Form(Enum):
+    """How norms are computed, and what is kept for the weighted sum."""
+
+    GRAM = "gram"  # norms from Gram matrices; a and g are kept
+    KEEP = "formed, kept"  # gradients are formed, and kept in place of a and g
+    DROP = "formed, dropped"  # gradients are formed piecewise for the norms; a and g are kept
+
+
+@lru_cache(maxsize=4096)
+def choose_form(
+    batch: int, length: int, p: int, d: int, *, transient: bool, halved: bool = False
+) -> Form:
+    """The cheapest form for ``batch`` records, by multiplications, with memory as the limit."""
+    if length == 1 or batch == 0:
+        return Form.GRAM
+    gradient, held = p * d, length * (p + d)
+    gram_time = length * length * (p + d)
+    # Written once and read twice, where the Gram form reads what is warm.
+    keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
+    drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
+    fits = batch == 1 or gradient <= held or (transient and batch * gradient <= MAX_TRANSIENT_NUMEL)
+    times = {Form.GRAM: gram_time, Form.DROP: drop_time}
+    if fits:
+        times[Form.KEEP] = keep_time
+        if halved:  # gradients that are kept are summed in float32, without an allowance
+            del times[Form.DROP]
+    if batch * 2 * length * length > max(MAX_TRANSIENT_NUMEL, batch * gradient):
+        del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does
+    return min(times, key=times.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -30,7 +78,7 @@ class MatrixUse(Use):
     """``G_i = sum_t g_it a_it^T``: linear weights; ``a`` is ``(B, T, d)``, ``g`` is ``(B, T, p)``.
 
     The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``. Where both are in
-    bfloat16, so are the factors of all products: see `halves`.
+    bfloat16, so are the factors of all products: see the end of this file.
     """
 
     a: Tensor
@@ -62,7 +110,7 @@ class MatrixUse(Use):
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
             if not self.halved:
                 return SquaredNorm(value, uncancelled(a, g))
-            rounding, scale = halves.by_gram(a, g)
+            rounding, scale = _rounding_by_gram(a, g)
             return SquaredNorm(value, scale, rounding)
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
@@ -76,7 +124,7 @@ class MatrixUse(Use):
         return terms.square()
 
     def rounding(self) -> Tensor | None:
-        return halves.by_lengths(_lengths(self.a), _lengths(self.g)) if self.halved else None
+        return _rounding_by_lengths(_lengths(self.a), _lengths(self.g)) if self.halved else None
 
     def rows(self, index: Tensor) -> MatrixUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -109,11 +157,6 @@ class MatrixUse(Use):
         times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
         numbers; all there is where one side is below 1e-19, and the other so large that the
         gradient is not.
-
-        Args:
-            value: ``(B,)``; added to in place.
-            a: ``sum_t |a_t|^2``, ``(B,)``.
-            g: the same of ``g``.
         """
         tiny = torch.finfo(a.dtype).tiny * self.a.shape[1]
         return value.add_(g, alpha=tiny * self.a.shape[2]).add_(a, alpha=tiny * self.g.shape[2])
@@ -135,7 +178,7 @@ class MatrixUse(Use):
 
     def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         if self.halved:
-            a = halves.scaled(self.a, weights)
+            a = scaled_halves(self.a, weights)
             return (a, self.g) if self.transposed else (self.g, a)
         scale = weights[:, None, None]
         # Scaling the narrower side moves less memory; the product is the same.
@@ -185,7 +228,7 @@ class EmbeddingUse(Use):
         out.scatter_add_(1, _across(self.ids, self.g), summed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        out = _untouched_zeros(self.g, (self.num_embeddings, self.g.shape[2]))
+        out = self.g.new_zeros(self.num_embeddings, self.g.shape[2])
         self.add_weighted_sum(weights, out)
         return out
 
@@ -283,12 +326,7 @@ def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
 
     Sums add up each use by itself, over all records: what cancels here may not cancel there.
     """
-    portions = next((found for use in uses if (found := use.portions()) is not None), None)
-    if portions is None:
-        value = squared_rows(joint_per_example(uses))
-    else:
-        parts = ([use.rows(index) for use in uses] for index in portions)
-        value = torch.cat([squared_rows(joint_per_example(part)) for part in parts])
+    value = squared_rows(joint_per_example(uses))
     value = torch.maximum(value, floor(joint_bound(uses)))
     return SquaredNorm(value, value, joint_rounding(uses))
 
@@ -341,21 +379,6 @@ def squared_rows(x: Tensor) -> Tensor:
     return total + flat[:, whole:].square().sum(1) if whole < length else total
 
 
-def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Zeros that the operating system hands out when they are first touched.
-
-    A batch touches few rows of a large table. torch's zeros write all of them, to memory that the
-    system has just zeroed.
-    """
-    # A subclass (one without data, say) has zeros of its own kind.
-    plain = type(like) is Tensor and like.device.type == "cpu"
-    if not plain or like.dtype not in (torch.float32, torch.float64):
-        return like.new_zeros(shape)
-    return torch.from_numpy(
-        np.zeros(shape, "float32" if like.dtype == torch.float32 else "float64")
-    )
-
-
 def uncancelled(*grams: Tensor) -> Tensor:
     """``(sum_t prod_k |x_t^(k)|)^2`` from the Gram matrices of the ``x^(k)``, ``(B,)``."""
     product = grams[0].diagonal(dim1=1, dim2=2)
@@ -401,3 +424,75 @@ def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
     columns = embedding.ids[:, None, :].expand(-1, positions, -1)
     picked = matrix.left.gather(2, columns)
     return (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
+
+
+# Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.
+#
+# Under autocast a linear layer has its input ``a`` and output gradient ``g`` in bfloat16, and the
+# sum ``sum_i c_i sum_t g_it a_it^T`` is a product in bfloat16 too, if the clip factor is multiplied
+# into one of them: ``a``, rounded again. Record ``i`` adds not ``c G`` but ``X = sum_t g_t b_t^T``
+# with ``b_t`` the rounded ``c a_t``. Products of such numbers are exact in float32, and what adding
+# them up in float32 loses is counted as everywhere (`rules.base.floor`). What is left is ``b_t``.
+#
+# Guarantee: with the factor of the norm ``n + r``, no record adds more than its threshold, where
+#
+#     r = u sqrt(sum_W Q_W^2),  Q^2 = sum_ts |<g_t, g_s>| (|a_t| + f) (|a_s| + f),
+#
+# over the weights ``W`` of a group that are summed so. Proof, for ``c >= _SMALLEST``:
+#
+# 1. In float32 ``x = c a_tj (1 + e1) + z1`` with ``|e1| <= 2^-24``, and in bfloat16, of 8
+#    significant bits, ``b_tj = x (1 + e2) + z2`` with ``|e2| <= 2^-8``: both round to the nearest.
+#    Results below the smallest normal number may become a multiple of something, or zero:
+#    ``|z| <= 2^-126``. Nothing overflows for ``c <= 1``, since ``a_tj`` did not. A CPU's tiles take
+#    such numbers of ``a`` for zero: another ``z`` of that size. Of ``g`` too, which
+#    `rules.base.floor` covers but where all of a position's ``g`` is below 2^-100.
+# 2. So ``b_t = c a_t + d_t`` with ``|d_tj| <= v c |a_tj| + 2^-125``, ``v = 2^-8 (1 + 2^-15)``. With
+#    up to 2^26 inputs ``|d_t| <= v c |a_t| + 2^-112``, and since ``v c f > 2^-110`` for
+#    ``f = 2^-40`` and ``c >= 2^-60``, ``|d_t| <= v c (|a_t| + f)``.
+# 3. ``X = c G + D`` with ``D = sum_t g_t d_t^T`` and ``|D|^2 = sum_ts <g_t, g_s> <d_t, d_s>``, at
+#    most ``sum_ts |<g_t, g_s>| |d_t| |d_s| <= (v c Q)^2``.
+# 4. Over the weights of a group, and with all of its other gradients, which are summed in float32,
+#    ``|X| <= c (n + v sqrt(sum Q_W^2))`` by the triangle inequality. Several uses of one weight are
+#    one use of more positions.
+# 5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in
+#    float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each,
+#    times ``|a_t| |a_s|``: a sixteenth of ``f`` would do in step 2, and its rest covers its own.
+# 6. Both clip functions give ``c <= C / (n + r)``, so that ``|X| <= C``. A smaller factor than
+#    ``_SMALLEST``, of a norm 1e18 times the threshold, counts as 0.
+#
+# ``Q`` is the norm that the gradient would have if inputs of different positions were parallel, and
+# output gradients as nearly so as they are: twice the norm for a pretrained GPT-2, so a clipped
+# record is shorter than ``C`` by a hundredth. For a rounded ``g`` it would be larger. The weaker
+# bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3 to 8 times the norm there, is for where no Gram
+# matrix is formed: with one position, where all three are the same, and with `lee_kifer`. Gradients
+# that are formed and kept are multiplied with their factors in float32 and need none of this.
+
+_SMALLEST = 2.0**-60
+"""The smallest clip factor that is multiplied into a number in bfloat16."""
+
+_UNIT = 2.0**-8 * (1 + 2.0**-6)
+_LEAST_LENGTH = 2.0**-40
+_PRODUCT_ROUNDING = 2.0**-16
+
+
+def scaled_halves(a: Tensor, weights: Tensor) -> Tensor:
+    """``weights[i] a[i]`` in bfloat16, ``(B, T, d)``, by one rounding of the float32 product."""
+    kept = F.threshold(weights, _SMALLEST, 0.0)
+    return torch.mul(a, kept[:, None, None], out=torch.empty_like(a))
+
+
+def _rounding_by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
+    """``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices ``(B, T, T)``."""
+    squares = [gram.diagonal(dim1=1, dim2=2) for gram in (gram_a, gram_g)]
+    a, g = torch.stack(squares).clamp_(min=0).sqrt_()
+    product = (a * g).sum(1).square()
+    a = a + _LEAST_LENGTH
+    # Not by einsum, which looks for an order of products at every call: a GPU waits meanwhile.
+    squared = torch.bmm(a[:, None], torch.bmm(gram_g.abs(), a[:, :, None])).flatten()
+    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2), product
+
+
+def _rounding_by_lengths(a: Tensor, g: Tensor) -> Tensor:
+    """``(u S)^2`` of each record, ``(B,)``, from ``|a_t|`` and ``|g_t|``, ``(B, T)`` each."""
+    terms: Tensor = ((a + _LEAST_LENGTH) * g).sum(1)
+    return _UNIT**2 * (1 + _PRODUCT_ROUNDING) * terms.square()

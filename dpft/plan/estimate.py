@@ -1,0 +1,238 @@
+"""Plan a run: memory and time of its step on a device, and the largest microbatch that fits.
+
+One step is simulated without weights or data (`dpft.plan.simulate`). Each of its operations
+takes as long as its products at the device's rate, as its bytes at the bandwidth of its memory, or
+as the shortest operation, whichever is longest. Operations follow one another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpft.config.errors import ConfigError, suggestion
+from dpft.config.schema import Run
+from dpft.plan.metering import Operation
+from dpft.plan.simulate import OPTIMIZER, Cost, simulated
+from dpft.plan.step import StepShape, training_of
+from dpft.privacy.accounting import steps_for
+from dpft.privacy.spec import fitting_batch
+from dpft.training.mechanisms import expected_batch_size, known_size
+
+SHARE = 0.9
+"""Share of a device's memory to fill: the rest is for what is not counted, as fragmentation."""
+
+_SHEETS = Path(__file__).parent / "devices"
+_GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
+_MOST = 1024  # records of a step where that is unknown
+
+# Instructions for one number of noise of `dpft.privacy.fused`, compiled for sm_90 and disassembled:
+# a sixteenth of those of a lane, the loop of ChaCha20 ten times.
+_FLOAT64, _INTEGER = 37, 164
+_MOVED = 8  # bytes: the sum, in and out
+
+
+@dataclass(frozen=True)
+class Device:
+    """The data sheet of a device.
+
+    Attributes:
+        memory: bytes.
+        rates: floating-point operations a second of products, by the precision of their factors.
+        bandwidth: bytes a second to and from its memory.
+        overhead: seconds of the shortest operation.
+        attained: share of the data sheet's rates, for a reader.
+    """
+
+    title: str
+    memory: float
+    rates: Mapping[str, float]
+    bandwidth: float
+    overhead: float
+    attained: str = ""
+
+    def rate(self, precision: str) -> float:
+        """Return the operations a second of products."""
+        if precision not in self.rates:
+            raise ConfigError(
+                f"the data sheet of {self.title} has no rate of {precision}; expected one of "
+                f"{', '.join(self.rates)}: write teraflops.{precision} into a copy of its file, "
+                "and type --on FILE"
+            )
+        return self.rates[precision]
+
+
+def names() -> list[str]:
+    """Return the names of the data sheets."""
+    return sorted(path.stem for path in _SHEETS.glob("*.yaml"))
+
+
+def device(name: str) -> Device:
+    """Return a device by its name, or by a file like those in ``dpft/plan/devices``.
+
+    Raises:
+        ConfigError: there is none, or it lacks a number.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _SHEETS / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"device {name!r} has no data sheet{suggestion(name, names())}; expected "
+            f"{', '.join(names())} or a file: type --on NAME"
+        )
+    try:
+        sheet: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        products, moved = (float(sheet["attained"][key]) for key in ("products", "memory"))
+        return Device(
+            title=str(sheet["title"]),
+            memory=float(sheet["memory_gib"]) * _GIB,
+            rates={
+                kind: float(rate) * _TERA * products for kind, rate in sheet["teraflops"].items()
+            },
+            bandwidth=float(sheet["memory_gb_s"]) * _GIGA * moved,
+            overhead=float(sheet["operation_us"]) * _MICRO,
+            attained=f"products at {products:.0%} and memory at {moved:.0%} of the data sheet",
+        )
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path} is no data sheet of a device ({type(error).__name__}: {error}); expected the "
+            f"keys of {_SHEETS / 'h100-sxm.yaml'}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds of one step.
+
+    Attributes:
+        microbatch: of one microbatch's forward and backward.
+        noise: in which noise is drawn.
+        optimizer: once a step.
+        microbatches: how many a step has.
+    """
+
+    microbatch: float
+    noise: float
+    optimizer: float
+    microbatches: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole step."""
+        return self.microbatch * self.microbatches + self.noise + self.optimizer
+
+
+def plan(
+    run: Run, shape: StepShape, device: Device, check: bool = True
+) -> tuple[Cost, StepTime, tuple[int, int] | None]:
+    """Simulate a step of a run.
+
+    Args:
+        run: the settings.
+        shape: of a microbatch; the run's steps have as many of them as they need.
+        device: where it runs.
+        check: whether memory of checked batches is included.
+
+    Returns:
+        Memory and work of a microbatch, the time of a step, and `length_of` the run.
+
+    Raises:
+        ConfigError: it cannot be simulated, or the device lacks the rate of a precision.
+    """
+    length = length_of(run)
+    count = 1 if length is None else max(1, math.ceil(length[1] / shape.batch))
+    cost = simulated(training_of(run, shape), check=check)
+    return cost, time_of(cost, device, count), length
+
+
+def length_of(run: Run) -> tuple[int, int] | None:
+    """Return steps and expected records of a step; None for data of unknown size.
+
+    Raises:
+        ConfigError: batches have more records than there are.
+    """
+    size = known_size(run)
+    if size is None:
+        return None
+    records = expected_batch_size(run.optim, size)
+    if records > size:
+        raise ConfigError(
+            f"optim.batch_size is {records} for {size} training records; expected at most {size}: "
+            f"type optim.batch_size={fitting_batch(size)}"
+        )
+    steps = run.optim.steps
+    if steps is None:
+        steps = steps_for(dataset_size=size, batch_size=records, epochs=run.optim.epochs)
+    return steps, records
+
+
+def time_of(cost: Cost, device: Device, microbatches: int = 1) -> StepTime:
+    """Estimate the time of a step of so many simulated microbatches on a device."""
+    seconds = {name: _seconds(work, device) for name, work in cost.work.items()}
+    optimizer = seconds.pop(OPTIMIZER, 0.0)
+    # Rates count a multiplication and an addition as two operations. Of integers, half as many are
+    # computed as of float32 ("NVIDIA H100 Tensor Core GPU Architecture", 2022: 64 and 128 in a
+    # clock of a multiprocessor). All are counted one after the other.
+    number = (
+        _FLOAT64 / (device.rate("float64") / 2)
+        + _INTEGER / (device.rate("float32") / 4)
+        + _MOVED / device.bandwidth
+    )
+    return StepTime(sum(seconds.values()), cost.noise * number, optimizer, microbatches)
+
+
+def _seconds(work: Mapping[Operation, int], device: Device) -> float:
+    total = 0.0
+    for operation, times in work.items():
+        rate = device.rate(operation.precision) if operation.precision else math.inf
+        longest = max(operation.flops / rate, operation.moved / device.bandwidth, device.overhead)
+        total += times * longest
+    return total
+
+
+def largest_of(run: Run, shape: StepShape, memory: float) -> int:
+    """Return the records of the largest microbatch that fits into nine tenths of a GPU's memory."""
+
+    def peak(batch: int) -> int:
+        return simulated(training_of(run, replace(shape, batch=batch)), counts=False).peak
+
+    return largest(peak, SHARE * memory, most_of(run))
+
+
+def most_of(run: Run) -> int:
+    """Return how many records a microbatch can have: those of a step."""
+    length = length_of(run)
+    return _MOST if length is None else length[1]
+
+
+def largest(peak: Callable[[int], float], room: float, most: int) -> int:
+    """Find the largest microbatch that fits with few calls, since memory grows about evenly.
+
+    Args:
+        peak: returns bytes by records; larger for more.
+        room: bytes.
+        most: records to look for.
+
+    Returns:
+        From 0 (not even one fits) to ``most``.
+    """
+    fits, taken = 0, 0.0
+    beyond = most + 1
+    guess = 1
+    while beyond - fits > 1:
+        found = peak(guess)
+        if found <= room:
+            rise = (found - taken) / (guess - fits) if fits else 0.0
+            fits, taken = guess, found
+            # As far as the last rise leads; at first twice as far.
+            more = math.floor((room - taken) / rise) if rise > 0 else fits
+            guess = fits + max(1, more)
+        else:
+            beyond = guess
+            guess = (fits + beyond) // 2
+        guess = min(max(guess, fits + 1), beyond - 1)
+    return fits

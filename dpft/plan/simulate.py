@@ -1,0 +1,249 @@
+"""Simulate a training step without data or device: its memory and its arithmetic.
+
+The real model, clipper and optimizer run on fake tensors, which have shapes and no numbers. Three
+modes see every operation of torch: `PretendedAnswers` supplies the numbers that a step asks for,
+`Meter` counts storages, `Operations` counts what is computed. They count real tensors as well,
+which is how the simulation is tested.
+
+Not counted: an allocator's rounding and fragmentation, what kernels allocate themselves, and the
+CUDA context.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dpft.plan.metering import Meter, Operation, Operations
+from dpft.privacy.clipping.checks.checker import Schedule
+from dpft.privacy.clipping.clipper import Clipper
+from dpft.privacy.precision import as_on_gpu
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+_aten: Any = torch.ops.aten
+_ANSWERS: Mapping[Any, int] = {_aten.any: 0, _aten.norm: 0, _aten.linalg_vector_norm: 0}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a device holds and computes in a step of one microbatch.
+
+    Attributes:
+        parameters: of the whole model.
+        trained: of these.
+        noise: normal numbers drawn in a step.
+        held: bytes between steps: weights and the optimizer's state.
+        peaks: the most bytes in each phase of a step.
+        checked: the most bytes in a step whose layer rules are checked against autograd; None if
+            none is.
+        work: how often each operation is computed in each phase.
+    """
+
+    parameters: int
+    trained: int
+    noise: int
+    held: int
+    peaks: Mapping[str, int]
+    checked: int | None
+    work: Mapping[str, Mapping[Operation, int]] = field(repr=False)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at any time."""
+        return max(self.checked or 0, *self.peaks.values())
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and how.
+
+    Attributes:
+        build: makes the model, in training mode.
+        batch: makes a microbatch.
+        losses: runs the model on one: per-example losses ``(B,)``.
+        clip: attaches the clipper.
+        optimizer: of the clipper's parameters.
+        few: selects the records of a microbatch on which rules are checked; None: all.
+    """
+
+    build: Callable[[], nn.Module]
+    batch: Callable[[], Any]
+    losses: Callable[[nn.Module, Any], Tensor]
+    clip: Callable[[nn.Module], Clipper]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    few: Callable[[Any], Any] | None = None
+
+
+def simulated(
+    training: Training, on_gpu: bool = True, check: bool = True, counts: bool = True
+) -> Cost:
+    """Simulate a step on fake tensors.
+
+    Args:
+        training: what is run.
+        on_gpu: whether products of bfloat16 stay such, and optimizers work on all parameters at
+            once, as PyTorch's do by default on a GPU.
+        check: see `steps`.
+        counts: see `steps`.
+    """
+    with ExitStack() as stack:
+        with torch.device("meta"):
+            model = training.build()
+        fake = stack.enter_context(FakeTensorMode())
+        stack.enter_context(PretendedAnswers())
+        meter = stack.enter_context(Meter(fake))
+        give_storages(model)
+        if on_gpu:
+            stack.enter_context(as_on_gpu())
+        return steps(training, meter, model, on_gpu, check, counts)
+
+
+def steps(
+    training: Training,
+    meter: Meter,
+    model: nn.Module,
+    stacked: bool = False,
+    check: bool = True,
+    counts: bool = True,
+) -> Cost:
+    """Run a step, and one that is checked, under the meter; on fake tensors or on real ones.
+
+    The optimizer has its state before the first step, as in every later one.
+
+    Args:
+        training: what is run.
+        meter: entered already.
+        model: built under the meter.
+        stacked: whether the optimizer works on all parameters at once.
+        check: whether to run the step that is checked, which takes longer.
+        counts: whether operations are counted; memory alone needs no formula of one.
+    """
+    every = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    parameters, trained = (sum(n for n, moves in every if moves or kept) for kept in (True, False))
+    clipper, schedule = training.clip(model), _Schedule()
+    clipper.checker.schedule = schedule
+    optimizer = training.optimizer(clipper.parameters.values())
+    for group in optimizer.param_groups:
+        if stacked and "foreach" in group:
+            group["foreach"] = True
+    for parameter in clipper.parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    peaks: Counter[str] = Counter()
+    work: dict[str, Counter[Operation]] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        meter.peak = meter.now
+        operations = Operations()
+        with operations if counts else nullcontext():
+            yield
+        peaks[name] = max(peaks[name], meter.peak)
+        work.setdefault(name, Counter()).update(operations.counted)
+
+    def step() -> None:
+        batch = training.batch()
+        if schedule.check and training.few is not None:
+            with phase(BACKWARD):
+                clipper.check(training.losses(model, training.few(batch)))
+        with phase(FORWARD):
+            losses = training.losses(model, batch)
+        with phase(BACKWARD):
+            clipper.backward(losses)
+            del losses
+        with phase(OPTIMIZER):
+            clipper.collect()
+            optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    usual, computed = dict(peaks), {name: dict(counted) for name, counted in work.items()}
+    held, checked = meter.now, None
+    if clipper.private and check:
+        peaks.clear()
+        schedule.check = True
+        step()
+        checked = peaks[BACKWARD]
+    drawn = sum(p.numel() for p in clipper.parameters.values()) * clipper.private
+    clipper.close()
+    return Cost(parameters, trained, drawn, held, usual, checked, computed)
+
+
+class _Schedule(Schedule):
+    """A schedule whose caller decides whether a batch is checked."""
+
+    check = False
+
+    def due(self, *batch: Any) -> bool:
+        return self.check
+
+    def checked(self, all_conclusive: bool, all_finite: bool) -> None:
+        pass
+
+
+class PretendedAnswers(TorchDispatchMode):
+    """Answers what a step asks about the numbers of fake tensors, as where all goes well.
+
+    ``all`` is true and ``any`` is false, a norm is zero and every other number one, and all rows
+    are selected: no loss overflows, no norm is in doubt, no gradient differs from autograd's.
+    PyTorch itself remembers the value of a constant.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # By tensor, since a fake one does not know which operation made it.
+        self._answers: Any = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if args and isinstance(args[0], FakeTensor):
+            if func in (_aten._local_scalar_dense.default, _aten.is_nonzero.default):
+                return self._number(args[0])
+            if func is _aten.nonzero.default:
+                shape = (args[0].shape[0] if args[0].dim() else 1, args[0].dim())
+                return args[0].new_empty(shape, dtype=torch.int64)
+        out = func(*args, **(kwargs or {}))
+        answer = _ANSWERS.get(getattr(func, "overloadpacket", None))
+        if answer is not None and isinstance(out, FakeTensor):
+            self._answers[out] = answer
+        return out
+
+    def _number(self, asked: FakeTensor) -> bool | int | float:
+        if asked.constant is not None:
+            with no_dispatch():
+                known: bool | int | float = asked.constant.item()
+            return known
+        answer = self._answers.get(asked, 1)
+        if asked.dtype == torch.bool:
+            return bool(answer)
+        return float(answer) if asked.is_floating_point() else int(answer)
+
+
+def give_storages(model: nn.Module) -> None:
+    """Replace a model's tensors, which are on the meta device and take no memory, by new ones."""
+    made: dict[Tensor, Tensor] = {}
+    for module in model.modules():
+        every: list[Any] = [module._parameters, module._buffers]
+        for held in every:
+            for name, tensor in list(held.items()):
+                if tensor is None:
+                    continue
+                if tensor not in made:
+                    new = torch.empty(tensor.shape, dtype=tensor.dtype)
+                    if isinstance(tensor, nn.Parameter):
+                        new = nn.Parameter(new, tensor.requires_grad)
+                    made[tensor] = new
+                held[name] = made[tensor]

@@ -1,0 +1,189 @@
+"""What a run would take is what its shapes and a data sheet say."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import Qwen2Config
+from typer.testing import CliRunner
+
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import parse
+from dpft.models.adapt import adapt
+from dpft.models.load import find, load_model
+from dpft.plan.estimate import Device, device, largest, length_of, names, plan, time_of
+from dpft.plan.metering import Operation
+from dpft.plan.simulate import Cost, PretendedAnswers
+from dpft.plan.step import StepShape, shape_of, training_of
+from dpft.tasks import load_task
+
+DEVICE = Device(
+    title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0, "float64": 5.0},
+    bandwidth=50.0, overhead=2.0,
+)  # fmt: skip
+COST = Cost(
+    parameters=1, trained=1, noise=10, held=0, peaks={}, checked=None,
+    work={
+        "forward": {Operation("bfloat16", 1000, 100): 1, Operation("bfloat16", 100, 500): 1},
+        "backward": {Operation("float32", 100, 100): 2, Operation("", 0, 5): 3},
+        "optimizer": {Operation("", 0, 200): 1},
+    },
+)  # fmt: skip
+
+
+def run_of(*words):
+    return parse(compose(["model=random-gpt2", *words]))
+
+
+def test_an_operation_takes_what_takes_longest():
+    found = time_of(COST, DEVICE, 6)
+    # By products, by bytes; by products twice, and three times as the shortest.
+    assert found.microbatch == 10 + 10 + 2 * 10 + 3 * 2
+    assert found.noise == 10 * (37 * 2 / 5 + 164 * 4 / 10 + 8 / 50)
+    assert found.optimizer == 4
+    assert found.seconds == 6 * 46 + found.noise + 4
+    with pytest.raises(ConfigError, match="no rate of float32"):
+        time_of(COST, replace(DEVICE, rates={"bfloat16": 1.0}))
+
+
+def test_every_data_sheet_is_whole():
+    assert {"h100-sxm", "h100-pcie", "a100-80gb", "l40s", "rtx-4090"} <= set(names())
+    for name in names():
+        found = device(name)
+        assert found.memory > 2e10
+        assert found.rates["bfloat16"] > found.rates["float32"] > found.rates["float64"] > 1e11
+
+
+def test_an_unknown_device_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="h100-sxm"):
+        device("h100")
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: mine\n")
+    with pytest.raises(ConfigError, match="is no data sheet"):
+        device(str(file))
+
+
+def test_steps_are_those_of_the_settings():
+    assert length_of(run_of("optim.batch_size=1000", "optim.epochs=3")) == (3 * 42, 1000)
+    assert length_of(run_of("task=language_modeling", "optim.epochs=3")) is None
+
+
+def test_the_largest_microbatch_is_found_by_few_questions():
+    asked = []
+
+    def peak(batch):
+        asked.append(batch)
+        return 100 + 7 * batch + batch // 10
+
+    for room, expected in ((50, 0), (107, 1), (1000, 126), (10**6, 500)):
+        asked.clear()
+        assert largest(peak, room, 500) == expected
+        assert len(asked) <= 8
+
+
+def test_what_cannot_be_planned_is_refused_by_name():
+    with pytest.raises(ConfigError, match="--length 1024 or less"):
+        plan(run_of(), StepShape(1, 1025), DEVICE)
+    with pytest.raises(ConfigError, match="each is 17; leave --length out"):
+        plan(run_of("task=cifar10", "model=random-vit"), StepShape(1, 8), DEVICE)
+    with pytest.raises(ConfigError, match="adapt is rgp"):
+        plan(run_of("adapt=rgp"), StepShape(1, 8), DEVICE)
+    with pytest.raises(ModelError, match="sizes and no weights"):
+        find(parse(compose(["model=gpt3-175b"])).model)
+    with pytest.raises(ModelError, match="is no text encoder, which this task needs"):
+        training_of(run_of("task=sst2"), StepShape(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("words", "length", "parameters"),
+    [
+        # Published: 125, 60 and 86 million (Liu et al. 2019, Raffel et al. 2020, Dosovitskiy et
+        # al. 2021).
+        (("task=sst2", "task.mode=infill", "model=roberta-base"), 256, 124_697_433),
+        (("task=e2e", "model=t5-small"), 100, 60_506_624),
+        (("task=cifar10", "model=vit-base"), 197, 85_806_346),
+    ],
+)
+def test_every_kind_of_task_has_a_step(words, length, parameters):
+    run = run_of(*words)
+    shape = shape_of(run, 1)
+    assert shape.length == length
+    training = training_of(run, shape)
+    with FakeTensorMode(), PretendedAnswers():
+        model, batch = training.build(), training.batch()
+        assert sum(p.numel() for p in model.parameters()) == parameters
+        assert training.losses(model, batch).shape == (1,)
+
+
+ARCHITECTURES = (
+    *("model=random-gpt2 clip=bk", "model=random-llama clip=per_layer", "task=e2e model=random-t5"),
+    *("task=sst2 model=random-roberta", "task=cifar10 model=random-vit", "qwen2"),
+)
+
+
+@pytest.mark.parametrize("words", ARCHITECTURES)
+def test_every_architecture_has_a_time_and_a_peak(words, tmp_path):
+    if words == "qwen2":  # with fewer heads of keys than of queries
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 99, **heads}
+        Qwen2Config(**sizes).save_pretrained(tmp_path)
+        words = f"model=custom model.path={tmp_path}"
+    run = run_of(*words.split())
+    shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
+    cost, time, _ = plan(run, shape, DEVICE, check=False)
+    assert time.seconds > 0
+    assert cost.peak > cost.held
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "task=e2e model=tiny model.tied=false model.checkpointing=true adapt=lora",
+        "task=sst2 model=random-bert +model.pooling=mean adapt=bias",
+        "task=sst2 task.mode=infill model=random-roberta adapt=top2 adapt.blocks=1",
+        "task=e2e model=random-t5 adapt=full",
+        "task=cifar10 model=random-vit adapt=lora",
+        "task=cifar10 model=random-wrn adapt=full",
+    ],
+)
+def test_what_is_planned_is_what_is_trained(words):
+    run = run_of(*words.split())
+    needs = load_task(run.task).needs
+    trained = adapt(load_model(run.model, needs, 0), run.adapt, needs, 0).model
+    training = training_of(run, shape_of(run, 1))
+    for _ in range(2):  # a plan builds its model several times
+        with torch.device("meta"):
+            planned = training.build()
+        assert shapes(planned) == shapes(trained)
+
+
+def shapes(model):
+    modules = model.named_modules()
+    checkpointed = [name for name, m in modules if getattr(m, "gradient_checkpointing", False)]
+    return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}, checkpointed
+
+
+def dpft_plan(*words):
+    return CliRunner().invoke(app, ["plan", "model=random-llama", *words, "--length", "16"])
+
+
+def test_the_command_prints_memory_and_time_and_whether_it_fits():
+    result = dpft_plan("adapt=lora", "--memory", "0.001")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["fits", "in", "0.001", "GiB", "no"] in lines
+    assert any(line[:2] == ["hours", "of"] for line in lines)
+    words = ("--batch", "2", "--largest", "--json")
+    private, plain = (
+        json.loads(dpft_plan(*settings, "optim.batch_size=4", *words).output)
+        for settings in ((), ("clip=none",))
+    )
+    assert private["shape"]["batch"] == 2
+    assert private["cost"]["trained"] == plain["cost"]["parameters"]
+    assert private["time"]["seconds"] > plain["time"]["seconds"] > 0
+    assert private["cost"]["noise"] > plain["cost"]["noise"] == 0
+    assert private["largest"] == 4  # as many as a step has
