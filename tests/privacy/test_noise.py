@@ -124,7 +124,7 @@ def test_noise_is_a_function_of_key_step_name_and_position():
     """Runs that exist replay: these normals times sigma times the threshold, rounded once."""
     z = normals(keys.derive(b"key", "noise", 3, "b"), 0, SIZE).numpy()
     std = 1.7 * math.sqrt(0.1 * 0.1)
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
         clipper = Sums(flat(0.1), sums=0.25, dtype=dtype)
         mechanism(batch_size=50).noise(b"key", clipper).privatise_(3)
         expected = torch.from_numpy((0.25 + std * z) * (1 / 50)).to(dtype)

@@ -109,30 +109,19 @@ def test_any_device_gives_the_same_numbers(monkeypatch):
     assert torch.equal(normals(KEY, 1000, 400_001), expected)
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_any_instruction_set_gives_the_same_numbers(capability):
+def test_the_oldest_instruction_set_gives_the_same_numbers():
     script = (
         "import hashlib; from dpft.privacy.normals import normals;"
         "print(hashlib.sha256(normals(bytes(range(32)), 5, 70_000).numpy().tobytes()).hexdigest())"
     )
     out = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert out.stdout.strip() == digest(normals(bytes(range(32)), 5, 70_000))
-
-
-def test_any_number_of_threads_gives_the_same_numbers():
-    threads = torch.get_num_threads()
-    expected = normals(KEY, 0, 300_000)
-    try:
-        torch.set_num_threads(3 if threads != 3 else 2)
-        assert torch.equal(normals(KEY, 0, 300_000), expected)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
@@ -175,24 +164,6 @@ def test_any_slice_is_that_of_the_whole(whole, start, length):
     assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
 
 
-def test_a_slice_draws_the_blocks_that_it_touches_a_tile_at_a_time(monkeypatch):
-    asked, words = [], keystream.words
-
-    def recorded(key, start, stop, device):
-        asked.append((start, stop))
-        return words(key, start, stop, device)
-
-    monkeypatch.setattr(keystream, "words", recorded)
-    start, stop = 5 * BLOCK + 7, 300 * BLOCK + 1
-    for _ in tiles(KEY, start, stop):
-        pass
-    tile = module._TILE_CPU * min(torch.get_num_threads(), module._THREADS)
-    assert asked[0][0] == 5 * BLOCK
-    assert asked[-1][1] == 301 * BLOCK
-    assert all(end == begin for (_, end), (begin, _) in pairwise(asked))
-    assert all(b - a <= tile and a % BLOCK == b % BLOCK == 0 for a, b in asked)
-
-
 # --- standard normal ---
 
 
@@ -207,6 +178,7 @@ def test_moments_to_the_sixth(many):
 def test_the_whole_distribution_is_normal(many):
     """Kolmogorov-Smirnov and Anderson-Darling, each below its one-percent point."""
     z = np.sort(many)
+    assert (np.diff(z) > 0).all()  # no number comes twice
     below = special.ndtr(z)
     ranks = np.arange(1, N + 1)
     apart = max((ranks / N - below).max(), (below - (ranks - 1) / N).max())
@@ -215,19 +187,7 @@ def test_the_whole_distribution_is_normal(many):
     assert -N - ((2 * ranks - 1) / N * logs).sum() < 3.86
 
 
-def test_tails_hold_what_they_should():
-    """Beyond four and five standard deviations, on either side, of a hundred million numbers."""
-    beyond, count = {4: [0, 0], 5: [0, 0]}, 100_000_000
-    for _, z in tiles(keys.derive(b"key", "tails"), 0, count):
-        for bound, sides in beyond.items():
-            sides[0] += int((z > bound).sum())
-            sides[1] += int((z < -bound).sum())
-    for bound, sides in beyond.items():
-        expected = count * special.ndtr(-bound)
-        assert all(abs(side - expected) < 3.5 * math.sqrt(expected) for side in sides), beyond
-
-
-@pytest.mark.parametrize("zeros", [1, 20, 33, 45])
+@pytest.mark.parametrize("zeros", [1, 33])
 def test_radii_are_right_where_few_numbers_ever_come(zeros):
     """Given ``u < 2^-zeros``, ``r^2 - 2 zeros log 2`` is exponential with mean 2."""
     words = keystream.words(KEY, 0, 200_000).view(2, -1)
@@ -317,7 +277,3 @@ def test_numbers_are_independent_of_each_other(many):
             assert abs(np.corrcoef(f(x), f(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert abs(np.corrcoef(x, np.square(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert uniform_grid(x, y) > 1e-3, name
-
-
-def test_no_number_comes_twice(many):
-    assert len(np.unique(many)) == N
