@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.privacy.rounding import delta as shown_delta
-from dpft.privacy.rounding import down, number, percent, three_digits_down, three_digits_up, up
+from dpft.privacy.rounding import down, number, percent, three_digits, up
 from dpft.privacy.spec import LARGE_DELTA, SMALL_DELTA
 
 if TYPE_CHECKING:
@@ -85,18 +86,15 @@ class Guarantee:
     """The section ``privacy`` of a record.
 
     Attributes:
-        noun: of one unit of privacy, such as ``record`` or ``user``.
-        unit: what one unit is, in words.
+        noun, unit: the name of one unit of privacy, such as ``record``, and what it is in words.
         steps_taken: noisy steps that were released, repeated ones counted again.
         epsilon: by accountant, see `Mechanism.epsilons`; None without a guarantee.
         stated: the least proven upper bound, which `statement` quotes; None where it is infinite.
         accountant: that computed `stated`.
         statement: one sentence without its full stop.
         strength: of epsilon and delta together, see `strength`.
-        meaning: what epsilon and delta say, in plain words.
         voided_by: what makes the statement untrue, or true only for some; usually nothing.
-        warnings: a sentence or more on each of these. They stand above the figures.
-        caveats: what this run's guarantee leaves open.
+        warnings: a sentence or more on each of these.
         selected: whether the guarantee includes the choice among several runs.
     """
 
@@ -167,16 +165,14 @@ class Guarantee:
         """
         if self.epsilon is None or self.delta is None:
             return []
-        pld, rdp, prv = (self.epsilon.get(name) for name in ("pld", "rdp", "prv"))
-        bounds = {"rdp": rdp}
-        if pld is not None:
-            bounds = {"pld": pld, **bounds}
-        if prv:
-            bounds["prv"] = prv.get("upper")
+        prv = self.epsilon.get("prv") or {}
+        bounds = {"pld": self.epsilon.get("pld"), "rdp": self.epsilon.get("rdp")}
+        bounds["prv"] = prv.get("upper")
         shuffled = "shuffled" in self.voided_by
         rows = [
             (f"Epsilon by {name.upper()} ({bound_kind(name, shuffled)})", up(value))
             for name, value in bounds.items()
+            if value is not None or name == "rdp" or (name == "prv" and prv)
         ]
         if prv:
             note = f"; {prv['note']}" if prv.get("note") else ""
@@ -303,9 +299,8 @@ def made(
 ) -> Guarantee:
     """Return a guarantee whose fields follow from these, but for ``further`` ones."""
     return Guarantee(
-        **{"kind": kind, "noun": noun, "unit": unit, "steps_taken": steps, "delta": delta},
-        neighbouring=f"add or remove one {noun}",
-        epsilon=epsilon,
+        kind,
+        *(noun, unit, f"add or remove one {noun}", steps, delta, epsilon),
         stated=None if epsilon is None else stated(epsilon),
         accountant=None if epsilon is None else _accountant(epsilon),
         **further,
@@ -440,4 +435,5 @@ def odds(epsilon: float) -> tuple[str, str]:
         somebody can become of what was an even chance.
     """
     factor = math.exp(epsilon)
-    return three_digits_up(factor), f"{100 - three_digits_down(100 / (1 + factor)):.6g}"
+    unsure = three_digits(100 / (1 + factor), ROUND_FLOOR)
+    return f"{three_digits(factor, ROUND_CEILING):,f}", f"{100 - float(unsure):.6g}"

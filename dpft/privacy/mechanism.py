@@ -108,15 +108,11 @@ class Mechanism:
         ):
             if value not in known:
                 yield f"{name} is {value!r}; expected one of {', '.join(known)}"
-        if self.max_batch is not None and self.sampling != "truncated_poisson":
+        largest = size + 1 if self.sampling == "truncated_poisson" else 0
+        if self.max_batch is not None and not 1 <= self.max_batch <= largest:
             yield (
-                f"privacy.max_batch is {self.max_batch}, which has no effect on "
-                f"sampling={self.sampling}: type sampling=truncated_poisson, or leave it out"
-            )
-        if self.max_batch is not None and not 1 <= self.max_batch <= size + 1:
-            yield (
-                f"privacy.max_batch is {self.max_batch}; expected 1 to {size + 1}, one more than "
-                "there are records, with which nothing is ever cut"
+                f"privacy.max_batch is {self.max_batch} with sampling={self.sampling}; expected 1 "
+                f"to {size + 1} (one more than there are records) with truncated_poisson, else null"
             )
         if not self.thresholds and (sigma > 0 or self.quantiles):
             yield (

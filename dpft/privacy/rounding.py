@@ -33,25 +33,11 @@ def percent(share: float) -> str:
 
 def delta(value: float) -> str:
     """Return delta with three significant digits, never less than it is."""
-    if value <= 0:
-        return f"{value:g}"
+    return f"{float(three_digits(value, ROUND_CEILING)):.3g}" if value > 0 else f"{value:g}"
+
+
+def three_digits(value: float, rounding: str) -> Decimal:
+    """Return a number above 0 with three significant digits, rounded as `decimal` names it."""
     # In decimal, where 8e-06 is what was typed and not a number just above or below.
     exact = Decimal(repr(float(value)))
-    unit = Decimal(1).scaleb(exact.adjusted() - 2)
-    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.3g}"
-
-
-def three_digits_up(value: float) -> str:
-    """Return three significant digits, never less than the value."""
-    unit = _third_digit(value)
-    return f"{math.ceil(value / unit) * unit:,.{max(0, -round(math.log10(unit)))}f}"
-
-
-def three_digits_down(value: float) -> float:
-    """Return three significant digits, never more than the value."""
-    unit = _third_digit(value)
-    return math.floor(value / unit) * unit
-
-
-def _third_digit(value: float) -> float:
-    return 10.0 ** (math.floor(math.log10(value)) - 2)
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=rounding)

@@ -78,13 +78,8 @@ def calibrate_noise(
 ) -> float:
     """Return the smallest noise multiplier whose epsilon is at most ``target_epsilon``.
 
-    Args:
-        target_epsilon: the budget. Infinity, like 0 steps, needs no noise and gives 0.
-        delta: the failure probability, in (0, 1).
-        sampling_rate: probability of each record in a step, in (0, 1].
-        steps: of the whole run.
-        accountant: one of `dpft.privacy.spec.ACCOUNTANTS`.
-        overflow: where batches are cut, see `dpft.privacy.accounting.step`.
+    An infinite budget, like 0 steps, needs no noise and gives 0. Arguments are those of
+    `all_epsilons`; ``accountant`` is one of `dpft.privacy.spec.ACCOUNTANTS`.
 
     Guarantee: epsilon of the result, recomputed before it is returned, does not exceed the target.
 
