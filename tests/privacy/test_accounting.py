@@ -157,6 +157,14 @@ def test_rdp_is_the_renyi_divergence(q, sigma, alpha):
     assert ours == pytest.approx(expected / (alpha - 1), rel=1e-6)
 
 
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 0.04), (0.01, 0.05), (0.7, 1.3)])
+def test_rdp_grows_with_its_order_and_stays_below_full_batches(q, sigma):
+    curve = rdp_curve(sampling_rate=q, noise_multiplier=sigma)
+    if sigma >= rdp._MIN_FRACTIONAL_NOISE:
+        assert (np.diff(curve.rdp[np.argsort(curve.orders)]) > 0).all()
+    assert (curve.rdp <= curve.orders / (2 * sigma**2)).all()
+
+
 @pytest.mark.parametrize(("order", "delta"), [(1.5, 1e-5), (64.0, 1e-12)])
 def test_the_conversion_is_the_one_of_canonne_kamath_and_steinke(order, delta):
     """Proposition 12; never above Mironov's (2017, Proposition 3), which is valid as well."""
