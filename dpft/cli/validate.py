@@ -113,6 +113,6 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
         return [*doubts, _NOT_PRIVATE]
     if size is None:
         return doubts
-    from dpft.privacy.meaning import weakness
+    from dpft.privacy.guarantee import weakness
 
     return [*doubts, *weakness(run.privacy.epsilon)]

@@ -155,7 +155,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account eps=1e-7 privacy.accountant=rdp", "epsilon"),
         ("account +optim.bach_size=3", "unknown setting optim.bach_size; did you mean"),
         ("account optim.batch_size=100000", "optim.batch_size is 100000 for 42061"),
-        ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp, gdp_clt, prv"),
+        ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
         ("account resume=runs/one", "type dpft report runs/one"),
         ("validate task=sst2 sampling=shufle", "expected one of poisson, truncated_poisson, shuf"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
+from dpft.privacy.accounting import epsilon_rdp, run_curve
+from dpft.privacy.accounting.selection import Trials
 from dpft.privacy.rounding import up
 from dpft.report.cost import composed, planned, remarks
 from dpft.runs.ledger import LedgerContents, Stretch
