@@ -1,19 +1,15 @@
 """Damaged files: a message that names the file, and nothing is read that was not written."""
 
 import json
-import os
 import shutil
-import signal
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.config.errors import DpftError
 from dpft.report.card import model_card
 from dpft.report.comparison import show
-from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
+from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.sweep.arguments import read_list
@@ -109,12 +105,6 @@ def damage(file, kind):
         file.write_bytes(DAMAGES[kind](data))
 
 
-@pytest.fixture
-def copied(whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "run")
-    return tmp_path / "run"
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
     REFUSED[name](whole)
@@ -129,29 +119,6 @@ def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
         assert (copy / name).name in str(caught.value), kind
 
 
-@pytest.fixture
-def _at_once():
-    def late(*_):
-        raise AssertionError("waited for a file that nobody writes")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("_at_once")
-@pytest.mark.parametrize("name", ["record.json", "config.yaml", "texts.jsonl", "data.jsonl"])
-def test_what_is_no_regular_file_is_refused_at_once(copied, name):
-    """Opening a pipe waits for a writer, and a device such as /dev/zero never ends."""
-    for make in (os.mkfifo, lambda file: file.symlink_to("/dev/zero")):
-        (copied / name).unlink()
-        make(copied / name)
-        with pytest.raises(DpftError, match=name):
-            REFUSED[name](copied)
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "part-00000"])
 def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
     for kind in ("empty", "half", "noise", "directory"):
@@ -159,14 +126,6 @@ def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
         damage(copy / "checkpoints/step-00000002" / name, kind)
         with RunDirectory.open(copy, CONFIG, "task: e2e\n") as run:
             assert checkpoint.load_latest(run) is None, kind
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_marker_is_no_finished_run(copied, kind):
-    digest = json.loads((copied / "DONE").read_text())["config_hash"]
-    assert is_finished(copied, digest)
-    damage(copied / "DONE", kind)
-    assert not is_finished(copied, digest)
 
 
 def outcome(read, path):
@@ -209,16 +168,3 @@ def test_every_malformed_record_is_refused_or_shown(tmp_path, capsys):
             show([(tmp_path, found)])
             model_card(found)
     assert refused > 200
-
-
-@pytest.mark.parametrize(("content", "key"), [("{}", "task"), ("seed: []", "seed")])
-def test_settings_of_no_run_are_one_message(tmp_path, content, key):
-    """The run has no list of files, as a finished one has, by which the damage would be found."""
-    (tmp_path / "record.json").write_text(json.dumps(record()))
-    file = tmp_path / "config.yaml"
-    file.write_text(content)
-    for line in (["decode", tmp_path], ["validate", f"resume={tmp_path}"]):
-        result = CliRunner().invoke(app, list(map(str, line)))
-        assert isinstance(result.exception, SystemExit)
-        assert result.exit_code == 2
-        assert result.stderr.startswith(f"dpft: {file}: {key} is")

@@ -33,6 +33,8 @@ _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
+# Of which Hydra takes one at a time.
+_MODES = (("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i"))
 # Of dpft itself.
 _VERBOSITY = {
     **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
@@ -76,11 +78,12 @@ def main(arguments: Settings = None) -> None:
         )
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
-    _check_one_mode(words)
-    parts = pairwise([part for word in words for part in word.split("=", 1)])
-    places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
-    for place in places:
-        own_choices(place)  # refuses what would never be read
+    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+    if len(modes := [long for long, short in _MODES if flags & {long, short}]) > 1:
+        raise ConfigError(f"got {' and '.join(modes)}; expected one of them at a time")
+    for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
+        if flag in ("--config-dir", "-cd"):
+            own_choices(Path(place))  # refuses what would never be read
     if {"--help", "-h"} & {*words}:
         train_help.show()
         return
@@ -115,21 +118,8 @@ def main(arguments: Settings = None) -> None:
         job()
 
 
-def _check_one_mode(words: Sequence[str]) -> None:
-    """Refuse flags of Hydra of which it takes one at a time.
-
-    Raises:
-        ConfigError: for two of them.
-    """
-    modes = ("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i")
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    asked = [long for long, short in modes if flags & {long, short}]
-    if len(asked) > 1:
-        raise ConfigError(f"got {' and '.join(asked)}; expected one of them at a time")
-
-
 def execute(raw: dict[str, Any]) -> None:
-    """Run one composed config and show what came of it."""
+    """Run one composed config and print its scores."""
     run = parse(raw)
     from dpft.models.hub import check_model
     from dpft.tasks import load_task
@@ -184,7 +174,7 @@ def execute(raw: dict[str, Any]) -> None:
 
 
 def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The config of the run that ``resume=RUN`` names, which decides everything.
+    """Return the config of the run that ``resume=RUN`` names, which decides everything.
 
     Raises:
         ConfigError: if there is no run there, or settings are given that would be ignored.

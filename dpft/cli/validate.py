@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,40 +13,25 @@ from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError, NotInstalledError
-from dpft.config.overrides import check_budget, override
+from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
 
 # Settings of Hydra itself, which are none of a run.
 _HYDRAS = re.compile(r"[+~]*hydra[./]")
-_NOT_PRIVATE = "trains without privacy: eps is of no effect"
-_NO_SIZE = (
-    "the number of records is not known, so batch size and noise were not checked; type "
-    "task.train_size=N"
-)
 
 
 def main(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="As for train; none: every shipped config.")
     ] = None,
-    config_dir: Annotated[
-        Path | None,
-        typer.Option(help="More choices of your own; without settings: each of these."),
-    ] = None,
 ) -> None:
     """Check a configuration without running it: dpft validate task=e2e eps=3"""
-    beside: list[str] = []
-    own: list[list[str]] | None = None
-    if config_dir is not None:
-        own = [[choice] for choice in folder.own_choices(config_dir)]
-        beside = [override("hydra.searchpath", [str(config_dir.absolute())])]
-    for choice in [overrides] if overrides else shipped() if own is None else own:
-        # A choice by itself need not fit the others; one of all groups should.
-        whole = bool(overrides) or (own is not None and choice[0].startswith("+"))
+    for choice in [overrides] if overrides else shipped():
         try:
-            doubts = check([*beside, *choice], whole)
+            # A choice by itself need not fit the others.
+            doubts = check(choice, whole=bool(overrides))
         except NotInstalledError as error:
             if overrides:
                 raise
@@ -71,13 +55,13 @@ def shipped() -> list[list[str]]:
 
 
 def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
-    """Return what could not be checked of a run of these overrides; nothing, as a rule.
+    """Return what could not be checked of a run of these overrides.
 
     The size of the data of a resumed run was checked when the run began.
 
     Args:
         overrides: as for train.
-        whole: whether task and model are to fit each other too.
+        whole: whether task and model must fit each other, too.
 
     Raises:
         DpftError: unless a run of these overrides could start, as far as is known.
@@ -101,7 +85,10 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     size = known_size(run)
     mechanism = None if size is None else make_mechanism(run, size)
     if mechanism is None:  # data of one's own
-        doubts.append(_NO_SIZE)
+        doubts.append(
+            "the number of records is not known, so batch size and noise were not checked; type "
+            "task.train_size=N"
+        )
     if whole:
         from dpft.training.assembly import check_model
 
@@ -110,7 +97,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     if run.origin:
         doubts.append(origin_in_words(run.origin))
     if not run.clip.private:
-        return [*doubts, _NOT_PRIVATE]
+        return [*doubts, "trains without privacy: eps is of no effect"]
     if size is None:
         return doubts
     from dpft.privacy.meaning import weakness

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured, Spread
-from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
-from dpft.reproduce.figures.inputs import Inputs
 
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # Styles by their number of groups, those of a fixed number first.

@@ -14,9 +14,8 @@ from typing import TypeVar
 
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import style_in
-from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
