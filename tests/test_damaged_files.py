@@ -16,7 +16,6 @@ from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.tasks import load_task
-from dpft.training.predictions import read_predictions
 from tests.report.pages.example import record
 
 CONFIG = {"task": "e2e"}
@@ -36,8 +35,6 @@ def whole(tmp_path_factory):
             norms.append(0, [torch.ones(3, 1)])
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
-    lines = [{"source": "a", "prediction": "b", "references": ["c"]}] * 3
-    (base / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [{"source": "one", "target": "eins"}] * 3
     (base / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (base / "list.txt").write_text("seed=1\nseed=2\n")
@@ -68,7 +65,6 @@ REFUSED = {
     "config.yaml": stored_config,
     "private/noise_key": key_of,
     "private/norms.jsonl": lambda base: read_norms(base / "private/norms.jsonl"),
-    "texts.jsonl": lambda base: read_predictions(base / "texts.jsonl"),
     "data.jsonl": data_of,
     "list.txt": lambda base: read_list(base / "list.txt"),
     "sweep.json": lambda base: SweepFolder(base).points(),
@@ -80,7 +76,7 @@ DAMAGES = {
     "null": lambda data: b"null\n",
     "nested": lambda data: b"[" * 20_000 + b"\n",
     "utf-16": lambda data: data.decode().encode("utf-16"),
-    "noise": lambda data: bytes((7 * place * place + 13) % 256 for place in range(len(data))),
+    "noise": lambda data: bytes((7 * i * i + 13) % 256 for i in range(len(data))),
     "directory": None,
 }
 # Not damage: a torn end that a kill explains, or settings, which are checked when they are used.

@@ -15,65 +15,64 @@ from dpft.cli.guard import guarded, one_message, refuse
 from dpft.cli.interrupts import heed_at_once, heed_no_more
 from dpft.report.terminal import echo
 
-# In the order of the help.
-_PURPOSES = ("Train", "Before a run", "After a run", "Use a model", "Papers")
-
 
 class Verb(NamedTuple):
     """A module of `dpft.cli`, whose ``main`` has the options and, as its docstring, the help.
 
     Attributes:
-        purpose: the heading under which it is listed.
         summary: for the list of verbs; the docstring of ``main`` begins with it.
         traits: some of ``settings`` (takes those of a run, also from a file: ``--config``), ``hub``
             (may ask the model hub), ``resumes`` (the same command continues), ``forwards`` (other
             options are settings or flags of Hydra) and ``help`` (prints its own help).
     """
 
-    purpose: str
     summary: str
     traits: str = ""
 
 
-VERBS = {
-    "train": Verb("Train", "Train, decode, score and record", "settings hub resumes forwards help"),
-    "sweep": Verb("Train", "Many runs, with a live table", "settings resumes forwards"),
-    "select": Verb(
-        "Train", "Choose settings on private data, accounted", "settings hub resumes forwards"
-    ),
-    "audit": Verb(
-        "Train",
-        "Train with canaries, and ask what they prove",
-        "settings hub resumes forwards help",
-    ),
-    "demo": Verb("Train", "The main job on generated data, offline", "hub resumes"),
-    "doctor": Verb("Before a run", "What this machine can do, and what it lacks"),
-    "cp": Verb("Before a run", "List recipes, or copy one to change"),
-    "ls": Verb("Before a run", "List the choices of every config group, or of one"),
-    "data": Verb("Before a run", "Find, check or generate a task's data", "hub"),
-    "account": Verb(
-        "Before a run", "Noise and epsilon by four accountants, without data", "settings"
-    ),
-    "plan": Verb("Before a run", "Memory and time of a run's step, before the run", "settings hub"),
-    "validate": Verb("Before a run", "Check a configuration without running it", "settings"),
-    "decode": Verb("After a run", "Decode again with other settings, without training"),
-    "score": Verb("After a run", "Score a run's generations, or any file"),
-    "report": Verb(
-        "After a run", "Scores and guarantees of runs side by side, and as one HTML page"
-    ),
-    "export": Verb("Use a model", "The model as a folder for other tools"),
-    "predict": Verb("Use a model", "A trained model's answers to the rows of a file"),
-    "generate": Verb("Use a model", "Synthetic records from a private run"),
-    "quality": Verb("Use a model", "Overlap of synthetic records with the training records", "hub"),
-    "table": Verb("Papers", "A paper's table beside your runs, and the missing ones", "resumes"),
-    "figure": Verb("Papers", "A paper's figure, as PNG and SVG with its data as CSV", "resumes"),
-    "claims": Verb("Papers", "The papers' headline claims: do they hold?"),
-    "bench": Verb(
-        "Papers",
-        "Time and memory of clipping, beside non-private training and peers",
-        "resumes",
-    ),
+# In the order of the help.
+PURPOSES = {
+    "Train": {
+        "train": Verb("Train, decode, score and record", "settings hub resumes forwards help"),
+        "sweep": Verb("Many runs, with a live table", "settings resumes forwards"),
+        "select": Verb(
+            "Choose settings on private data, accounted", "settings hub resumes forwards"
+        ),
+        "audit": Verb(
+            "Train with canaries, and ask what they prove", "settings hub resumes forwards help"
+        ),
+        "demo": Verb("The main job on generated data, offline", "hub resumes"),
+    },
+    "Before a run": {
+        "doctor": Verb("What this machine can do, and what it lacks"),
+        "cp": Verb("List recipes, or copy one to change"),
+        "ls": Verb("List the choices of every config group, or of one"),
+        "data": Verb("Find, check or generate a task's data", "hub"),
+        "account": Verb("Noise and epsilon by four accountants, without data", "settings"),
+        "plan": Verb("Memory and time of a run's step, before the run", "settings hub"),
+        "validate": Verb("Check a configuration without running it", "settings"),
+    },
+    "After a run": {
+        "decode": Verb("Decode again with other settings, without training"),
+        "score": Verb("Score a run's generations, or any file"),
+        "report": Verb("Scores and guarantees of runs side by side, and as one HTML page"),
+    },
+    "Use a model": {
+        "export": Verb("The model as a folder for other tools"),
+        "predict": Verb("A trained model's answers to the rows of a file"),
+        "generate": Verb("Synthetic records from a private run"),
+        "quality": Verb("Overlap of synthetic records with the training records", "hub"),
+    },
+    "Papers": {
+        "table": Verb("A paper's table beside your runs, and the missing ones", "resumes"),
+        "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", "resumes"),
+        "claims": Verb("The papers' headline claims: do they hold?"),
+        "bench": Verb(
+            "Time and memory of clipping, beside non-private training and peers", "resumes"
+        ),
+    },
 }
+VERBS = {name: verb for verbs in PURPOSES.values() for name, verb in verbs.items()}
 
 _typer = functools.partial(
     typer.Typer,
@@ -108,11 +107,9 @@ class Verbs(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(map(len, VERBS))
-        for purpose in _PURPOSES:
+        for purpose, verbs in PURPOSES.items():
             with formatter.section(purpose):
-                formatter.write_dl(
-                    [(f"{n:<{width}}", v.summary) for n, v in VERBS.items() if v.purpose == purpose]
-                )
+                formatter.write_dl([(f"{name:<{width}}", v.summary) for name, v in verbs.items()])
 
 
 app = _typer(

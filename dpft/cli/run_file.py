@@ -27,6 +27,8 @@ def expanded(arguments: list[str]) -> list[str]:
     words: list[str] = []
     for word in arguments:
         words += word.split("=", 1) if word.startswith(f"{FLAG}=") else [word]
+    if FLAG not in words:
+        return arguments
     at = words.index(FLAG)
     before, after = words[:at], words[at + 2 :]
     if FLAG in after or len(words) < at + 2 or "=" in words[at + 1]:

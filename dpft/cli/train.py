@@ -8,13 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from dpft.cli import train_help
+from dpft.cli.guard import one_message
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.compose import resolved
-from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
+from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import (
     check_budget,
@@ -26,7 +25,6 @@ from dpft.config.overrides import (
 )
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
-from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -102,15 +100,11 @@ def main(arguments: Settings = None) -> None:
 
             search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
             return run_point(resolved(config, typed.task), list(typed.task), search, execute)
-        try:
+        with one_message():  # SystemExit; Hydra would print a traceback of any other exception
             raw: Any = resolved(config, typed.task)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(typed.task))
             execute(raw)
-        except DpftError as error:
-            # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
-            secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
-            raise SystemExit(2) from error
         return None
 
     sys.argv = ["dpft train", *words]

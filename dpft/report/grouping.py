@@ -15,7 +15,7 @@ from dpft.report.gather import Gathered, finite, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
-_CHOICES = ("task.name", "model.name", "adapt.name", "clip.style", "optim.name")
+_CHOICES = ("task.name", "model.name", "adapt.name", "clip.plan", "clip.groups", "optim.name")
 _SEEDS = ("seed", "privacy.noise_seed")
 # An absolute path. A blank belongs to it as long as a later part follows before the next setting,
 # quotation mark or list item: too much is left out rather than too little.
@@ -116,7 +116,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which runs are distinguished, by dotted key."""
-    private = section(config, "clip").get("style") != "none"
+    private = section(config, "clip").get("plan") != "none"
     ignored = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
     return {
         key: value

@@ -123,14 +123,6 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     assert "/home/me" not in text
 
 
-def test_a_run_without_privacy_says_so_first(tmp_path):
-    text = text_of(a_run(tmp_path / "plain", record(private=False)))
-    assert text.index("No privacy guarantee: trained without noise") < text.index("test BLEU")
-    assert "No guarantee covers what a model wrote" in text
-    assert "Epsilon spent" not in text
-    assert "of 100" not in text
-
-
 def test_an_unfinished_run_says_what_its_ledger_counts_and_what_all_steps_cost(tmp_path):
     run = tmp_path / "begun"
     shuffled = mechanism(noise_multiplier=0.8, sampling="shuffle")
@@ -292,8 +284,8 @@ def runs(tmp_path):
 def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     text = text_of(runs)
     rows = text[text.index("Sorted by BLEU of test on e2e, highest first.") :]
-    assert "best 3.000 0.6100 – 4 0:01:01 finished ghost 0.1 0.001" in rows
-    assert "plain none 0.5500 – 4 0:01:01 finished none – 0.004" in rows
+    assert "best 3.000 0.6100 – 4 0:01:01 finished ghost flat 0.1 0.001" in rows
+    assert "plain none 0.5500 – 4 0:01:01 finished none – – 0.004" in rows
     assert rows.index("best 3") < rows.index("plain none") < rows.index("worse 3")
     assert "0.9900" not in text  # set aside
     assert "1 of 3 runs have no privacy guarantee (plain)" in text

@@ -15,7 +15,7 @@ from dpft.reproduce.papers.schema import Label, show_label
 
 
 def scores(figure: Figure, inputs: Inputs) -> Content:
-    """The figure's series in their panels; panels without any number are left out."""
+    """Return the figure's series in their panels; panels without numbers are left out."""
     by_panel: dict[str, list[ScoreSeries]] = {}
     for one in figure.series:
         by_panel.setdefault(one.panel, []).append(one)
@@ -58,7 +58,7 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
 
 
 def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> str:
-    """The labels of its row in a template; beside a point of ours, the model that ran."""
+    """Fill labels of the row into a template; next to a point of ours, the model that ran."""
     labels = {name: show_label(value) for name, value in score.row.labels.items()}
     if origin is Origin.OURS and score.run is not None:
         labels["model"] = score.run.run.model.name
@@ -66,9 +66,7 @@ def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> s
 
 
 def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    if x in POSITIONS:
-        return POSITIONS[x](score, origin, inputs)
-    return _number(score.label(x))
+    return POSITIONS[x](score, origin, inputs) if x in POSITIONS else _number(score.label(x))
 
 
 def _number(value: Label) -> float | None:
@@ -76,7 +74,7 @@ def _number(value: Label) -> float | None:
 
 
 def parameters(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Millions outside the embeddings: of the paper's model, or of the one that ran for it."""
+    """Return millions outside the embeddings, of the paper's model or of the one that ran."""
     if origin is Origin.PRINTED:
         # As printed: RoBERTa-base, GPT-2-medium.
         return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
@@ -84,13 +82,10 @@ def parameters(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None
 
 
 def non_embedding(model: str) -> float | None:
-    """Millions of parameters in the blocks; None for a model whose shape is not known.
+    """Return millions of parameters in the blocks of a model of ``conf/model``, if known.
 
     A block has attention (``4 d^2 + 4 d``), two dense layers (``8 d^2 + 5 d``) and two norms
     (``4 d``). Norms outside the blocks and heads are left out: less than a thousandth.
-
-    Args:
-        model: a name of ``conf/model``.
     """
     if model not in SHAPES:
         return None
@@ -99,32 +94,32 @@ def non_embedding(model: str) -> float | None:
 
 
 def epochs(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Epochs of the run; of a printed point those of its row."""
+    """Return epochs of the run; of a printed point those of its row."""
     if origin is Origin.PRINTED:
         return _number(score.label("epochs"))
     return None if score.run is None else score.run.run.optim.epochs
 
 
 def minutes(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
+    """Return recorded minutes of training, mean over seeds; None for printed points."""
     if origin is Origin.PRINTED or not score.cell.runs:
         return None
     return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
 
 
 def untrained(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Our accuracy of the same label words before training."""
+    """Return our accuracy of the same label words before training."""
     wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
     return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
 
 
 def printed_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """The peak memory that is printed in the same row."""
+    """Return the peak memory that is printed in the same row."""
     return _number(score.row.printed.get("peak_memory_gb"))
 
 
 def counted_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """The peak by Fact 6.1 of the paper's model, relative to training without privacy."""
+    """Return the peak by Fact 6.1 of the paper's model, relative to training without privacy."""
     labels = (score.label(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
 
@@ -136,18 +131,16 @@ POSITIONS: Mapping[str, Callable[[ScorePair, Origin, Inputs], float | None]] = {
 
 
 def _machines(inputs: Inputs) -> list[str]:
-    """Where the times of the runs are from; nothing where no record says it."""
+    """Return the machines of the runs; nothing where no record names one."""
     machines: dict[str, None] = {}
-    for run in {one.path: one for score in inputs.scores for one in score.cell.runs}.values():
+    for run in (one for score in inputs.scores for one in score.cell.runs):
         facts = run.record.get("environment") or {}
         processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
         machines[str(facts.get("gpu") or processor)] = None
-    if not machines:
-        return []
     text = f"Times are of {' and of '.join(machines)}."
     if len(machines) > 1:
         text = f"WARNING: times of {len(machines)} machines, which do not compare. {text}"
-    return [text]
+    return [text] if machines else []
 
 
 def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
@@ -183,7 +176,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
 
 
 def heat_maps(figure: Figure, inputs: Inputs) -> Content:
-    """Printed and ours of each table: its first label goes down, its second across."""
+    """Return printed and ours of each table: its first label goes down, its second across."""
     panels: list[Heat] = []
     for table in inputs.tables:
         maps = [
@@ -231,7 +224,7 @@ def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
 
 
 def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, ...]:
-    """Where the paper's line between two values falls among these."""
+    """Return where the paper's line between two values falls among these."""
     if label not in figure.lines:
         return ()
     last, first = figure.lines[label]
@@ -243,7 +236,7 @@ def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, 
 def _heat_axis(
     figure: Figure, label: str, values: Sequence[Label], scores: Sequence[ScorePair], origin: Origin
 ) -> Axis:
-    """The label's values; where our runs have other rates than the printed ones, both."""
+    """Return the label's values; where our runs have other rates than printed, both."""
     names = [show_label(value) for value in values]
     if origin is Origin.PRINTED and label in figure.inferred:
         label = f"{label} (inferred)"

@@ -3,7 +3,6 @@
 import pytest
 
 from dpft.reproduce.figures.content import Origin
-from dpft.reproduce.figures.scores import non_embedding
 from tests.reproduce.figures.example import content, planned
 from tests.reproduce.tables.example import write_record
 
@@ -23,23 +22,6 @@ def test_scores_stand_at_their_setting_with_their_marks(tmp_path):
     assert "L" in series.points[0].marks
     assert any(line.startswith("LAPTOP SCALE") for line in figure.caption)
     assert any("L: laptop scale" in line for line in figure.caption)
-
-
-def test_printed_scores_are_there_at_either_scale(tmp_path):
-    for scale in ("paper", "laptop"):
-        figure = content("li2022/1", tmp_path, scale)
-        mnli, e2e = figure.panels
-        points = {
-            p.label: (p.x, p.y) for s in mnli.series for p in s.points if s.label == "epsilon 3"
-        }
-        assert points["RoBERTa-base"] == (pytest.approx(85.05, abs=0.05), 82.45)
-        assert points["RoBERTa-large"] == (pytest.approx(302.3, abs=0.1), 86.43)
-        assert e2e.series[0].points[0].y == 61.519
-    one = planned("li2022/1", place=1, model="GPT-2", epsilon=3)
-    write_record(tmp_path / "x", one, 0, {"BLEU": 0.5})
-    e2e = content("li2022/1", tmp_path).panels[1]
-    (ours,) = [s for s in e2e.series if s.origin is Origin.OURS]
-    assert ours.points[0].x == non_embedding("tiny")
 
 
 def test_heat_maps_lie_beside_each_other(tmp_path):
