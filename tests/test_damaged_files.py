@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.report.card import model_card
-from dpft.report.comparison import show
 from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.norms import NormsLog, read_norms
@@ -122,45 +120,3 @@ def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
         damage(copy / "checkpoints/step-00000002" / name, kind)
         with RunDirectory.open(copy, CONFIG, "task: e2e\n") as run:
             assert checkpoint.load_latest(run) is None, kind
-
-
-def outcome(read, path):
-    """Return what was read, or the error of ours; anything else is raised."""
-    try:
-        return read(path)
-    except DpftError as error:
-        return error
-
-
-def places(value, path=()):
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, item in items if isinstance(value, dict | list) else ():
-        if isinstance(item, dict | list):
-            yield from places(item, (*path, name))
-        else:
-            yield (*path, name)
-
-
-def test_every_malformed_record_is_refused_or_shown(tmp_path, capsys):
-    """Each place of a record in turn is left out, or is of another kind."""
-    file, refused = tmp_path / "record.json", 0
-    text = json.dumps(record())
-    for path in list(places(record()))[1:]:
-        for value in (..., None, "word", -1, [], {}, 1e308):
-            changed = inner = json.loads(text)
-            for name in path[:-1]:
-                inner = inner[name]
-            if value is ...:
-                del inner[path[-1]]
-            else:
-                inner[path[-1]] = value
-            file.write_text(json.dumps(changed))
-            found = outcome(read_record, file)
-            if isinstance(found, DpftError):
-                assert str(file) in str(found)
-                refused += 1
-                continue
-            show([(tmp_path, found)])
-            model_card(found)
-    assert refused > 200

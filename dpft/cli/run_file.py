@@ -87,5 +87,6 @@ def settings_in(file: Path) -> list[str]:
                 "with a run type resume=RUN"
             )
         several = isinstance(value, str) and _SEVERAL.fullmatch(value)
-        words.append(f"{key}={value}" if several else override(str(key), value, literal=False))
+        name = str(key)
+        words.append(f"{name}={value}" if several else override(name, value, literal=False))
     return words
