@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -65,20 +65,37 @@ def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> s
     return template.format_map(labels)
 
 
+# Where a score may stand, besides at a label of its row.
+POSITIONS = ("parameters", "epochs", "minutes", "untrained", "printed_peak", "counted_peak")
+
+
 def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    return POSITIONS[x](score, origin, inputs) if x in POSITIONS else _number(score.label(x))
+    """Return where a score stands: at one of `POSITIONS`, or at a label of its row.
+
+    Parameters and epochs of ours are those of the run. Minutes are recorded, a mean over seeds;
+    nothing is known of printed ones. ``untrained`` is our accuracy of the same label words.
+    """
+    run = None if score.run is None else score.run.run
+    if x == "parameters":
+        if origin is Origin.PRINTED:  # as printed: RoBERTa-base, GPT-2-medium
+            return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
+        return None if run is None else non_embedding(run.model.name)
+    if x == "epochs" and origin is Origin.OURS:
+        return None if run is None else run.optim.epochs
+    if x == "minutes":
+        if origin is Origin.PRINTED or not score.cell.runs:
+            return None
+        return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
+    if x == "untrained":
+        wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
+        return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
+    if x == "printed_peak":
+        return _number(score.row.printed.get("peak_memory_gb"))
+    return _counted_peak(score) if x == "counted_peak" else _number(score.label(x))
 
 
 def _number(value: Label) -> float | None:
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
-
-
-def parameters(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return millions outside the embeddings, of the paper's model or of the one that ran."""
-    if origin is Origin.PRINTED:
-        # As printed: RoBERTa-base, GPT-2-medium.
-        return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
-    return None if score.run is None else non_embedding(score.run.run.model.name)
 
 
 def non_embedding(model: str) -> float | None:
@@ -93,41 +110,10 @@ def non_embedding(model: str) -> float | None:
     return blocks * (12 * d * d + 13 * d) / 1e6
 
 
-def epochs(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return epochs of the run; of a printed point those of its row."""
-    if origin is Origin.PRINTED:
-        return _number(score.label("epochs"))
-    return None if score.run is None else score.run.run.optim.epochs
-
-
-def minutes(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return recorded minutes of training, mean over seeds; None for printed points."""
-    if origin is Origin.PRINTED or not score.cell.runs:
-        return None
-    return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
-
-
-def untrained(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return our accuracy of the same label words before training."""
-    wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
-    return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
-
-
-def printed_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return the peak memory that is printed in the same row."""
-    return _number(score.row.printed.get("peak_memory_gb"))
-
-
-def counted_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
+def _counted_peak(score: ScorePair) -> float | None:
     """Return the peak by Fact 6.1 of the paper's model, relative to training without privacy."""
     labels = (score.label(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
-
-
-POSITIONS: Mapping[str, Callable[[ScorePair, Origin, Inputs], float | None]] = {
-    position.__name__: position
-    for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
-}
 
 
 def _machines(inputs: Inputs) -> list[str]:
@@ -154,7 +140,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
         for origin in (Origin.PRINTED, Origin.OURS)
         if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
     ]
-    peaks = [counted_peak(score, Origin.PRINTED, inputs) for score in listed]
+    peaks = [_counted_peak(score) for score in listed]
     counted = tuple(FigurePoint(i, peak) for i, peak in enumerate(peaks) if peak is not None)
     panels = [
         Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
