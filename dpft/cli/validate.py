@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
+from dpft.cli.options import Settings
 from dpft.cli.train import resumed
-from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.defaults import origin_in_words
-from dpft.config.errors import ConfigError, DpftError, NotInstalledError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
@@ -22,36 +18,11 @@ from dpft.report.terminal import echo
 _HYDRAS = re.compile(r"[+~]*hydra[./]")
 
 
-def main(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="As for train; none: every shipped config.")
-    ] = None,
-) -> None:
+def main(overrides: Settings = None) -> None:
     """Check a configuration without running it: dpft validate task=e2e eps=3"""
-    for choice in [overrides] if overrides else shipped():
-        try:
-            # A choice by itself need not fit the others.
-            doubts = check(choice, whole=bool(overrides))
-        except NotInstalledError as error:
-            if overrides:
-                raise
-            echo(f"not checked: {' '.join(choice)} ({error})")
-            continue
-        except DpftError as error:
-            if overrides:
-                raise
-            raise ConfigError(f"{' '.join(choice)}: {error}") from error
-        echo(f"ok: {' '.join(choice) or 'the defaults'}{''.join(f' ({said})' for said in doubts)}")
-
-
-def shipped() -> list[list[str]]:
-    """Return every choice of every shipped config group, one at a time."""
-    typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
-    needs = {
-        "model=custom": ["model.path=FOLDER"],
-        **{f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")},
-    }
-    return [[], *([one, *needs.get(one, ())] for one in typed)]
+    words = overrides or []
+    doubts = check(words)
+    echo(f"ok: {' '.join(words) or 'the defaults'}{''.join(f' ({said})' for said in doubts)}")
 
 
 def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
