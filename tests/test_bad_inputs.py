@@ -15,7 +15,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.schema import parse
-from dpft.models.families import FAMILIES
+from dpft.models.sizes import FAMILIES
 from dpft.report.markdown import escape, table
 from dpft.tasks import load_task
 

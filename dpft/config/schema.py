@@ -53,7 +53,7 @@ class Model:
         dropout: of all its layers; None: the model's own.
         checkpointing: whether each block's activations are computed again in the backward, and not
             kept from the forward.
-        pooling: ``mean``: a classifier reads the mean over the tokens, see `dpft.models.pooling`;
+        pooling: ``mean``: a classifier reads the mean over the tokens, see `pool_mean`;
             None: what the model's own head reads.
     """
 

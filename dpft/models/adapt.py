@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import cast
+
+from torch import nn
+from transformers import PreTrainedModel
+
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has
@@ -10,9 +18,9 @@ from dpft.models.needs import Needs
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
+    """Return the model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
 
-    A new classification head is trained whatever the method. See docs/reference/adaptation.md.
+    A new classification head is trained whatever the method.
 
     Args:
         loaded: as `load_model` made it, every parameter trainable. It is changed.
@@ -51,3 +59,12 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
 
             select(loaded.model, settings, needs)
             return loaded
+
+
+def wrapped(loaded: LoadedModel, wrap: Callable[[nn.Module], nn.Module]) -> LoadedModel:
+    """Put one of peft's wrappers around a model."""
+    with warnings.catch_warnings():
+        # peft 0.21 asks every model for an attribute that transformers 5 has renamed.
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
+        model = wrap(loaded.model)
+    return dataclasses.replace(loaded, model=cast(PreTrainedModel, model))

@@ -12,10 +12,10 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
+from dpft.models.adapt import wrapped
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules
-from dpft.models.wrap import wrapped
 
 # What families call the projections to queries and values; some have one for all three.
 _PROJECTIONS = (
@@ -27,18 +27,14 @@ _PROJECTIONS = (
     ("query_key_value",),
     ("qkv_proj",),  # Phi-3
     ("Wqkv",),  # MPT, ModernBERT
-    ("q", "v"),  # MPNet, T5
-    ("q_head", "v_head"),  # Funnel
+    ("q", "v"),  # T5
 )
 
 
 def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The model with peft's LoRA layers in place of the projections; all else is frozen.
+    """Put peft's LoRA layers in place of the projections; all else is frozen.
 
     A new classification head is trained as a copy that peft keeps beside the frozen original.
-
-    Raises:
-        ModelError: if the model has no projections of the given names.
     """
     model = loaded.model
     targets = list(settings.targets or targets_of(model))
@@ -68,11 +64,7 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
-    """The layers of these names, which are to be there, outside a new head and of their own.
-
-    Raises:
-        ModelError: naming the target that is not.
-    """
+    """Return the layers of these names; refuse a name of none, and the input embedding."""
     head = tuple(f"{name}." for name in head_modules(model, needs)) if has_new_head(needs) else ()
     by_target: dict[str, list[nn.Linear | Conv1D]] = {target: [] for target in targets}
     for name, module in model.named_modules():
@@ -83,7 +75,10 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
     table = getattr(model.get_input_embeddings(), "weight", None)
     for target, layers in by_target.items():
         if not layers:
-            known = ", ".join(_linear_names(model)) or "none: no LoRA"
+            linear = [
+                name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)
+            ]
+            known = ", ".join(sorted({name.split(".")[-1] for name in linear})) or "none: no LoRA"
             raise ModelError(
                 f"adapt.targets is {list(targets)}, and {type(model).__name__} has no linear layer "
                 f"{target} outside a new head; expected names such as {known}"
@@ -98,13 +93,10 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
 
 
 def targets_of(model: nn.Module) -> tuple[str, ...]:
-    """Names of the projections that LoRA adapts: queries and values, as Hu et al. choose.
+    """Return the names of the projections that LoRA adapts: queries and values (Hu et al.).
 
     In GPT-2 the matrix that holds these and the keys, with one update for all three, as in Li et
-    al.'s code; Hu et al. leave the keys alone there.
-
-    Raises:
-        ModelError: if there is no attention, or its layers have other names.
+    al.'s code.
     """
     attention = attention_modules(model).values()
     inside = {
@@ -124,8 +116,3 @@ def targets_of(model: nn.Module) -> tuple[str, ...]:
         f"the attention of {type(model).__name__} has the layers {', '.join(sorted(inside))}, none "
         "of which is known as the projection to queries or values; type adapt.targets=[NAME,...]"
     )
-
-
-def _linear_names(model: nn.Module) -> list[str]:
-    layers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)]
-    return sorted({name.split(".")[-1] for name in layers})

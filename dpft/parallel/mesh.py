@@ -29,13 +29,10 @@ class Pipelines(Replicas):
 
     Attributes:
         position: of this rank in its pipeline, from 0.
-        length, schedule, microbatches: as above.
         peers: the ranks of this one's pipeline.
-        owners: set once the model is divided.
         copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
-        broken: whether this rank stopped between others that wait for it. Set it before an error
-            is raised inside a round: no agreement can be reached then, and the others notice that
-            this rank is gone.
+        broken: whether this rank stopped inside a round, between others that wait for it: no
+            agreement can be reached then, and the others notice that this rank is gone.
 
     Raises:
         ConfigError: if the ranks do not make whole pipelines.

@@ -1,7 +1,4 @@
-"""What an optimizer holds, as tensors that a checkpoint keeps by name, and the few numbers beside.
-
-A rank gives, and gets back, what it holds of the parameters that it moves.
-"""
+"""The state of an optimizer, as tensors that a checkpoint keeps by name and a few numbers."""
 
 from __future__ import annotations
 
@@ -11,23 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpft.parallel.cohort import TrainingCohort, own_part
+from dpft.parallel.cohort import TrainingCohort
 
 
 def taken_apart(
     optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: TrainingCohort
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of an optimizer; every rank must ask.
+    """Return this rank's tensors by ``PARAMETER/NAME``, and plain data that all ranks share.
+
+    Every rank must ask.
 
     Args:
         optimizer: over the same parameters on every rank, of which it has moved those that it has.
         names: of the parameters, in the optimizer's order.
         cohort: the ranks.
-
-    Returns:
-        This rank's tensors, by ``PARAMETER/NAME``; and plain data, the same on every rank.
     """
-    state, parameters = optimizer.state_dict(), _parameters(optimizer)
+    state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
     for index, held in state["state"].items():
@@ -35,11 +31,6 @@ def taken_apart(
             if not isinstance(value, Tensor):
                 values.setdefault(names[index], {})[name] = value
                 continue
-            if value.dim() and _is_divided(parameters[index]) and not _is_divided(value):
-                raise AssertionError(
-                    f"{name} of {names[index]} is not divided as the parameter is, so that each "
-                    "rank may have another one"
-                )
             tensors[f"{names[index]}/{name}"] = value
     if cohort.owners:  # each rank knows the parameters that it moves
         values = {name: held for each in cohort.gather(values) for name, held in each.items()}
@@ -50,14 +41,15 @@ def taken_apart(
 def room_for(
     optimizer: torch.optim.Optimizer, names: Sequence[str], saved: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Tensors to be filled, divided and placed as the parameters are.
+    """Make tensors to be filled, divided and placed as the parameters are.
 
     Args:
         optimizer: as of `taken_apart`.
         names: likewise.
         saved: tensors of their type and whole shape, by ``PARAMETER/NAME``.
     """
-    parameters, room = dict(zip(names, _parameters(optimizer), strict=True)), {}
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters, room = dict(zip(names, moved, strict=True)), {}
     for key, like in saved.items():
         parameter = parameters[key.rpartition("/")[0]]
         if like.dim() and like.shape == parameter.shape:
@@ -75,7 +67,7 @@ def put_together(
     tensors: Mapping[str, Tensor],
     rest: Mapping[str, Any],
 ) -> None:
-    """Give an optimizer the state that `taken_apart` gave.
+    """Give an optimizer the state that `taken_apart` returned.
 
     Args:
         optimizer: as of `taken_apart`.
@@ -94,11 +86,3 @@ def put_together(
     ]
     found = {index: state[name] for index, name in enumerate(names) if name in state}
     optimizer.load_state_dict({"state": found, "param_groups": groups})
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _is_divided(tensor: Tensor) -> bool:
-    return own_part(tensor) is not tensor

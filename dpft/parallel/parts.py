@@ -1,9 +1,8 @@
 """The tensors of a checkpoint, by torch.distributed.checkpoint: each rank writes and reads its own.
 
 That module plans which rank writes which piece, each piece once, and which pieces a rank needs that
-loads them, in whatever layout. Here is how they lie on the disk: each rank's pieces one behind the
-other in one file of plain numbers, and a table of where each begins, of plain data. Its own format
-has a pickle for a table, which would run whatever code somebody put there.
+loads them, in whatever layout. Here each rank's pieces lie one behind the other in a file of plain
+numbers, with a table of plain data: torch's own table is a pickle, which may run code.
 """
 
 from __future__ import annotations
@@ -58,26 +57,24 @@ class Written(NamedTuple):
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -> Written:
-    """Write what the ranks hold, durably; every rank must ask, and none holds more than before.
+    """Write what the ranks hold, durably, and return what was written on the first rank.
+
+    Every rank must ask, and none holds more than before.
 
     Args:
         folder: empty, the same on every rank that holds something of its own.
         tensors: by name. Parts of one tensor have its name on every rank; copies are written once.
         cohort: the ranks. Where they hold copies of everything, the first one writes.
 
-    Returns:
-        On the first rank what was written.
-
     Raises:
-        OSError: on the rank whose file could not be written.
-        RankError: on the others, naming it.
+        OSError: on the rank whose file could not be written; on the others a RankError names it.
     """
     alone = not cohort.divided
     if alone and cohort.rank:
         return Written({}, {})
     writer = _Writer(folder / f"part-{cohort.rank:05d}")
     planner = DefaultSavePlanner(flatten_state_dict=False)
-    with _told(cohort):
+    with _reported(cohort):
         save(dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone)
     files = [writer.facts] if alone else cohort.gather(writer.facts)
     return Written({name: facts for each in files for name, facts in each.items()}, writer.tensors)
@@ -95,13 +92,13 @@ def read(
         cohort: the ranks, which may be others than those that wrote.
 
     Raises:
-        OSError, ValueError, RuntimeError: a file could not be read, or is not as the table says.
-        RankError: on the other ranks, naming the one that failed.
+        OSError, ValueError, RuntimeError: a file could not be read, or is not as the table says; on
+            the other ranks a RankError names the one that failed.
     """
     alone = not cohort.divided
     if not alone or cohort.rank == 0:
         planner = DefaultLoadPlanner(flatten_state_dict=False)
-        with _told(cohort):
+        with _reported(cohort):
             reader = _Reader(folder, written)
             load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
     if alone:
@@ -110,24 +107,15 @@ def read(
 
 
 def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors without numbers, of the types and whole shapes of those that were written.
-
-    Args:
-        written: see `Written.tensors`.
-    """
+    """Make tensors without numbers, of the types and shapes of those in `Written.tensors`."""
     return {
-        name: torch.empty(told["size"], dtype=_dtype(told), device="meta")
-        for name, told in written.items()
+        name: torch.empty(one["size"], dtype=_dtype(one), device="meta")
+        for name, one in written.items()
     }
 
 
 class _Writer(StorageWriter):
-    """Writes one rank's pieces to a file.
-
-    Attributes:
-        facts: of the file, by its name.
-        tensors: see `Written`; on the first rank.
-    """
+    """Writes one rank's pieces to a file; `facts` and `tensors` are those of `Written`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -210,7 +198,7 @@ class _Reader(StorageReader):
         return _done(None)
 
     def _read(self, item: ReadItem) -> Tensor:
-        """What is asked of a piece; no more rows of it are read than that needs."""
+        """Read what is asked of a piece, and no more rows of it than that needs."""
         tensor, begin = self._written[item.storage_index.fqn], item.storage_index.offset
         (piece,) = [p for p in tensor["pieces"] if torch.Size(p["offsets"]) == begin]
         sizes, offsets, lengths = list(piece["sizes"]), item.storage_offsets, item.lengths
@@ -250,20 +238,20 @@ class _Reader(StorageReader):
 
 
 @contextmanager
-def _told(cohort: TrainingCohort) -> Iterator[None]:
-    """Around what all ranks do: the error of this rank as it was, or who has failed."""
+def _reported(cohort: TrainingCohort) -> Iterator[None]:
+    """Turn errors of torch's module into the error of this rank, or of the one that failed."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             yield
-    except CheckpointException as told:
+    except CheckpointException as error:
         rank = 0 if not cohort.divided else cohort.rank
-        if rank in told.failures:
-            raise told.failures[rank][0] from told
-        other, (error, _) = min(told.failures.items())
+        if rank in error.failures:
+            raise error.failures[rank][0] from error
+        other, (cause, _) = min(error.failures.items())
         raise RankError(
             f"rank {other} of {cohort.size} stopped at its part of a checkpoint: "
-            f"{str(error) or type(error).__name__}"
+            f"{str(cause) or type(cause).__name__}"
         ) from None
     except RuntimeError as error:  # of a collective: any other came in a CheckpointException
         raise (UnansweredError(error) if cohort.divided else error) from error

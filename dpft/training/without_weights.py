@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
-from dpft.models.families import FAMILIES
 from dpft.models.load import without_hub
+from dpft.models.sizes import FAMILIES
 from dpft.privacy import Mechanism
 from dpft.tasks.base import Task
 from dpft.tasks.own_texts import FROM_DATA

@@ -83,15 +83,6 @@ def test_a_full_disk_is_told_of_as_such_by_the_tokenizer_too(tmp_path):
         save_model(moved("full"), tmp_path)
 
 
-def test_an_untied_head_is_saved_with_the_adapter_merged(tmp_path):
-    loaded = moved("lora", Model("tiny", "bundled:tiny", tied=False))
-    with torch.no_grad():
-        loaded.model.get_output_embeddings().weight.mul_(1.1)
-    save_model(loaded, tmp_path)
-    again = load_saved(TINY, CAUSAL, 0, tmp_path)
-    torch.testing.assert_close(losses(again.model), losses(loaded.model), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["lora", "prefix"])
 def test_the_adapter_is_one_that_peft_loads(name, tmp_path):
     loaded = moved(name)

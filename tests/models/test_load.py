@@ -10,7 +10,6 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2TokenizerFast,
-    M2M100Config,
     RobertaForMaskedLM,
     pipeline,
 )
@@ -18,9 +17,7 @@ from transformers import (
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has, sentences
 from dpft.config.schema import Model
-from dpft.models import load as load_module
-from dpft.models.architecture import suit
-from dpft.models.head import is_tied
+from dpft.models.architecture import is_tied
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
 from dpft.models.load import load_model, stored_weights
@@ -30,14 +27,6 @@ from dpft.privacy import make_clipper
 
 CAUSAL = Needs("causal")
 BUNDLED = Model("tiny", "bundled:tiny")
-
-
-def test_the_bundled_model_is_tied_float32_and_fits_its_tokenizer():
-    loaded = load_model(BUNDLED, CAUSAL, seed=0)
-    assert is_tied(loaded.model)
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
-    assert len(loaded.tokenizer) == loaded.model.config.vocab_size
-    assert sentences(loaded.flags) == ["bundled tiny model"]
 
 
 def test_untied_has_one_parameter_more_and_saves_both(tmp_path):
@@ -117,11 +106,6 @@ def test_the_digest_of_a_hubs_weights_is_taken_without_asking_the_hub(hub, monke
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(metadata, lambda **_: pytest.fail("asked"))
     assert stored_weights(Model("tiny", "ann/tiny")) == stored_weights(BUNDLED)
-
-
-def test_dropout_can_be_set():
-    loaded = load_model(Model("tiny", "bundled:tiny", dropout=0.25), CAUSAL, seed=0)
-    assert loaded.model.transformer.drop.p == 0.25
 
 
 def test_a_folder_with_gpt2s_own_tokenizer(data_root, tmp_path):
@@ -260,15 +244,6 @@ def test_an_encoder_without_some_of_its_weights_is_refused(needs, tmp_path):
         load_model(Model("x", str(tmp_path)), needs, seed=0)
 
 
-def test_a_causal_model_without_its_output_head_is_refused(tmp_path):
-    saved("llama", CAUSAL, tmp_path, tied=False)
-    file = tmp_path / "model.safetensors"
-    weights = {k: v for k, v in load_file(file).items() if k != "lm_head.weight"}
-    save_file(weights, file, {"format": "pt"})
-    with pytest.raises(ModelError, match=r"lm_head\.weight"):
-        load_model(Model("x", str(tmp_path)), CAUSAL, seed=0)
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_an_untied_masked_model_trains_one_bias_and_saves_both(family, tmp_path):
     model = load_model(Model(family, f"random:{family}", tied=False), MASKED, seed=0).model
@@ -289,34 +264,6 @@ def test_an_untied_masked_model_trains_one_bias_and_saves_both(family, tmp_path)
         assert torch.equal(plain.lm_head.decoder.bias, head.bias)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_classifier_is_neither_tied_nor_untied(tied):
-    for family, needs in (("bert", TWO), ("vit", IMAGES), ("wrn", IMAGES)):
-        with pytest.raises(ModelError, match=r"a classifier has no output embedding.*tied=null"):
-            load_model(Model(family, f"random:{family}", tied=tied), needs, seed=0)
-
-
-@pytest.mark.parametrize(("dropout", "left"), [(None, 0.05), (0.1, 0.05), (0.0, 0.0)])
-def test_without_dropout_no_layers_are_dropped_either(dropout, left):
-    config = M2M100Config()
-    suit(config, Needs("causal"), dropout)
-    assert config.encoder_layerdrop == config.decoder_layerdrop == left
-
-
-def test_dropout_can_be_set_for_encoders():
-    settings = Model("random-bert", "random:bert", dropout=0.25)
-    model = load_model(settings, TWO, seed=0).model
-    rates = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
-    assert rates == {0.25}
-    assert model.config.attention_probs_dropout_prob == 0.25
-
-
-def test_classes_are_named_in_what_is_saved(tmp_path):
-    saved("roberta", TWO, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["id2label"] == {"0": "no", "1": "yes"}
-
-
 @pytest.mark.parametrize("old", ["regression", "multi_label_classification"])
 def test_whoever_asks_the_saved_classifier_gets_probabilities(old, tmp_path):
     """Whatever the base's problem was: by that, transformers answers with other numbers."""
@@ -328,21 +275,6 @@ def test_whoever_asks_the_saved_classifier_gets_probabilities(old, tmp_path):
     (answers,) = ask(["a fine day"])
     assert {answer["label"] for answer in answers} == {"no", "yes"}
     assert sum(answer["score"] for answer in answers) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("family", "head", "kept"),
-    [("vit", "classifier.weight", "vit.layernorm.weight"), ("wrn", "head.weight", "stem.weight")],
-)
-def test_a_model_of_images_of_other_classes_gets_a_new_head(family, head, kept, tmp_path):
-    old = saved(family, Needs("image", tuple("abc")), tmp_path).state_dict()
-    settings = Model("x", str(tmp_path))
-    new, other = (load_model(settings, IMAGES, seed).model for seed in (3, 4))
-    weights, others = new.state_dict(), other.state_dict()
-    assert weights[head].shape == (2, 64)
-    assert not torch.equal(weights[head], others[head])
-    assert torch.equal(weights[kept], old[kept])
-    assert new.config.num_labels == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "vit", "wrn"])
@@ -360,24 +292,6 @@ def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(famil
         assert has(loaded.flags, Flag.PRETRAINED_HEAD) is kept
         assert loaded.model.config.id2label == dict(enumerate(classes))
         assert all(p.requires_grad for p in loaded.model.parameters())
-
-
-@pytest.mark.parametrize("classes", [("no", "yes"), ("x", "y", "z")])
-def test_of_a_head_of_other_classes_no_layer_is_kept(classes, tmp_path):
-    """RoBERTa's has two, and the shape of the inner one does not tell how many classes it had."""
-    loaded = load_model(Model("roberta", "random:roberta"), Needs("classifier", tuple("abc")), 0)
-    with torch.no_grad():
-        loaded.model.classifier.dense.weight.fill_(0.123)
-    save_model(loaded, tmp_path)
-    models = [
-        load_model(Model("x", str(tmp_path)), Needs("classifier", classes), seed)
-        for seed in (3, 3, 4)
-    ]
-    for layer in ("dense", "out_proj"):
-        one, same, other = (getattr(m.model.classifier, layer).weight for m in models)
-        assert torch.equal(one, same)
-        assert not torch.equal(one, other)
-    assert models[0].flags == ()
 
 
 @pytest.mark.parametrize(
@@ -410,42 +324,6 @@ def test_where_the_bundled_files_lie_is_not_in_what_is_saved(tmp_path):
     save_model(loaded, tmp_path)
     here = str(FOLDER)
     assert not [f.name for f in tmp_path.glob("*.json") if here in f.read_text(encoding="utf-8")]
-
-
-def test_a_dropout_that_the_model_has_not_is_refused():
-    asked = Model("tiny", "bundled:tiny", dropout=0.3)
-    loaded = load_model(asked, CAUSAL, seed=0)
-    loaded.model.transformer.drop.p = 0.1
-    with pytest.raises(
-        ModelError, match=r"model\.dropout=0\.3, but transformer.drop .* has p=0\.1"
-    ):
-        load_module._check_dropout(loaded.model, asked)
-
-
-@pytest.mark.parametrize("family", ["opt", "bloom"])
-def test_dropouts_that_are_no_layers_are_set_or_refused(tmp_path, family):
-    from transformers import BloomConfig, BloomForCausalLM, OPTConfig, OPTForCausalLM
-
-    if family == "opt":
-        config = OPTConfig(
-            vocab_size=2560, hidden_size=16, num_hidden_layers=1, ffn_dim=16,
-            num_attention_heads=2, word_embed_proj_dim=16,
-        )  # fmt: skip
-        model = OPTForCausalLM(config)
-    else:
-        config = BloomConfig(
-            vocab_size=2560, hidden_size=16, n_layer=1, n_head=2, hidden_dropout=0.1
-        )
-        model = BloomForCausalLM(config)
-    model.save_pretrained(tmp_path)
-    load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0).tokenizer.save_pretrained(tmp_path)
-    asked = Model("own", str(tmp_path), dropout=0.0)
-    loaded = load_model(asked, CAUSAL, seed=0).model.train()
-    ids = torch.arange(1, 9)[None]
-    assert torch.equal(loaded(ids).logits, loaded(ids).logits)
-    next(module for name, module in loaded.named_modules() if name).some_dropout = 0.2
-    with pytest.raises(ModelError, match=r"some_dropout=0\.2"):
-        load_module._check_dropout(loaded, asked)
 
 
 def test_a_saved_model_of_other_classes_is_refused(tmp_path):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-import dpft.models.packaged as packaged
 from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import Model
-from dpft.models.head import is_tied
+from dpft.models import hub as packaged
+from dpft.models.architecture import is_tied
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
@@ -45,32 +45,6 @@ def test_what_is_not_installed_is_said_with_what_to_type(name, absent, advice, m
         packaged.find(name)
 
 
-def test_an_empty_package_is_refused(tmp_path, monkeypatch):
-    class Spec:
-        submodule_search_locations = (str(tmp_path),)
-
-    monkeypatch.setattr(packaged, "find_spec", lambda name: Spec)
-    for name in packaged.PACKAGES:
-        with pytest.raises(ModelError, match=r"holds no model.*--force-reinstall"):
-            packaged.find(name)
-
-
-def test_an_unknown_package_is_refused():
-    with pytest.raises(ModelError, match=r"no packaged model 'package:smolm2'; did you mean 'smol"):
-        packaged.find("smolm2")
-
-
-def test_minilm_is_an_encoder_whose_head_alone_is_drawn():
-    present("minilm")
-    one, same, other = (load_model(MINILM, CLASSES, seed).model for seed in (1, 1, 2))
-    weights = [model.state_dict() for model in (one, same, other)]
-    for name in weights[0]:
-        assert torch.equal(weights[0][name], weights[1][name])
-        # Biases begin at zero whatever the seed.
-        assert torch.equal(weights[0][name], weights[2][name]) == (name != "classifier.weight")
-    assert one.classifier.out_features == 3
-
-
 def test_minilm_knows_words():
     """Its weights are trained ones: it finds the sentence that means the same."""
     present("minilm")
@@ -83,12 +57,6 @@ def test_minilm_knows_words():
     means = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
     near, far = means[0] @ means[1], means[0] @ means[2]
     assert near > far + 0.3
-
-
-def test_minilm_has_no_output_head_to_fill_blanks_with():
-    present("minilm")
-    with pytest.raises(ModelError, match=r"package:minilm has no weights for \d+ parameters"):
-        load_model(MINILM, Needs("masked"), 0)
 
 
 @pytest.mark.slow

@@ -33,13 +33,6 @@ def test_the_head_reads_the_mean_over_what_is_no_padding():
     assert (plain.bert(IDS, MASK).pooler_output - expected).abs().max() > 0.1
 
 
-@torch.no_grad()
-def test_padding_adds_nothing():
-    model = load_model(POOLED, CLASSES, 0).model.eval()
-    alone = model(IDS[1:, :2], MASK[1:, :2]).logits
-    torch.testing.assert_close(model(IDS, MASK).logits[1:], alone)
-
-
 @pytest.mark.parametrize(
     ("name", "trained"), [("linear", {"classifier.weight", "classifier.bias"}), ("full", None)]
 )
@@ -53,18 +46,6 @@ def test_what_pools_is_not_trained(name, trained):
 
 
 @torch.no_grad()
-def test_lora_is_merged_into_an_ordinary_model(tmp_path):
-    adapted = adapt(load_model(POOLED, CLASSES, 0), Adapt("lora", rank=2, alpha=4), CLASSES, 0)
-    for parameter in adapted.model.parameters():
-        if parameter.requires_grad:
-            parameter.add_(0.1)
-    save_model(adapted, tmp_path)
-    ours = adapted.model.eval()(IDS, MASK).logits
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()(IDS, MASK).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
-
-
-@torch.no_grad()
 def test_what_is_saved_is_an_ordinary_model(tmp_path):
     loaded = load_model(POOLED, CLASSES, 0)
     save_model(loaded, tmp_path)
@@ -73,17 +54,6 @@ def test_what_is_saved_is_an_ordinary_model(tmp_path):
     again = load_saved(POOLED, CLASSES, 0, tmp_path).model.eval()(IDS, MASK).logits
     assert torch.equal(ours, theirs)
     assert torch.equal(ours, again)
-
-
-def test_a_model_without_weights_has_the_same_parameters():
-    shapes = [
-        {n: (p.shape, p.requires_grad) for n, p in load.model.named_parameters()}
-        for load in (
-            load_model(POOLED, CLASSES, 0),
-            load_model(POOLED, CLASSES, 0, weights=False),
-        )
-    ]
-    assert shapes[0] == shapes[1]
 
 
 def test_other_families_are_refused():

@@ -13,8 +13,6 @@ from dpft.models.needs import Needs
 from dpft.models.wrn import (
     WeightStandardizedConv2d,
     WideResNet,
-    WideResNetConfig,
-    WideResNetForImageClassification,
 )
 
 TEN = Needs("image", tuple("abcdefghij"))
@@ -34,33 +32,6 @@ def test_wrn16_4_has_its_published_size():
     assert not any(isinstance(m, nn.modules.batchnorm._NormBase) for m in model.modules())
 
 
-@pytest.mark.parametrize(("depth", "width", "classes"), [(10, 1, 10), (10, 2, 100), (16, 1, 7)])
-def test_logits_have_one_row_for_each_image(depth, width, classes):
-    model = WideResNet(classes, depth=depth, width=width)
-    assert model(pixel_values=torch.randn(2, 3, 16, 16)).shape == (2, classes)
-
-
-def test_stages_halve_the_image():
-    model = WideResNet(depth=10, width=1)
-    shapes = []
-    for block in model.blocks:
-        block.register_forward_hook(lambda m, a, y: shapes.append(tuple(y.shape[1:])))
-    model(torch.randn(1, 3, 32, 32))
-    assert shapes == [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
-
-
-@pytest.mark.parametrize("depth", [4, 15, 0])
-def test_a_depth_that_fits_no_number_of_blocks_is_refused(depth):
-    with pytest.raises(ValueError, match="expected 6 n"):
-        WideResNet(depth=depth)
-
-
-def test_an_image_s_logits_do_not_depend_on_the_others():
-    torch.manual_seed(0)
-    model, x = WideResNet(depth=10, width=1).double(), torch.randn(3, 3, 8, 8).double()
-    torch.testing.assert_close(model(x)[1:2], model(x[1:2]), rtol=1e-10, atol=1e-10)
-
-
 def test_standardised_filters_have_mean_0_and_length_1():
     torch.manual_seed(0)
     conv = WeightStandardizedConv2d(4, 6, 3).double()
@@ -72,16 +43,6 @@ def test_standardised_filters_have_mean_0_and_length_1():
 
 
 # As a model of transformers.
-
-
-def test_it_is_the_same_network_under_the_same_names():
-    torch.manual_seed(0)
-    network, config = WideResNet(7, depth=10, width=2), WideResNetConfig(depth=10, width=2)
-    config.num_labels = 7
-    model = WideResNetForImageClassification(config)
-    model.load_state_dict(network.state_dict())
-    x = torch.randn(2, 3, 8, 8)
-    assert torch.equal(model(x).logits, network(x))
 
 
 def test_wrn16_4_is_drawn_as_published():

@@ -107,9 +107,7 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
     ("words", "packages", "told"),
     [
         ([], {}, None),
-        (["runs_dir=/elsewhere"], {}, None),  # machines may have their disks at other places
         (["clip.threshold=0.7"], {}, r"other settings than the first .*clip.threshold: 0.7 -> "),
-        ([], {"torch": "1.0"}, r'other packages than the first .*torch: "1.0" -> '),
         ([], {"dpft": "0.0.1"}, r'other packages than the first .*dpft: "0.0.1" -> '),
     ],
 )

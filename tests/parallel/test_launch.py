@@ -2,10 +2,8 @@
 
 import pytest
 
-from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import parse
-from dpft.parallel.launch import check_launcher, check_processes, launched
+from dpft.parallel.launch import check_launcher, launched
 
 TORCHRUN = {
     "WORLD_SIZE": "2",
@@ -66,10 +64,3 @@ def test_another_number_than_asked_is_refused(environment, variables, said):
     environment(variables)
     with pytest.raises(ConfigError, match=f"ranks is 3, but {said}"):
         check_launcher(3)
-
-
-@pytest.mark.parametrize("parallel", ["data", "fsdp"])
-def test_ranks_that_may_have_unlike_memory_are_told_how_much_to_take(parallel):
-    run = parse(compose(["optim.microbatch_tokens=auto", f"parallel={parallel}"]))
-    with pytest.raises(ConfigError, match="microbatch_tokens=auto with 2 processes"):
-        check_processes(run, 2)

@@ -18,8 +18,8 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.parallel import Parallel
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
+from dpft.models.hub import PACKAGES
 from dpft.models.load import find, load_model
-from dpft.models.packaged import PACKAGES
 from dpft.parallel import metering
 from dpft.parallel.metering import Operation
 from dpft.parallel.pretended import PretendedAnswers
