@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
-from collections.abc import Callable
-from typing import cast
-
-from torch import nn
-from transformers import PreTrainedModel
-
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has
@@ -59,12 +51,3 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
 
             select(loaded.model, settings, needs)
             return loaded
-
-
-def wrapped(loaded: LoadedModel, wrap: Callable[[nn.Module], nn.Module]) -> LoadedModel:
-    """Put one of peft's wrappers around a model."""
-    with warnings.catch_warnings():
-        # peft 0.21 asks every model for an attribute that transformers 5 has renamed.
-        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
-        model = wrap(loaded.model)
-    return dataclasses.replace(loaded, model=cast(PreTrainedModel, model))

@@ -27,19 +27,9 @@ from dpft.config.schema import Model
 from dpft.models.needs import Needs
 
 DROPOUTS = (
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "attention_dropout",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "seq_classif_dropout",
-    "dropout",
-    "dropout_rate",
-    "hidden_dropout",
-    "activation_dropout",
-    "embedding_dropout",
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout_prob"),
+    *("attention_probs_dropout_prob", "classifier_dropout", "seq_classif_dropout", "dropout"),
+    *("dropout_rate", "hidden_dropout", "activation_dropout", "embedding_dropout"),
 )
 # Of whole layers, and of their branches.
 LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "drop_path_rate")
@@ -89,9 +79,8 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
     if needs.source and both:
         if getattr(config, "decoder_start_token_id", None) is None:
             raise ModelError(
-                f"the config.json of {settings.path} has no decoder_start_token_id, the token that "
-                "a decoder writes its first one behind; expected the one of pretraining, such as "
-                "that of the padding for T5"
+                f"the config.json of {settings.path} has no decoder_start_token_id; expected "
+                "that of pretraining, such as that of the padding for T5"
             )
         return ENCODER_DECODER
     encoder = type(config) in AutoModelForMaskedLM._model_mapping
@@ -115,10 +104,7 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
 def suit(config: Any, needs: Needs, dropout: float | None) -> None:
     """Give a configuration the task's classes, and all its dropouts one rate, in place.
 
-    Args:
-        config: the architecture.
-        needs: what the task's objective works with.
-        dropout: the rate; None: the model's own. At 0 whole layers are not dropped either.
+    None keeps the model's own rates. At 0 whole layers are not dropped either.
     """
     if needs.classes:
         config.num_labels = len(needs.classes)
@@ -144,14 +130,8 @@ def finish(
 ) -> None:
     """Tie or untie, pool and checkpoint as the settings say, in place.
 
-    Args:
-        model: with weights, or drawn.
-        settings: ``conf/model``.
-        needs: what the task's objective works with.
-        absent: names of parameters that another process holds.
-
     Raises:
-        ModelError: if the model cannot be had so.
+        ModelError: if the model cannot be changed so.
     """
     _tie(model, settings, needs, absent)
     if settings.pooling == "mean":
@@ -195,8 +175,12 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
     if model.config.is_encoder_decoder and not is_tied(model):
         # For later T5s transformers 5 says the contrary, by which earlier versions would go.
         model.config.tie_word_embeddings = False
-    if needs.kind == "masked":
-        settle_bias(model)
+    if needs.kind == "masked" and not is_tied(model):
+        # transformers registers a bias of an untied head that is trained on noise alone.
+        raise ModelError(
+            f"model {settings.name} has a head apart from its embedding, and fills in words; "
+            "expected one whose head is its embedding: type model.tied=null, or another model"
+        )
 
 
 @torch.no_grad()
@@ -243,25 +227,6 @@ def untie(model: PreTrainedModel, copy: bool = True) -> None:
         weight = head.weight.detach()
         head.weight = nn.Parameter(weight.clone() if copy else weight)
     model.config.tie_word_embeddings = False
-
-
-def settle_bias(model: PreTrainedModel) -> None:
-    """Leave an untied masked language model one bias of its head that is trained.
-
-    Transformers registers it twice, and in an untied model only the inner one is read. The outer
-    one would be trained on noise alone; it becomes a buffer, so that files still hold both.
-    """
-    head: Any = model.get_output_embeddings()
-    if is_tied(model):
-        return
-    for module in model.modules():
-        outer = getattr(module, "bias", None)
-        if outer is None or not any(child is head for child in module.children()):
-            continue
-        if outer is head.bias:
-            head.bias = nn.Parameter(outer.detach().clone())
-        del module.bias
-        module.register_buffer("bias", outer.detach())
 
 
 @torch.no_grad()

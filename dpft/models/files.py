@@ -137,7 +137,7 @@ class Files:
         return found
 
     def file(self, name: str, *, here: bool = False) -> Path | None:
-        """Find a file beside the model's, in its folder or on the hub; with ``here`` not asking it."""
+        """Find a file in the model's folder or on the hub; ``here``: among the downloads alone."""
         found = cached_file(
             self.location,
             name,

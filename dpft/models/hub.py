@@ -27,11 +27,10 @@ _PIPELINES = {
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package with pretrained weights in it, for machines without the hub.
+    """A Python package with pretrained weights in it, which is not imported.
 
     Attributes:
-        module: under which it is installed. It is not imported: it needs other packages to do
-            more than hold files.
+        module: under which it is installed.
         requirement: how pip names it.
         hub: the same model on the hub.
         folder: of the model, in the package.
@@ -97,11 +96,8 @@ def find(name: str) -> tuple[Path, str, str | None, tuple[Stored, ...]]:
     assert spec.submodule_search_locations
     folder = Path(next(iter(spec.submodule_search_locations))) / package.folder
     file = next(folder.glob("*.gguf"), None) if package.gguf else folder / "config.json"
-    if file is None or not file.is_file():
-        raise ModelError(
-            f"{path}: {folder} holds no model; expected that of {package.requirement}: type pip "
-            f"install --force-reinstall --no-deps {package.requirement}"
-        )
+    if file is None:
+        raise ModelError(f"{path}: {folder} holds no model; type {package.install}")
     return folder, path, file.name if package.gguf else None, package.flags
 
 

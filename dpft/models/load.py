@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -95,6 +96,13 @@ class LoadedModel:
         if self.tokenizer is None:
             raise ModelError("the model has no tokenizer; expected a model of text")
         return self.tokenizer
+
+    def wrapped(self, wrap: Callable[[nn.Module], nn.Module]) -> LoadedModel:
+        """Put one of peft's wrappers around the model."""
+        with warnings.catch_warnings():
+            # peft 0.21 asks every model for an attribute that transformers 5 has renamed.
+            warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
+            return replace(self, model=cast(PreTrainedModel, wrap(self.model)))
 
     def digest(self, tensors: Mapping[str, str] | None = None) -> bytes:
         """Return the SHA-256 of the weights, the buffers and the tokenizer.

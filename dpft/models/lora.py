@@ -12,7 +12,6 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
-from dpft.models.adapt import wrapped
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules
@@ -41,12 +40,6 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
-    room = max(min(layer.weight.shape) for layer in layers)
-    if settings.rank > room:
-        raise ModelError(
-            f"adapt.rank is {settings.rank}, and no layer that it adapts has a rank above {room}; "
-            f"expected that at most: type adapt.rank={min(16, room)}"
-        )
     pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,
@@ -60,7 +53,7 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         task_type=TaskType.SEQ_2_SEQ_LM if pair else None,
     )
     torch.manual_seed(seed)
-    return wrapped(loaded, lambda model: get_peft_model(model, config))
+    return loaded.wrapped(lambda model: get_peft_model(model, config))
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
@@ -98,21 +91,17 @@ def targets_of(model: nn.Module) -> tuple[str, ...]:
     In GPT-2 the matrix that holds these and the keys, with one update for all three, as in Li et
     al.'s code.
     """
-    attention = attention_modules(model).values()
     inside = {
         name.split(".")[-1]
-        for module in attention
+        for module in attention_modules(model).values()
         for name, m in module.named_modules()
         if isinstance(m, nn.Linear | Conv1D)
     }
     for names in _PROJECTIONS:
         if inside.issuperset(names):
             return names
-    if not attention:
-        raise ModelError(
-            f"adapt=lora adapts attention, and {type(model).__name__} has none; type adapt=full"
-        )
     raise ModelError(
         f"the attention of {type(model).__name__} has the layers {', '.join(sorted(inside))}, none "
-        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...]"
+        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...], "
+        "or adapt=full"
     )

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
-from dpft.models.adapt import wrapped
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 
@@ -129,12 +128,12 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
     }
     config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
     torch.manual_seed(seed)
-    return wrapped(loaded, lambda model: PrefixModel(model, config))
+    return loaded.wrapped(lambda model: PrefixModel(model, config))
 
 
 def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
     """Put the model behind the keys and values that ``save_pretrained`` wrote to ``folder``."""
     config = PeftConfig.from_pretrained(str(folder), trust_remote_code=False)
-    behind = wrapped(loaded, lambda model: PrefixModel(model, config))
+    behind = loaded.wrapped(lambda model: PrefixModel(model, config))
     set_peft_model_state_dict(behind.model, load_peft_weights(str(folder), device="cpu"))
     return behind

@@ -55,7 +55,7 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
             loaded.model.save_pretrained(folder)
     else:
         loaded.model.save_pretrained(folder)
-    # Which safetensors makes for their owner alone, whatever the umask, unlike the other files.
+    # safetensors makes files for their owner alone, whatever the umask.
     for place in filter(None, (folder, adapter)):
         for file in place.rglob("*.safetensors"):
             file.chmod(next(file.parent.glob("*.json")).stat().st_mode)
@@ -108,10 +108,7 @@ def _save_adapted(loaded: LoadedModel, folder: Path, adapter: Path | None) -> No
 
 
 def _save_adapter(model: Any, folder: Path, *, stored: bool) -> None:
-    """As peft keeps it; with the name of its base, where the base's weights are those ``stored``.
-
-    A folder's name and no more of this machine.
-    """
+    """Save as peft does, naming the base where the base's weights are those ``stored``."""
     # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
     model.save_pretrained(str(folder), save_embedding_layers=False)
     file = folder / ADAPTER_CONFIG

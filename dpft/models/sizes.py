@@ -23,18 +23,12 @@ _COLUMNS = {
 # no tied head; RoBERTa has two positions before those of a text.
 _REST: Mapping[str, Mapping[str, Any]] = {
     "llama": {
-        "vocab_size": 128_256,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "bos_token_id": 128_000,
-        "eos_token_id": 128_001,
+        **{"vocab_size": 128_256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5},
+        **{"tie_word_embeddings": False, "bos_token_id": 128_000, "eos_token_id": 128_001},
     },
     "roberta": {
-        "vocab_size": 50_265,
-        "max_position_embeddings": 514,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
+        **{"vocab_size": 50_265, "max_position_embeddings": 514},
+        **{"type_vocab_size": 1, "layer_norm_eps": 1e-5},
     },
     "t5": {"decoder_start_token_id": 0},
 }

@@ -1,10 +1,7 @@
 """Stand-ins: architectures of the papers' families, very small, with weights that are drawn.
 
-They are for tests, and for trends that do not rest on pretraining. No number of a stand-in says
-anything about the model whose family it is of.
-
 The tokenizer has the pieces of the bundled one, which can spell any text, and the special tokens of
-the family, where the family has them and with the family's padding.
+the family.
 """
 
 from __future__ import annotations
@@ -41,12 +38,10 @@ class Special:
     """Special tokens of a family.
 
     Attributes:
-        first: those with the ids from 0 on.
+        first, last: those with the first ids, and with the last.
         roles: which token is the ``bos``, ``eos``, ``pad`` and so on.
-        last: those with the last ids.
         types: whether the model takes, of each token, which of two texts it is of.
-        around: what stands around one text (``$A``) and two (``$B``), in the words of tokenizers'
-            ``TemplateProcessing``; nothing where empty.
+        around: ``TemplateProcessing`` of tokenizers for one text and for two; empty for none.
     """
 
     first: tuple[str, ...]
@@ -83,13 +78,8 @@ _END = "<|endoftext|>"
 _ROBERTA = Special(
     ("<s>", "<pad>", "</s>", "<unk>"),
     {
-        "bos": "<s>",
-        "eos": "</s>",
-        "sep": "</s>",
-        "cls": "<s>",
-        "unk": "<unk>",
-        "pad": "<pad>",
-        "mask": AddedToken("<mask>", lstrip=True, special=True),
+        **{"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>"},
+        **{"pad": "<pad>", "mask": AddedToken("<mask>", lstrip=True, special=True)},
     },
     last=("<mask>",),
     around=("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
@@ -111,13 +101,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "llama": Family(
             "llama",
             {
-                **_BLOCKS,
-                "intermediate_size": 176,
-                "num_key_value_heads": 2,
-                "max_position_embeddings": 2048,
-                "tie_word_embeddings": True,
-                "bos_token_id": 1,
-                "eos_token_id": 2,
+                **{**_BLOCKS, "intermediate_size": 176, "num_key_value_heads": 2},
+                **{"max_position_embeddings": 2048, "tie_word_embeddings": True},
+                **{"bos_token_id": 1, "eos_token_id": 2},
             },
             Special(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
         ),
@@ -134,14 +120,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "roberta": Family(
             "roberta",
             {
-                **_ENCODER,
                 # 512 and two: positions are counted from one after the padding's, which is 1.
-                "max_position_embeddings": 514,
-                "type_vocab_size": 1,
-                "layer_norm_eps": 1e-5,
-                "bos_token_id": 0,
-                "pad_token_id": 1,
-                "eos_token_id": 2,
+                **{**_ENCODER, "max_position_embeddings": 514, "type_vocab_size": 1},
+                **{"layer_norm_eps": 1e-5, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2},
             },
             _ROBERTA,
         ),

@@ -41,8 +41,8 @@ def check_launcher(ranks: int | None = None) -> None:
             if size.isdecimal() and int(size) > 1:
                 raise ConfigError(
                     f"{name} is {size}: this process is one of several that do not know of each "
-                    "other; start them by torchrun: torchrun --nproc-per-node N -m dpft train ..., "
-                    "or start one task that does: dpft train ... ranks=N"
+                    "other; start them by torchrun --nproc-per-node N -m dpft train ..., or start "
+                    "one task that does: dpft train ... ranks=N"
                 )
     absent = [name for name in _TOLD if not os.environ.get(name)]
     if several > 1 and absent:

@@ -72,7 +72,7 @@ def _sharded(device: torch.device, size: int, shards: int) -> TrainingCohort:
 
 
 def _pipelines(parallel: Parallel) -> TrainingCohort:
-    from dpft.parallel.mesh import Pipelines
+    from dpft.parallel.cohort import Pipelines
 
     return Pipelines(parallel.length, parallel.schedule or "1f1b", parallel.microbatches)
 

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,12 +44,10 @@ from dpft.parallel.cohort import TrainingCohort, UnansweredError
 
 
 class Written(NamedTuple):
-    """What was written, as plain data.
+    """What was written: SHA-256 and size of each file by name, and where the pieces of tensors lie.
 
-    Attributes:
-        files: SHA-256 and size of each file, by name.
-        tensors: by name, ``dtype``, ``size`` and ``pieces``: of each where it begins in the tensor
-            (``offsets``), its ``sizes``, its ``file``, and where it begins there (``at``).
+    Of each tensor ``dtype``, ``size`` and ``pieces``: where each begins in it (``offsets``), its
+    ``sizes``, its ``file``, and where it begins there (``at``).
     """
 
     files: dict[str, Any]
@@ -114,7 +112,101 @@ def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
-class _Writer(StorageWriter):
+def taken_apart(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: TrainingCohort
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return this rank's tensors by ``PARAMETER/NAME``, and plain data that all ranks share.
+
+    Every rank must ask.
+
+    Args:
+        optimizer: over the same parameters on every rank, of which it has moved those that it has.
+        names: of the parameters, in the optimizer's order.
+        cohort: the ranks.
+    """
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for index, held in state["state"].items():
+        for name, value in held.items():
+            if not isinstance(value, Tensor):
+                values.setdefault(names[index], {})[name] = value
+                continue
+            tensors[f"{names[index]}/{name}"] = value
+    if cohort.owners:  # each rank knows the parameters that it moves
+        values = {name: held for each in cohort.gather(values) for name, held in each.items()}
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
+    return tensors, {"groups": groups, "values": values}
+
+
+def room_for(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], saved: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Make tensors to be filled, divided and placed as the parameters are.
+
+    Args:
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        saved: tensors of their type and whole shape, by ``PARAMETER/NAME``.
+    """
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters, room = dict(zip(names, moved, strict=True)), {}
+    for key, like in saved.items():
+        parameter = parameters[key.rpartition("/")[0]]
+        if like.dim() and like.shape == parameter.shape:
+            room[key] = torch.zeros_like(parameter, dtype=like.dtype, requires_grad=False)
+        else:  # a single number is in main memory, as a count of steps is
+            device = parameter.device if like.dim() else torch.device("cpu")
+            room[key] = torch.zeros(like.shape, dtype=like.dtype, device=device)
+    return room
+
+
+def put_together(
+    optimizer: torch.optim.Optimizer,
+    names: Sequence[str],
+    own: Collection[str],
+    tensors: Mapping[str, Tensor],
+    rest: Mapping[str, Any],
+) -> None:
+    """Give an optimizer the state that `taken_apart` returned.
+
+    Args:
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        own: of these, the parameters that this rank holds.
+        tensors: this rank's, by ``PARAMETER/NAME``.
+        rest: the plain data.
+    """
+    state = {name: dict(held) for name, held in rest["values"].items() if name in own}
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition("/")
+        state.setdefault(name, {})[kind] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    groups = [
+        {**told, "params": g["params"]} for told, g in zip(rest["groups"], groups, strict=True)
+    ]
+    found = {index: state[name] for index, name in enumerate(names) if name in state}
+    optimizer.load_state_dict({"state": found, "param_groups": groups})
+
+
+class _Storage:
+    """What torch asks of a storage before and behind its files: nothing."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+class _Writer(_Storage, StorageWriter):
     """Writes one rank's pieces to a file; `facts` and `tensors` are those of `Written`."""
 
     def __init__(self, file: Path) -> None:
@@ -151,24 +243,11 @@ class _Writer(StorageWriter):
             dtype = str(tensor.properties.dtype).removeprefix("torch.")
             self.tensors[name] = {"dtype": dtype, "size": list(tensor.size), "pieces": pieces}
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
 
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
-
-
-class _Reader(StorageReader):
+class _Reader(_Storage, StorageReader):
     """Reads the pieces that a rank needs, of any ranks' files."""
 
     def __init__(self, folder: Path, written: Mapping[str, Any]) -> None:
@@ -218,23 +297,8 @@ class _Reader(StorageReader):
             found = found.narrow(dim, offsets[dim], lengths[dim])
         return found
 
-    def reset(self, checkpoint_id: Any = None) -> None:
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
         pass
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
 
 
 @contextmanager

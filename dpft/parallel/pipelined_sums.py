@@ -19,8 +19,7 @@ import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import UnansweredError
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines, UnansweredError
 from dpft.parallel.pipeline import ClippedStage, Losses, settle
 from dpft.parallel.stage_clippers import StageClippers
 from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
@@ -72,12 +71,9 @@ def _holder(stage: int, ranks: Pipelines) -> int:
 
 
 class Observed(NamedTuple):
-    """What one microbatch has shown to this process: noiseless figures of private records.
+    """Noiseless figures of a microbatch: norms and factors of `PipelinedSums.groups`, ``(b, K)``.
 
-    Attributes:
-        losses: of its units, where the last stage is here; else None.
-        norms: ``(b, K)`` of the groups of `PipelinedSums.groups`.
-        factors: likewise.
+    Losses are there where the last stage is.
     """
 
     losses: Tensor | None
@@ -99,17 +95,10 @@ class PipelinedSums:
         pipeline: number of this process's pipeline: all of one go through the same records.
         groups: the numbers of the groups whose norms this process gives. With flat clipping those
             are the same on all, and the first gives them.
-
-    Raises:
-        ConfigError: for a number of microbatches that the schedule cannot run.
     """
 
     def __init__(
-        self,
-        parts: Mapping[int, nn.Module],
-        clippers: StageClippers,
-        cut: Cut,
-        ranks: Pipelines,
+        self, parts: Mapping[int, nn.Module], clippers: StageClippers, cut: Cut, ranks: Pipelines
     ) -> None:
         count, microbatches = cut.count, ranks.microbatches
         if microbatches < count or microbatches % ranks.length:
@@ -133,7 +122,7 @@ class PipelinedSums:
         self._microbatches = microbatches
         self._last = _holder(count - 1, ranks)
         self._ranks = ranks
-        self._device = next(p for part in parts.values() for p in part.parameters()).device
+        self._device = next(self.stages.parameters()).device
         self._shape: tuple[int, ...] = ()
         self._runner: Any = None
         self._stages: list[ClippedStage] = []

@@ -75,9 +75,8 @@ class Shards(Replicas):
             if not isinstance(parameter, DTensor):
                 if by_autograd:
                     raise UnsupportedLayerError(
-                        f"parameter {name!r} is in no unit of FSDP, which would leave each rank "
-                        "with a gradient of its own; expected every trained one in a unit: call "
-                        "fully_shard on the whole model, without ignored_params"
+                        f"parameter {name!r} is in no unit of FSDP; expected every trained one in "
+                        "a unit: call fully_shard on the whole model, without ignored_params"
                     )
                 continue
             mesh = parameter.device_mesh
@@ -86,8 +85,7 @@ class Shards(Replicas):
             if mesh.size() != len(ranks) or not set(over).issubset(ranks):
                 raise UnsupportedLayerError(
                     f"parameter {name!r} is sharded over ranks {over} of {ranks}: the others' "
-                    "records would be missing in its sum; expected a mesh of all of them, of two "
-                    "dimensions for copies of shards: init_device_mesh(device, (copies, shards))"
+                    "records would be missing in its sum; expected a mesh of all of them"
                 )
             shards = [p for p in parameter.placements if type(p) is not Replicate]
             if shards != [Shard(0)]:

@@ -26,8 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dpft.config.errors import ConfigError
 from dpft.config.parallel import Parallel
-from dpft.parallel.cohort import Replicas, own_part
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines, Replicas, own_part
 from dpft.parallel.metering import Meter, Operation, Operations
 from dpft.parallel.pipelined_sums import pipelined, stages
 from dpft.parallel.pretended import Alike, PretendedAnswers, fake_ranks, give_storages

@@ -26,8 +26,7 @@ class Anatomy(NamedTuple):
     """Where the pieces of a class of models are, by the names of its modules.
 
     Attributes:
-        first: what makes hidden states of tokens, and is not to run where hidden states come in;
-            the table of tokens is first.
+        first: what makes hidden states of tokens; the table of tokens is first.
         positions: of these, what is added to the hidden states that come in.
         blocks: the list of blocks, each of which takes hidden states first and returns them.
         last: what follows the last block, each from one tensor to one tensor.
@@ -83,15 +82,10 @@ class Cut:
 
 
 def cut(model: nn.Module, how: Partition) -> Cut:
-    """Cut a model into the devices of a partition.
-
-    Args:
-        model: a causal language model of transformers, with or without peft's adapters.
-        how: ``per_device``, with the number of stages.
+    """Cut a causal language model, adapted or not, into a number of ``per_device`` groups.
 
     Raises:
-        ConfigError: if the class is not known, or something is trained that has no place in a
-            stage.
+        ConfigError: if the class is not known, or something trained has no place in a stage.
         ValueError: if the partition does not fit the model.
     """
     if how.patterns:
@@ -126,17 +120,10 @@ def cut(model: nn.Module, how: Partition) -> Cut:
 
 
 def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
-    """Return one stage of a model, which shares its tensors with the whole.
+    """Return one stage of a model, which shares its tensors with the whole; called as that is.
 
-    Args:
-        model: without hooks of a clipper. It stays as it is.
-        cut: from `cut`.
-        stage: its number.
-
-    Returns:
-        A module to be called as the whole is. But for the first stage it takes ``inputs_embeds``,
-        the hidden states ``(B, T, d)`` of the stage before, in place of ``input_ids``; but for the
-        last its ``logits`` are hidden states.
+    But for the first stage it takes ``inputs_embeds``, the hidden states ``(B, T, d)`` of the stage
+    before, in place of ``input_ids``; but for the last its ``logits`` are hidden states.
     """
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     part: nn.Module = copy.deepcopy(model, tensors)

@@ -13,8 +13,7 @@ from dpft.config.errors import ConfigError, RankError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
-from dpft.parallel.cohort import SingleProcess, TrainingCohort
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition

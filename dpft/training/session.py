@@ -17,7 +17,7 @@ from dpft.config.schema import Run
 from dpft.config.track import SERVICES
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
-from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.parallel.parts import put_together, room_for, taken_apart
 from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written

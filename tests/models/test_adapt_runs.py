@@ -11,7 +11,7 @@ import dpft.models
 from dpft.cli.decode import main as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ModelError
-from dpft.config.flags import Flag, flag, has, sentences
+from dpft.config.flags import Flag, flag, sentences
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -112,22 +112,8 @@ def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "named"),
-    [([], "bundled:tiny"), (["model.init=scratch"], None), (["model=random-openai-gpt"], None)],
-)
-def test_an_adapter_names_the_base_it_belongs_to_or_none(tmp_path, overrides, named):
-    made = run_experiment(settings(tmp_path, "name=one", "adapt=lora", *overrides))
-    config = json.loads((made.path / "adapter/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == named
-
-
-@pytest.mark.parametrize(
     ("voided_by", "said"),
-    [
-        (["shuffled"], "; not proven, since batches were shuffled"),
-        (["refuted"], "; REFUTED BY ITS AUDIT"),
-        ([], "by Renyi accounting"),
-    ],
+    [(["refuted"], "; REFUTED BY ITS AUDIT"), ([], "by Renyi accounting")],
 )
 def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
     bundled = flag(Flag.BUNDLED_MODEL, name="tiny")
@@ -144,7 +130,7 @@ def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
     assert second.endswith(said)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"flags": null}', '{"flag": []}', "\xff"])
+@pytest.mark.parametrize("content", ["{", '{"flags": null}'])
 def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
     file = tmp_path / "dpft.json"
     file.write_text(content, encoding="latin-1")
@@ -159,24 +145,3 @@ def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):
     (tmp_path / "both" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(ModelError, match=r"both holds a model and adapter_config\.json"):
         load_model(Model("custom", str(tmp_path / "both")), Needs("causal"), seed=0)
-
-
-def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
-    """A hub's copy of a model is a folder that `cached_file` knows by another name."""
-    first = run_experiment(settings(tmp_path, "name=first", "clip=none"))
-    prefixed = run_experiment(settings(tmp_path, "name=second", "adapt=prefix"))
-    folders = {"me/whole": first.path / "model", "me/prefixed": prefixed.path / "model"}
-
-    def cached(location, name, **_):
-        file = folders.get(location, Path(location)) / name
-        return str(file) if file.is_file() else None
-
-    def load(self, load, **options):
-        return load(str(folders[self.location]), **options)
-
-    monkeypatch.setattr("dpft.models.files.cached_file", cached)
-    monkeypatch.setattr("dpft.models.files.Files._load", load)
-    whole = load_model(Model("custom", "me/whole"), Needs("causal"), seed=0)
-    assert has(whole.flags, Flag.TRAINED_BEFORE)
-    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
-        load_model(Model("custom", "me/prefixed"), Needs("causal"), seed=0)

@@ -4,16 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.config.decode import Decode
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.records import TextRecord
 
 CLASSES = ("one", "two", "three")
 NEEDS = {
@@ -159,20 +155,6 @@ def test_bert_puts_its_tokens_around_one_text_and_two():
     assert both["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
-def test_roberta_puts_its_tokens_around_one_text_and_two():
-    tokenizer = tokenizer_of("roberta")
-    a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
-    ids = [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>")]
-    assert ids == [0, 1, 2, 3]
-    assert tokenizer.mask_token_id == len(tokenizer) - 1
-    assert tokenizer("food")["input_ids"] == [0, *a, 2]
-    both = tokenizer("food", "price range")
-    assert both["input_ids"] == [0, *a, 2, 2, *b, 2]
-    assert "token_type_ids" not in both
-    # As the published one, it takes the space before the mask.
-    assert tokenizer.encode("food <mask>", add_special_tokens=False) == [*a, len(tokenizer) - 1]
-
-
 # What the families are known for.
 
 
@@ -198,26 +180,3 @@ def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():
     untied = load("openai-gpt", "causal", tied=False).model
     assert torch.equal(untied.lm_head.weight, untied.get_input_embeddings().weight)
     assert untied.lm_head.weight is not untied.get_input_embeddings().weight
-
-
-@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
-def test_losses_and_texts_are_those_of_one_record_at_a_time(family):
-    """Padding on the left changes nothing, also where positions and masks are a model's own."""
-    loaded = load(family, "causal")
-    model = loaded.model.eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))  # else all tokens are as likely, and rounding decides
-    objective = Causal(loaded.tokenizer, 100)
-    records = [TextRecord((source,), "ok then") for source in ("name : a b c", "hello", "one two")]
-    examples = [objective.encode(record) for record in records]
-    with torch.no_grad():
-        together = objective.losses(model, objective.collate(examples))
-        alone = [objective.losses(model, objective.collate([e]))[0] for e in examples]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-5)
-    prompts = [example.prompt for example in examples]
-    texts = [
-        decode(model, loaded.tokenizer, prompts, Decode(2, max_new_tokens=6, batch_size=n), 0)
-        for n in (3, 1)
-    ]
-    assert texts[0] == texts[1]

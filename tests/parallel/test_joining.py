@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpft.config.errors import DataError, RankError
+from dpft.config.errors import ConfigError, DataError, RankError
 from dpft.config.parallel import Parallel
 from dpft.parallel import layouts
 from dpft.parallel.cohort import SingleProcess, together
+from dpft.parallel.launch import check_launcher, launched
 from dpft.parallel.layouts import joined
 from tests.parallel.launched import environment, free_port
 from tests.processes import Forked
@@ -89,7 +90,7 @@ def begin(server, what, life=0):
     return processes
 
 
-def said(processes):
+def said_by(processes):
     results = [process.finish(60) for process in processes]
     assert [result.returncode for result in results] == [0] * len(processes), results
     for process in processes:
@@ -105,7 +106,7 @@ def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server):
     for process in processes:
         process.__exit__()
     began = time.monotonic()
-    assert said(begin(server, "go on", life=1)) == ["joined\n"] * 2
+    assert said_by(begin(server, "go on", life=1)) == ["joined\n"] * 2
     assert time.monotonic() - began < 30
 
 
@@ -125,13 +126,13 @@ def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
 def test_a_rank_whose_peer_never_comes_says_so(rank):
     port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     with environment(RANK=rank, WORLD_SIZE=2, OMP_NUM_THREADS=1, **port):
-        (text,) = said([Forked(join_and, "alone")])
+        (text,) = said_by([Forked(join_and, "alone")])
     assert "the ranks did not find each other" in text
 
 
 def test_ranks_of_unlike_layouts_stop_at_once(server):
     """Each would wait for half an hour for a group that the other does not make."""
-    for text in said(begin(server, "be unlike")):
+    for text in said_by(begin(server, "be unlike")):
         assert "has computed something else than another rank" in text
         assert "joined" not in text
 
@@ -145,5 +146,69 @@ def test_ranks_of_unlike_layouts_stop_at_once(server):
     ],
 )
 def test_those_who_are_left_behind_say_why(server, what, reason):
-    first, _ = said(begin(server, what))
+    first, _ = said_by(begin(server, what))
     assert reason in first
+
+
+# How a process finds out that it is one of several, and what it refuses to be.
+
+
+TORCHRUN = {
+    "WORLD_SIZE": "2",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+# Of a step of one task in a job of two: what `srun -n 1` says below `sbatch --ntasks=2`.
+ONE_TASK = {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_STEP_NUM_TASKS": "1"}
+
+
+@pytest.fixture
+def variables_set(monkeypatch):
+    def be(variables):
+        for name in (*TORCHRUN, *ONE_TASK, "OMPI_COMM_WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes"),
+    [
+        ({}, 1),
+        (ONE_TASK, 1),
+        # torchrun below srun, one task a node
+        (TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}, 2),
+    ],
+)
+def test_groups_and_single_processes_go_on(variables_set, variables, processes):
+    variables_set(variables)
+    check_launcher()
+    check_launcher(processes)
+    assert launched() == processes
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_strangers_are_refused(variables_set, name):
+    variables_set({name: "2"})
+    with pytest.raises(ConfigError, match=f"{name} is 2: .* torchrun .* ranks=N"):
+        check_launcher()
+
+
+def test_a_world_without_a_rank_is_no_group(variables_set):
+    """Scripts for other programs export the size alone: each process would take itself for all."""
+    variables_set({"WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    with pytest.raises(ConfigError, match="but RANK, LOCAL_RANK, MASTER_PORT is not set"):
+        check_launcher()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"), [({}, "this is one process"), (TORCHRUN, "this is one of 2 processes")]
+)
+def test_another_number_than_asked_is_refused(variables_set, variables, said):
+    variables_set(variables)
+    with pytest.raises(ConfigError, match=f"ranks is 3, but {said}"):
+        check_launcher(3)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpft.config.errors import RankError
 from dpft.parallel import parts
 from dpft.parallel.cohort import SingleProcess
-from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.parallel.parts import put_together, room_for, taken_apart
 from dpft.parallel.sharded import Shards, shard
 from dpft.runs import CheckpointError, RunDirectory, checkpoint
 from tests.parallel.ranks import together

@@ -1,6 +1,5 @@
 """Parts of parameters: they tile the whole; what cannot be added up exactly is refused."""
 
-import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +13,8 @@ from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, first_row, shard
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.noise import noisy_mean_
-from tests.parallel.matrix import Case, built, losses, one_process
 from tests.parallel.ranks import together
+from tests.parallel.test_matrix import Case, built, losses
 
 
 @given(rows=st.integers(1, 40), width=st.integers(1, 5), size=st.integers(1, 9))
@@ -114,29 +113,3 @@ def checked(cohort):
 def test_ranks_check_their_rules_together_though_not_all_have_one_due():
     """Or one would wait for another that has gone on, and that one for it: for ever."""
     assert together(checked, 2) == [[True, False, True]] * 2
-
-
-def left_out(cohort):
-    """Sums where some parameters are in no unit, and each rank has the whole of them."""
-    case = Case("per_layer", "gpt2")
-    made = built(case)
-    whole = {p for name, p in made.model.named_parameters() if name.endswith("bias")}
-    shard(made.model, ignored_params=whole)
-    clipper = make_clipper(made.model, case.style, cohort=Shards(), **case.options)
-    mine = [[0, 1, 2], [3, 4, 5, 6]][cohort.rank]
-    clipper.backward(losses(case, made, mine))
-    clipper.collect()
-    sums = {
-        name: p.grad.numpy()
-        for name, p in clipper.parameters.items()
-        if type(p.grad) is torch.Tensor
-    }
-    assert len(sums) == len(whole)
-    return sums
-
-
-def test_parameters_in_no_unit_are_added_up_whole():
-    expected = one_process(Case("per_layer", "gpt2")).sums
-    for sums in together(left_out, 2):
-        for name, total in sums.items():
-            np.testing.assert_allclose(total.ravel(), expected[name][1], 1e-10, 1e-12)

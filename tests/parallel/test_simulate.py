@@ -1,20 +1,21 @@
 """One fake rank of many: its memory and its messages are those of true ranks."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.parallel.metering import Meter
+from dpft.parallel.metering import Meter, Operation, Operations
 from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.simulate import simulated, steps, world
 from dpft.training.planned_step import shape_of, training_of
 from tests.parallel.ranks import together
-from tests.parallel.test_operations import flops
 
 # Beside what is counted, what Python frees a moment later.
 CLOSE = 0.01
@@ -149,3 +150,82 @@ def test_what_is_asked_of_fake_numbers_is_answered_as_where_all_goes_well():
         assert float(x.sum()) == 1.0
         assert len((x[:, 0] > 0).nonzero()) == 4
         assert int(torch.tensor(7)) == 7
+
+
+# Operations are counted as paper and pencil count them.
+
+
+def flops(counted):
+    """Floating-point operations of products, by precision."""
+    found = Counter()
+    for operation, times in counted.items():
+        if operation.precision:
+            found[operation.precision] += times * operation.flops
+    return found
+
+
+def counted(work):
+    with Operations() as operations:
+        work()
+    return operations.counted
+
+
+def test_a_product_is_two_operations_for_each_pair_of_factors():
+    a, b = torch.ones(3, 4), torch.ones(4, 5)
+    assert counted(lambda: a @ b) == {Operation("float32", 2 * 3 * 4 * 5, 4 * (12 + 20 + 15)): 1}
+    half = counted(lambda: a.bfloat16() @ b.bfloat16())
+    assert flops(half) == {"bfloat16": 120}
+    both = half + counted(lambda: torch.bmm(a[None], b[None]))
+    assert flops(both) == {"bfloat16": 120, "float32": 120}
+
+
+def test_products_count_by_the_type_of_their_factors():
+    """Whatever is added to, and whatever the result is in."""
+    half, stacked = torch.ones(4, 5).bfloat16(), torch.ones(2, 4, 5).bfloat16()
+    out = torch.ones(4, 4)
+    with FakeTensorMode(allow_non_fake_inputs=True), Operations() as operations:
+        torch.mm(half, half.t())
+        torch.bmm(stacked, stacked.mT, out_dtype=torch.float32)
+        torch.addmm(out, half, half.t(), out_dtype=torch.float32, out=out)
+        torch.addmm(torch.ones(4, 3), torch.ones(4, 5), torch.ones(5, 3))
+        torch.relu(half)
+    once = 2 * 4 * 4 * 5
+    assert flops(operations.counted) == {"bfloat16": once + 2 * once + once, "float32": 120}
+
+
+def test_attention_leaves_out_what_is_masked():
+    q = torch.ones(2, 3, 64, 16, requires_grad=True)
+    whole = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q)))
+    assert whole == {"float32": 2 * 2 * 2 * 3 * 64 * 64 * 16}
+    k = q[:, :1].detach()  # one head of keys for three of queries computes as much
+    grouped = flops(counted(lambda: F.scaled_dot_product_attention(q, k, k, enable_gqa=True)))
+    assert grouped == whole
+    half = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True)))
+    assert 2 * half["float32"] == whole["float32"]
+
+    def both():
+        F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+
+    # Five products in the backward, one of them the forward's again.
+    assert flops(counted(both))["float32"] == half["float32"] * 7 / 2
+
+
+MOVED = {
+    "a view": (lambda x, ids: x.t()[1:], 0),
+    "a question": (lambda x, ids: torch.ops.prim.device.default(x), 0),
+    "room": (lambda x, ids: torch.empty_like(x), 0),
+    "zeros": (lambda x, ids: torch.zeros(10), 40),
+    "a sum of two": (lambda x, ids: x + x, 2 * 4000),
+    "in place": (lambda x, ids: x.mul_(2), 2 * 4000),
+    "an expanded one": (lambda x, ids: x[:1].expand(100, 10) * 2.0, 40 + 4000),
+    "a few rows": (lambda x, ids: F.embedding(ids, x), 2 * 80),
+    "a copy": (lambda x, ids: torch.zeros(10).copy_(x[0]), 40 + 80),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_bytes_are_those_that_an_operation_reads_and_writes(name):
+    work, expected = MOVED[name]
+    x, ids = torch.ones(100, 10), torch.tensor([3, 4])
+    found: Counter[Operation] = counted(lambda: work(x, ids))
+    assert sum(operation.moved * times for operation, times in found.items()) == expected

@@ -104,22 +104,6 @@ def test_stages_after_each_other_are_the_model(name, count):
     torch.testing.assert_close(passed[0], logits(model), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_parameters_keep_names_and_tensors_and_are_in_one_stage(name):
-    model = made(name)
-    where = cut(model, devices(3))
-    whole = dict(model.named_parameters())
-    seen = {}
-    for stage in range(3):
-        for parameter, tensor in part_of(model, where, stage).named_parameters():
-            if tensor.requires_grad:  # a frozen table may be in two stages, under two names
-                assert tensor is whole[parameter]
-                assert parameter not in seen
-                seen[parameter] = stage
-    assert seen == dict(where.stage_of)
-    assert dict(model.named_parameters()).keys() == whole.keys()
-
-
 def test_blocks_without_a_trained_parameter_stay_with_the_ones_before_them():
     model = made("gpt2")
     for parameter in model.parameters():
