@@ -23,7 +23,7 @@ from dpft.models.load import BUNDLED as FOLDER
 from dpft.models.load import load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
-from dpft.models.wrn import WeightStandardizedConv2d, WideResNet
+from dpft.models.wrn import WeightStandardizedConv2d
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.decode import decode
 
@@ -295,8 +295,6 @@ def test_other_families_are_refused():
 # Weights that come with Python packages.
 
 
-THREE = Needs("classifier", ("one", "two", "three"))
-MINILM = Model("minilm", "package:minilm")
 SMOLLM2 = Model("smollm2-135m", "package:smollm2")
 
 
@@ -321,20 +319,6 @@ def test_what_is_not_installed_is_said_with_what_to_type(name, absent, advice, m
     )
     with pytest.raises(ModelError, match=f"{absent}, which is not installed.*{advice}"):
         packaged.find(name)
-
-
-def test_minilm_knows_words():
-    """Its weights are trained ones: it finds the sentence that means the same."""
-    present("minilm")
-    loaded = load_model(MINILM, THREE, 0)
-    texts = ["A cheap place to eat.", "An inexpensive restaurant.", "The train was late."]
-    given = loaded.tokenizer(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = loaded.model.eval().bert(**given).last_hidden_state
-    mask = given["attention_mask"][:, :, None]
-    means = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
-    near, far = means[0] @ means[1], means[0] @ means[2]
-    assert near > far + 0.3
 
 
 @pytest.mark.slow
@@ -373,19 +357,6 @@ def test_smollm2_writes_trains_and_saves(tmp_path):
 
 TEN = Needs("image", tuple("abcdefghij"))
 WRN16_4 = Model("wrn16-4", "bundled:wrn16-4", init="scratch")
-
-
-def test_wrn16_4_has_its_published_size():
-    model = WideResNet()
-    assert sum(p.numel() for p in model.parameters()) == 2_751_562
-    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-    # The stem and two in each of six blocks; the shortcuts where the number of channels changes.
-    assert [m.kernel_size[0] for m in convolutions].count(3) == 13
-    assert [m.kernel_size[0] for m in convolutions].count(1) == 3
-    assert all(isinstance(m, WeightStandardizedConv2d) for m in convolutions)
-    norms = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
-    assert {m.num_groups for m in norms} == {16}
-    assert not any(isinstance(m, nn.modules.batchnorm._NormBase) for m in model.modules())
 
 
 def test_standardised_filters_have_mean_0_and_length_1():

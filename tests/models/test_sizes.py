@@ -15,7 +15,6 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from dpft.config.folder import summary
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
@@ -126,14 +125,3 @@ def test_every_config_file_has_its_row():
     files = {file.stem for file in CONF.glob("*.yaml")}
     assert set(stated()) == files - {"custom"}
     assert {f"random-{family}" for family in FAMILIES} <= files
-
-
-def test_dpft_ls_model_tells_size_and_kind():
-    """In three digits, as the table has them in full."""
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| [0-9,]{6,} \| (.*?) \|", DOCS.read_text(), re.M)
-    assert {name for name, _ in rows} >= {*PUBLISHED, "gpt2-xl", "tiny", "wrn16-4"}
-    for name, kind in rows:
-        size, unit, rest = summary("model", name).split(" ", 2)
-        exact = stated()[name] / {"million": 1e6, "billion": 1e9}[unit]
-        assert float(size) == pytest.approx(exact, rel=0.005), name
-        assert kind.replace("`", "") in rest
