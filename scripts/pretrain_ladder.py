@@ -50,7 +50,7 @@ from pretraining import (
 )
 
 from dpft.config.flags import Flag, flag
-from dpft.models.packaged import find
+from dpft.models.hub import find
 from dpft.runs.lineage import written
 
 GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only

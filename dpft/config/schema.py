@@ -76,7 +76,7 @@ class Model:
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None  # of all layers; None: the model's own
     checkpointing: Annotated[bool, Effect.REPETITION] = False  # blocks are computed again
-    pooling: Literal["mean"] | None = None  # what a classifier reads, see `dpft.models.pooling`
+    pooling: Literal["mean"] | None = None  # what a classifier reads, see `pool_mean`
 
 
 # Each adaptation with the settings that it must have, and those that it may have.

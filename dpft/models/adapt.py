@@ -10,9 +10,9 @@ from dpft.models.needs import Needs
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
+    """Return the model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
 
-    A new classification head is trained whatever the method. See docs/reference/adaptation.md.
+    A new classification head is trained whatever the method.
 
     Args:
         loaded: as `load_model` made it, every parameter trainable. It is changed.

@@ -1,4 +1,4 @@
-"""What a model is made of besides its weights: its kind, and all that settings change of it.
+"""What a model is made of besides its weights: its kind, its head, and what settings change of it.
 
 A run that is trained and one that is only planned are made by the same functions.
 """
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -23,38 +24,23 @@ from transformers import (
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models.head import is_tied, settle_bias, tables, untie
 from dpft.models.needs import Needs
-from dpft.models.pooling import pool_mean
 
 DROPOUTS = (
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "attention_dropout",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "seq_classif_dropout",
-    "dropout",
-    "dropout_rate",
-    "hidden_dropout",
-    "activation_dropout",
-    "embedding_dropout",
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout_prob"),
+    *("attention_probs_dropout_prob", "classifier_dropout", "seq_classif_dropout", "dropout"),
+    *("dropout_rate", "hidden_dropout", "activation_dropout", "embedding_dropout"),
 )
 # Of whole layers, and of their branches.
 LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "drop_path_rate")
 
 
-class ModelKind(NamedTuple):
-    """What a kind of `Needs` is in transformers.
+# How much the mean outweighs the token's own vector, which the block adds to it.
+_MEAN = 1000.0
 
-    Attributes:
-        name: for messages.
-        auto: the class that loads it.
-        example: a model of the kind.
-        tokens: special tokens without which it cannot work.
-    """
+
+class ModelKind(NamedTuple):
+    """A kind of `Needs`: its name, class of transformers, an example, and tokens that it needs."""
 
     name: str
     auto: Any
@@ -83,7 +69,7 @@ ENCODER_DECODER = ModelKind(
 
 
 def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
-    """What the model is, of the kinds that the task can do with.
+    """Return what the model is, of the kinds that the task can do with.
 
     Encoders count as such even where transformers also has a decoder of them, and models with both
     even where it can take the decoder alone.
@@ -93,9 +79,8 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
     if needs.source and both:
         if getattr(config, "decoder_start_token_id", None) is None:
             raise ModelError(
-                f"the config.json of {settings.path} has no decoder_start_token_id, the token that "
-                "a decoder writes its first one behind; expected the one of pretraining, such as "
-                "that of the padding for T5"
+                f"the config.json of {settings.path} has no decoder_start_token_id; expected "
+                "that of pretraining, such as that of the padding for T5"
             )
         return ENCODER_DECODER
     encoder = type(config) in AutoModelForMaskedLM._model_mapping
@@ -119,10 +104,7 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
 def suit(config: Any, needs: Needs, dropout: float | None) -> None:
     """Give a configuration the task's classes, and all its dropouts one rate, in place.
 
-    Args:
-        config: the architecture.
-        needs: what the task's objective works with.
-        dropout: the rate; None: the model's own. At 0 whole layers are not dropped either.
+    None keeps the model's own rates. At 0 whole layers are not dropped either.
     """
     if needs.classes:
         config.num_labels = len(needs.classes)
@@ -136,12 +118,7 @@ def suit(config: Any, needs: Needs, dropout: float | None) -> None:
 
 
 def draw(auto: Any, config: Any) -> PreTrainedModel:
-    """A model in float32 with drawn weights, and a configuration of its own.
-
-    Args:
-        auto: the class of transformers that builds a model of the needed kind.
-        config: the architecture.
-    """
+    """Make a model in float32 with drawn weights, and a configuration of its own."""
     model: PreTrainedModel = auto.from_config(
         copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False
     )
@@ -153,14 +130,8 @@ def finish(
 ) -> None:
     """Tie or untie, pool and checkpoint as the settings say, in place.
 
-    Args:
-        model: with weights, or drawn.
-        settings: ``conf/model``.
-        needs: what the task's objective works with.
-        absent: names of parameters that another process holds.
-
     Raises:
-        ModelError: if the model cannot be had so.
+        ModelError: if the model cannot be changed so.
     """
     _tie(model, settings, needs, absent)
     if settings.pooling == "mean":
@@ -174,9 +145,6 @@ def checkpoint(model: PreTrainedModel, name: str) -> None:
 
     Not by reentrant checkpoints: they run a block in a backward of their own, where nothing is
     captured.
-
-    Raises:
-        ModelError: if the model has no such blocks.
     """
     if not model.supports_gradient_checkpointing:
         raise ModelError(
@@ -194,7 +162,6 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
             "that could be tied; type model.tied=null"
         )
     if settings.tied is False and is_tied(model) and model.config.is_encoder_decoder:
-        # Of BART, files that say so are read with other tables in encoder and decoder, drawn anew.
         raise ModelError(
             f"model.tied=false, but encoder, decoder and head of {type(model).__name__} share one "
             "table, which transformers reads from files for all of them or for none; type "
@@ -208,5 +175,89 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
     if model.config.is_encoder_decoder and not is_tied(model):
         # For later T5s transformers 5 says the contrary, by which earlier versions would go.
         model.config.tie_word_embeddings = False
-    if needs.kind == "masked":
-        settle_bias(model)
+    if needs.kind == "masked" and not is_tied(model):
+        # transformers registers a bias of an untied head that is trained on noise alone.
+        raise ModelError(
+            f"model {settings.name} has a head apart from its embedding, and fills in words; "
+            "expected one whose head is its embedding: type model.tied=null, or another model"
+        )
+
+
+@torch.no_grad()
+def draw_head(model: PreTrainedModel, auto: Any, config: Any) -> None:
+    """Draw all layers of a head that was not of these classes, as those of a model drawn whole."""
+    drawn = auto.from_config(config, dtype=torch.float32, trust_remote_code=False).state_dict()
+    for name, weight in model.state_dict().items():
+        if of_classes(model, name):
+            weight.copy_(drawn[name])
+
+
+def of_classes(model: PreTrainedModel, name: str) -> bool:
+    """Return whether a parameter lies in the head proper, whose outputs are classes."""
+    return in_head(model, name) and ".pooler." not in name
+
+
+def in_head(model: PreTrainedModel, name: str) -> bool:
+    """Return whether a parameter lies behind the encoder; a pooler counts as part of the head."""
+    base = model.base_model_prefix
+    if not base or not hasattr(model, base):
+        return name.split(".")[0] in ("classifier", "head")
+    return not name.startswith(f"{base}.") or name.startswith(f"{base}.pooler.")
+
+
+def is_tied(model: PreTrainedModel) -> bool:
+    """Return whether the output head and the input embedding are one parameter."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def tables(model: PreTrainedModel) -> frozenset[str]:
+    """Return the names of the input embedding and of the output head, tied or not."""
+    both = (model.get_input_embeddings(), model.get_output_embeddings())
+    return frozenset(f"{name}.weight" for name, module in model.named_modules() if module in both)
+
+
+def untie(model: PreTrainedModel, copy: bool = True) -> None:
+    """Make the head a parameter of its own, equal to the embedding at first.
+
+    Without ``copy`` it gets no memory of its own, since one of the two will go.
+    """
+    if is_tied(model):
+        head: Any = model.get_output_embeddings()
+        weight = head.weight.detach()
+        head.weight = nn.Parameter(weight.clone() if copy else weight)
+    model.config.tie_word_embeddings = False
+
+
+@torch.no_grad()
+def pool_mean(model: PreTrainedModel, name: str) -> None:
+    """Have a classifier read ``tanh`` of the normalised mean over all tokens, in place.
+
+    `BertForSequenceClassification` reads the first token. A further block makes it the mean of
+    sentence-transformers (special tokens count, padding does not): its queries and keys are zero,
+    so that it attends to all tokens evenly. What a run saves is an ordinary model with one more
+    block. Nothing of what is added is trained.
+
+    Raises:
+        ModelError: if it is no BERT with its pooler.
+    """
+    body: Any = getattr(model, "bert", None)
+    if getattr(body, "pooler", None) is None:
+        raise ModelError(
+            f"model.pooling=mean, but model {name} is a {type(model).__name__}; expected a BERT "
+            "with a new head: type model.pooling=null"
+        )
+    block = copy.deepcopy(body.encoder.layer[-1])
+    attention, outer = block.attention, block.output
+    for parameter in block.parameters():
+        parameter.zero_()
+    torch.nn.init.eye_(attention.self.value.weight)
+    torch.nn.init.eye_(attention.output.dense.weight).mul_(_MEAN)
+    for norm in (attention.output.LayerNorm, outer.LayerNorm):
+        norm.weight.fill_(1)
+    torch.nn.init.eye_(body.pooler.dense.weight)
+    body.pooler.dense.bias.zero_()
+    block.requires_grad_(False)
+    body.pooler.requires_grad_(False)
+    body.encoder.layer.append(block)
+    model.config.num_hidden_layers += 1

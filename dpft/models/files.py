@@ -48,7 +48,7 @@ class Files:
 
     Attributes:
         location: a folder or hub id.
-        name: what the user typed, which is what is recorded for a folder that comes with a package.
+        name: the ``model.path`` that is recorded.
         gguf: name of a GGUF file that holds config, weights and tokenizer.
         flags: what is special about the model.
         drawn: whether weights are drawn whatever ``model.init`` says.
@@ -62,12 +62,12 @@ class Files:
 
     @property
     def on_hub(self) -> bool:
-        """Whether it is no folder, nor meant to be one."""
+        """Return whether it is no folder, nor meant to be one."""
         return not (Path(self.location).is_dir() or is_place(self.location))
 
     @property
     def has_weights(self) -> bool:
-        """Whether there are pretrained weights."""
+        """Return whether there are pretrained weights."""
         folder = Path(self.location)
         if self.gguf is not None or not folder.is_dir():
             return True
@@ -75,13 +75,13 @@ class Files:
         return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
-        """The architecture, as a `transformers.PreTrainedConfig`."""
+        """Return the architecture, as a `transformers.PreTrainedConfig`."""
         return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
     ) -> tuple[PreTrainedModel, frozenset[str]]:
-        """The model with its weights in float32, and the names of parameters that had none.
+        """Load the model with its weights in float32, and the names of parameters that had none.
 
         Args:
             auto: the class of transformers that loads a model of the needed kind.
@@ -122,14 +122,14 @@ class Files:
         return model, frozenset(missing & set(parameters))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of a model of text."""
+        """Load the tokenizer of a model of text."""
         tokenizer: PreTrainedTokenizerBase = self._load(
             AutoTokenizer.from_pretrained, trust_remote_code=False
         )
         return tokenizer
 
     def preprocessor(self) -> Mapping[str, Any]:
-        """How a model of images wants them (``preprocessor_config.json``); empty if unsaid."""
+        """Read ``preprocessor_config.json`` of a model of images; empty where there is none."""
         file = self.file("preprocessor_config.json")
         if file is None:
             return {}
@@ -137,12 +137,7 @@ class Files:
         return found
 
     def file(self, name: str, *, here: bool = False) -> Path | None:
-        """A file beside the model's, in its folder or on the hub; None where there is none.
-
-        Args:
-            name: of the file.
-            here: whether the hub is not asked, and only what was downloaded is looked at.
-        """
+        """Find a file in the model's folder or on the hub; ``here``: among the downloads alone."""
         found = cached_file(
             self.location,
             name,
@@ -153,7 +148,7 @@ class Files:
         return None if found is None else Path(found)
 
     def weights_sha256(self) -> str | None:
-        """SHA-256 of the file of the weights, as ``sha256sum`` says it; None where none is here.
+        """Return the SHA-256 of the file of the weights; None where none is here.
 
         Of weights in several files, by name, it is that of their digests in hex, a line each.
         """
@@ -169,7 +164,7 @@ class Files:
         return digests[0] if digests else None
 
     def _weights(self, name: str = "model.safetensors", *, here: bool = False) -> list[Path]:
-        """The files of the weights, in one or several; none if they are in another form."""
+        """Return the files of the weights; none if they are in another form."""
         whole = self.file(name, here=here)
         if whole is not None:
             return [whole]

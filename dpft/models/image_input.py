@@ -11,10 +11,7 @@ from dpft.config.errors import ModelError
 
 @dataclass(frozen=True)
 class ImageInput:
-    """What the images of a model are.
-
-    Mean and standard deviation are constants that come with the model. Those of the training
-    images would be a release of their own.
+    """The images of a model; its mean and deviation are no statistics of the training images.
 
     Attributes:
         size: pixels a side.
@@ -30,14 +27,9 @@ class ImageInput:
 
 
 def image_input(config: Any, preprocessor: Mapping[str, Any], name: str) -> ImageInput:
-    """Read what ``config`` and a preprocessor's settings say; what neither says is 0.5, as of ViT.
+    """Read ``config`` and ``preprocessor_config.json``; what neither says is 0.5, as of ViT.
 
     Mean and deviation are noted in ``config``, so that a saved model keeps them.
-
-    Args:
-        config: of the model; its own ``image_mean`` and ``image_std`` come first.
-        preprocessor: ``preprocessor_config.json``, or nothing.
-        name: of the model, for messages.
 
     Raises:
         ModelError: if there is no size, or images are not square.
@@ -50,11 +42,6 @@ def image_input(config: Any, preprocessor: Mapping[str, Any], name: str) -> Imag
         if value is None:
             value = without if plain else preprocessor.get(key, 0.5)
         numbers = tuple(value) if isinstance(value, Iterable) else (value,) * channels
-        if len(numbers) != channels:
-            raise ModelError(
-                f"{name} has {key} {list(numbers)} for images of {channels} channels; expected "
-                f"{channels} numbers"
-            )
         found[key] = tuple(float(number) for number in numbers)
         setattr(config, key, list(found[key]))
     size = _side(getattr(config, "image_size", None), name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -18,13 +19,22 @@ from transformers.utils.logging import disable_progress_bar
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Model
-from dpft.models.architecture import KINDS, ModelKind, draw, finish, kind_of, suit
-from dpft.models.empty import without_weights
-from dpft.models.families import FAMILIES
+from dpft.models import hub
+from dpft.models.architecture import (
+    KINDS,
+    ModelKind,
+    draw,
+    draw_head,
+    finish,
+    in_head,
+    kind_of,
+    of_classes,
+    suit,
+)
 from dpft.models.files import Files
-from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.needs import Needs
-from dpft.models.sizes import refuse
+from dpft.models.partial import without_weights
+from dpft.models.sizes import FAMILIES, refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
@@ -45,21 +55,18 @@ _SENTENCE = "The quick brown fox jumps over the lazy dog."
 
 
 class Reparametrisation(Protocol):
-    """Gradients, norms and noise are of carrier parameters; what they carry moves others."""
+    """Takes gradients, norms and noise of carrier parameters, and moves others by them."""
 
     def moved(self) -> Mapping[str, nn.Parameter]:
-        """The parameters that the optimizer moves and a checkpoint keeps, by name."""
+        """Return the parameters that the optimizer moves and a checkpoint keeps, by name."""
         ...
 
     def begin(self, step: int) -> None:
-        """Before the forward of a step: derive the carriers from the moved parameters.
-
-        They are a function of those and of ``step`` alone, so that a resumed run repeats them.
-        """
+        """Derive the carriers from the moved parameters and the step alone, before its forward."""
         ...
 
     def transfer(self) -> None:
-        """After noise was added: turn the carriers' ``.grad`` into that of the moved ones."""
+        """Turn the carriers' noisy ``.grad`` into that of the moved parameters."""
         ...
 
 
@@ -68,9 +75,8 @@ class LoadedModel:
     """A model in float32, its tokenizer, and what is special about it.
 
     Attributes:
-        model: the model.
-        tokenizer: its tokenizer; None for a model of images.
-        flags: what is special about it, such as drawn weights (`dpft.config.flags`).
+        tokenizer: None for a model of images.
+        flags: what is special about the model, such as drawn weights (`dpft.config.flags`).
         reparametrisation: where gradients are taken of other parameters than those that move.
         image: how a model of images wants them; None for a model of text.
         as_stored: whether the weights are those that ``model.path`` names: not if any were drawn
@@ -91,15 +97,21 @@ class LoadedModel:
             raise ModelError("the model has no tokenizer; expected a model of text")
         return self.tokenizer
 
-    def digest(self, tensors: Mapping[str, str] | None = None) -> bytes:
-        """SHA-256 of the weights, frozen ones among them, the buffers and the tokenizer.
+    def wrapped(self, wrap: Callable[[nn.Module], nn.Module]) -> LoadedModel:
+        """Put one of peft's wrappers around the model."""
+        with warnings.catch_warnings():
+            # peft 0.21 asks every model for an attribute that transformers 5 has renamed.
+            warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
+            return replace(self, model=cast(PreTrainedModel, wrap(self.model)))
 
-        A checkpoint holds only what moves. The rest is read again where a run is continued, from a
-        folder or a hub where it may have been replaced meanwhile.
+    def digest(self, tensors: Mapping[str, str] | None = None) -> bytes:
+        """Return the SHA-256 of the weights, the buffers and the tokenizer.
+
+        A checkpoint holds only what moves. The rest is read again where a run is continued, and may
+        have been replaced meanwhile.
 
         Args:
-            tensors: what `tensor_digests` gave on all processes that hold a part of the model;
-                None: this one holds all of it.
+            tensors: `tensor_digests` of all processes; None: this one holds the whole model.
         """
         tensors = self.tensor_digests() if tensors is None else tensors
         found = hashlib.sha256()
@@ -110,7 +122,7 @@ class LoadedModel:
 
     @torch.no_grad()
     def tensor_digests(self) -> dict[str, str]:
-        """SHA-256 of each weight and buffer that has values in this process, by name."""
+        """Return the SHA-256 of each weight and buffer with values in this process, by name."""
         digests = {}
         for name, tensor in self._tensors():
             if not tensor.is_meta:
@@ -124,14 +136,11 @@ class LoadedModel:
         return [*self.model.named_parameters(), *self.model.named_buffers()]
 
     def tokenizer_digest(self) -> str:
-        """SHA-256 of all that the tokens of a text follow from."""
+        """Return the SHA-256 of all that the tokens of a text follow from."""
         return hashlib.sha256(self._tokenizer_content()).hexdigest()
 
     def settle_tokenizer(self) -> None:
-        """Undo what calls leave in the tokenizer: where they cut and how far they padded.
-
-        It would be saved, and tells of the records that were encoded.
-        """
+        """Undo what calls leave in the tokenizer and would be saved: lengths of records."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is not None:
             backend.no_truncation()
@@ -161,17 +170,13 @@ def load_model(
     """Load or build the model of ``conf/model``.
 
     Args:
-        settings: ``path`` is a hub id, a folder, ``bundled:NAME``, ``package:NAME`` or
-            ``random:FAMILY``; see docs/reference/models.md. ``init=scratch`` keeps the
-            architecture and draws new weights; ``tied=False`` gives the output head a copy of the
-            input embedding as a parameter of its own, as in the published GPT-2 runs.
+        settings: see docs/reference/models.md.
         needs: what the task's objective works with.
         seed: for drawn weights, a new head's among them.
         own: whether this is what the run itself has saved, rather than the base of another.
-        weights: whether it is to have its own; else, where that can be, it has room for those that
+        weights: whether they are loaded; else, where that is possible, there is room for those that
             another process sends.
-        absent: names of parameters that another process holds: they are not read where the weights
-            lie in safetensors files, and have zeros that take no memory.
+        absent: names of parameters that another process holds: see `dpft.models.partial`.
 
     Raises:
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
@@ -205,7 +210,6 @@ def load_model(
                 flags.append(flag(Flag.PRETRAINED_HEAD))
             else:
                 draw_head(model, auto, config)
-    _check_dropout(model, settings)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
     tokenizer, image, added = None, None, False
@@ -224,7 +228,7 @@ def load_model(
 
 
 def stored_weights(settings: Model) -> str | None:
-    """SHA-256 of the weights that `load_model` reads, see `Files.weights_sha256`; None if drawn."""
+    """Return `Files.weights_sha256` of the weights that `load_model` reads; None if drawn."""
     origin = find(settings)
     if settings.init == "scratch" or not isinstance(origin, Files):
         return None
@@ -232,23 +236,15 @@ def stored_weights(settings: Model) -> str | None:
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model of texts, as `load_model` has it, without the model.
-
-    Raises:
-        ModelError: as of `load_model`, but for what its weights show.
-    """
+    """Return the tokenizer of a model of texts, as `load_model` has it, without the model."""
     origin = find(settings)
     return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
 
 
 def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
-    """The model without its weights, as `load_model` has it, unless it is on the hub.
+    """Return the model without its weights, as `load_model` has it.
 
-    Returns:
-        None for a model of the hub, which is not asked: of a shipped one the kind is checked.
-
-    Raises:
-        ModelError: as of `load_model`, but for what its weights show.
+    None for a model of the hub, which is not asked: of a shipped one the kind is checked.
     """
     origin = find(settings)
     if not (isinstance(origin, Files) and origin.on_hub):
@@ -261,7 +257,7 @@ def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
 
 
 def _check_base(folder: Path) -> None:
-    """Refuse what a run left if nobody may know of it, or if it is not whole any more."""
+    """Refuse the model of a run that is secret, or that is not whole any more."""
     check_no_trial(folder)
     run, name = folder.resolve().parent, folder.resolve().name
     if folder.is_dir():
@@ -269,7 +265,7 @@ def _check_base(folder: Path) -> None:
 
 
 def find(settings: Model) -> Files | StandIn:
-    """Where the model comes from.
+    """Return where the model comes from.
 
     Raises:
         ModelError: if ``model.path`` names nothing that is here, as far as is known offline.
@@ -281,9 +277,7 @@ def find(settings: Model) -> Files | StandIn:
         )
     match path.split(":", 1):
         case ["package", name]:
-            from dpft.models import packaged
-
-            folder, typed, gguf, flags = packaged.find(name)
+            folder, typed, gguf, flags = hub.find(name)
             return Files(str(folder), typed, gguf, flags)
         case ["random", name]:
             from dpft.models import standins
@@ -298,7 +292,7 @@ def find(settings: Model) -> Files | StandIn:
 
 
 def origin_of(settings: Model, needs: Needs) -> Files | StandIn:
-    """As `find`, of a model that transformers then knows, whoever wrote it."""
+    """Return as `find`, having made transformers know the bundled network of images."""
     if needs.kind == "image" or "wrn" in settings.path:
         import dpft.models.wrn  # noqa: F401 - makes transformers know it
     return find(settings)
@@ -315,28 +309,8 @@ def _bundled(settings: Model, name: str) -> Files:
     return files if files.has_weights else Files(str(folder), path)
 
 
-def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
-    """Refuse a dropout that was asked for and that the model, by another name, does not have.
-
-    Some models have no layers for it, and call a function with a number that a module holds.
-    """
-    if settings.dropout is None:
-        return
-    for name, module in model.named_modules():
-        found = {k: v for k, v in vars(module).items() if "drop" in k and isinstance(v, float)}
-        if isinstance(module, nn.Dropout):
-            found["p"] = module.p
-        for key, value in found.items():
-            if value != settings.dropout and "layerdrop" not in key:
-                raise ModelError(
-                    f"model.dropout={settings.dropout}, but {name} of {type(model).__name__} has "
-                    f"{key}={value}; expected a model whose dropouts have the usual names. Take "
-                    "model.dropout away, or change the model's config.json"
-                )
-
-
 def holds_prefix(config: Path | None) -> bool:
-    """Whether this ``adapter_config.json`` of peft is of a prefix."""
+    """Return whether this ``adapter_config.json`` of peft is of a prefix."""
     if config is None or not config.is_file():
         return False
     kind: str = json.loads(config.read_text(encoding="utf-8"))["peft_type"]
@@ -344,10 +318,7 @@ def holds_prefix(config: Path | None) -> bool:
 
 
 def _refuse_adapters(origin: Files) -> None:
-    """Refuse files of a model and an adapter, of which one would be left behind, or both be used.
-
-    transformers puts an adapter that lies beside a model on its weights, without a word.
-    """
+    """Refuse a model with an adapter, which transformers would put on its weights silently."""
     if origin.file(ADAPTER_CONFIG):
         raise ModelError(
             f"{origin.location} holds a model and {ADAPTER_CONFIG}, an adapter that would be put "
@@ -365,10 +336,7 @@ def _refuse_adapters(origin: Files) -> None:
 def _check_missing(
     model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: ModelKind
 ) -> None:
-    """Refuse weights that transformers drew because the files had none, but for a new head's.
-
-    Training would go on, and nothing would show that the model was not the pretrained one.
-    """
+    """Refuse weights that transformers drew because the files had none, but for a new head's."""
     lacking = sorted(name for name in missing if not (needs.classes and in_head(model, name)))
     if lacking:
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
@@ -383,11 +351,7 @@ def _check_missing(
 def _tokenizer(
     origin: Files | StandIn, settings: Model, kind: ModelKind
 ) -> tuple[PreTrainedTokenizerBase, bool]:
-    """The tokenizer, and whether it was given an end token.
-
-    The first GPT was published without one, and a model that cannot end a text cannot be trained
-    to write texts.
-    """
+    """Return the tokenizer, and whether it was given an end token, as the first GPT's is."""
     tokenizer = origin.tokenizer()
     added = kind is KINDS["causal"] and tokenizer.eos_token_id is None
     if added:
@@ -395,15 +359,7 @@ def _tokenizer(
     for name in kind.tokens:
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
-    _check_spelling(tokenizer, settings)
-    return tokenizer, added
-
-
-def _check_spelling(tokenizer: PreTrainedTokenizerBase, settings: Model) -> None:
-    """Refuse a tokenizer that knows no word, as transformers makes of a folder without its files.
-
-    A budget would be spent on records of unknown tokens.
-    """
+    # As transformers makes one of a folder without its files: a budget would be spent on nothing.
     ids = tokenizer.encode(_SENTENCE, add_special_tokens=False)
     if all(i == tokenizer.unk_token_id for i in ids):
         raise ModelError(
@@ -411,6 +367,7 @@ def _check_spelling(tokenizer: PreTrainedTokenizerBase, settings: Model) -> None
             "one that spells text: are its files (tokenizer.json, or vocab.txt, or "
             "vocab.json with merges.txt) in the folder?"
         )
+    return tokenizer, added
 
 
 def _fit(
@@ -420,10 +377,7 @@ def _fit(
     settings: Model,
     needs: Needs,
 ) -> None:
-    """Give an end token that was ``added`` its embedding, and check that all tokens have one.
-
-    A model that writes texts ends them at the tokenizer's end token, for others too.
-    """
+    """Give an end token that was ``added`` its embedding, and check that all tokens have one."""
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if added and len(tokenizer) == rows + 1:
@@ -436,27 +390,18 @@ def _fit(
     if added:
         model.config.eos_token_id = tokenizer.eos_token_id
     if needs.kind == "causal" and model.generation_config is not None:
-        _end(model.generation_config, tokenizer)
-
-
-def _end(generation: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Have whoever loads the saved model end texts where it is trained to, and where its base did.
-
-    The tokenizer of a base for chats may name another end token than its generation_config.
-    """
-    known = generation.eos_token_id
-    ends = known if isinstance(known, list) else [] if known is None else [known]
-    if tokenizer.eos_token_id not in ends:
-        ends = [*ends, tokenizer.eos_token_id]
-        generation.eos_token_id = ends if len(ends) > 1 else ends[0]
+        # Of a base for chats, the tokenizer may name another end token than its generation_config.
+        generation: Any = model.generation_config
+        known = generation.eos_token_id
+        ends = known if isinstance(known, list) else [] if known is None else [known]
+        if tokenizer.eos_token_id not in ends:
+            ends = [*ends, tokenizer.eos_token_id]
+            generation.eos_token_id = ends if len(ends) > 1 else ends[0]
 
 
 @torch.no_grad()
 def _add_row(model: Any) -> None:
-    """One more token, with the mean of all others as its embedding.
-
-    The mean is no draw, and a token there is neither likely nor unlikely anywhere.
-    """
+    """Add a token, with the mean of all others as its embedding, which is no draw."""
     rows = model.get_input_embeddings().num_embeddings
     model.resize_token_embeddings(rows + 1, mean_resizing=False)
     for module in {model.get_input_embeddings(), model.get_output_embeddings()}:

@@ -15,7 +15,6 @@ from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules
-from dpft.models.wrap import wrapped
 
 # What families call the projections to queries and values; some have one for all three.
 _PROJECTIONS = (
@@ -27,30 +26,20 @@ _PROJECTIONS = (
     ("query_key_value",),
     ("qkv_proj",),  # Phi-3
     ("Wqkv",),  # MPT, ModernBERT
-    ("q", "v"),  # MPNet, T5
-    ("q_head", "v_head"),  # Funnel
+    ("q", "v"),  # T5
 )
 
 
 def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The model with peft's LoRA layers in place of the projections; all else is frozen.
+    """Put peft's LoRA layers in place of the projections; all else is frozen.
 
     A new classification head is trained as a copy that peft keeps beside the frozen original.
-
-    Raises:
-        ModelError: if the model has no projections of the given names.
     """
     model = loaded.model
     targets = list(settings.targets or targets_of(model))
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
-    room = max(min(layer.weight.shape) for layer in layers)
-    if settings.rank > room:
-        raise ModelError(
-            f"adapt.rank is {settings.rank}, and no layer that it adapts has a rank above {room}; "
-            f"expected that at most: type adapt.rank={min(16, room)}"
-        )
     pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,
@@ -64,15 +53,11 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         task_type=TaskType.SEQ_2_SEQ_LM if pair else None,
     )
     torch.manual_seed(seed)
-    return wrapped(loaded, lambda model: get_peft_model(model, config))
+    return loaded.wrapped(lambda model: get_peft_model(model, config))
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
-    """The layers of these names, which are to be there, outside a new head and of their own.
-
-    Raises:
-        ModelError: naming the target that is not.
-    """
+    """Return the layers of these names; refuse a name of none, and the input embedding."""
     head = tuple(f"{name}." for name in head_modules(model, needs)) if has_new_head(needs) else ()
     by_target: dict[str, list[nn.Linear | Conv1D]] = {target: [] for target in targets}
     for name, module in model.named_modules():
@@ -83,7 +68,10 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
     table = getattr(model.get_input_embeddings(), "weight", None)
     for target, layers in by_target.items():
         if not layers:
-            known = ", ".join(_linear_names(model)) or "none: no LoRA"
+            linear = [
+                name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)
+            ]
+            known = ", ".join(sorted({name.split(".")[-1] for name in linear})) or "none: no LoRA"
             raise ModelError(
                 f"adapt.targets is {list(targets)}, and {type(model).__name__} has no linear layer "
                 f"{target} outside a new head; expected names such as {known}"
@@ -98,34 +86,22 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
 
 
 def targets_of(model: nn.Module) -> tuple[str, ...]:
-    """Names of the projections that LoRA adapts: queries and values, as Hu et al. choose.
+    """Return the names of the projections that LoRA adapts: queries and values (Hu et al.).
 
     In GPT-2 the matrix that holds these and the keys, with one update for all three, as in Li et
-    al.'s code; Hu et al. leave the keys alone there.
-
-    Raises:
-        ModelError: if there is no attention, or its layers have other names.
+    al.'s code.
     """
-    attention = attention_modules(model).values()
     inside = {
         name.split(".")[-1]
-        for module in attention
+        for module in attention_modules(model).values()
         for name, m in module.named_modules()
         if isinstance(m, nn.Linear | Conv1D)
     }
     for names in _PROJECTIONS:
         if inside.issuperset(names):
             return names
-    if not attention:
-        raise ModelError(
-            f"adapt=lora adapts attention, and {type(model).__name__} has none; type adapt=full"
-        )
     raise ModelError(
         f"the attention of {type(model).__name__} has the layers {', '.join(sorted(inside))}, none "
-        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...]"
+        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...], "
+        "or adapt=full"
     )
-
-
-def _linear_names(model: nn.Module) -> list[str]:
-    layers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)]
-    return sorted({name.split(".")[-1] for name in layers})

@@ -1,4 +1,4 @@
-"""Reading some of a model's weights, in a process that holds a part of the model."""
+"""Models with some or no weights, for a process that holds a part, or gets them from another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 
@@ -22,7 +23,7 @@ def load_partly(
     config: Any,
     **options: Any,
 ) -> Any:
-    """What ``from_pretrained`` gives, without the values of some parameters.
+    """Load as ``from_pretrained`` does, without the values of some parameters.
 
     In their place is one zero, which is seen everywhere and takes no memory. What files know by
     another name than the model is read, but for the first word, which files of a model without its
@@ -36,7 +37,12 @@ def load_partly(
         config: the architecture.
         options: of ``from_pretrained``.
     """
-    unread = _unread(kind, config, absent)
+    # Of parameters that are tied in the files, all are read or none.
+    tied = kind._tied_weights_keys if config.tie_word_embeddings else None
+    unread = set(absent)
+    for pair in (tied or {}).items():
+        if not unread.issuperset(pair):
+            unread.difference_update(pair)
     unread |= {name.partition(".")[2] for name in unread}
     weights: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -53,10 +59,34 @@ def load_partly(
         )
 
 
-def _unread(kind: type[PreTrainedModel], config: Any, absent: AbstractSet[str]) -> AbstractSet[str]:
-    """What need not be read: of parameters that are tied in the files, all or none."""
-    tied = kind._tied_weights_keys if config.tie_word_embeddings else None
-    for pair in (tied or {}).items():
-        if not absent >= set(pair):
-            absent = absent - set(pair)
-    return absent
+def without_weights(auto: Any, config: Any) -> PreTrainedModel | None:
+    """Make a model whose parameters and buffers have room, and no values yet.
+
+    Room that nothing was written to takes no memory: a process that is to hold a part of a model
+    never holds more of it.
+
+    Returns:
+        None for a model that keeps tensors elsewhere, which no other process would send.
+    """
+    with torch.device("meta"):
+        model: PreTrainedModel = auto.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+    if any(
+        isinstance(value, Tensor) and value.is_meta
+        for module in model.modules()
+        for value in vars(module).values()
+    ):
+        return None
+    roomy: dict[int, Any] = {}  # by what stands for it: tied parameters stay one
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                room = torch.empty_like(parameter, device="cpu")
+                fresh = nn.Parameter(room, requires_grad=parameter.requires_grad)
+                module._parameters[name] = roomy.setdefault(id(parameter), fresh)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                room = torch.empty_like(buffer, device="cpu")
+                module._buffers[name] = roomy.setdefault(id(buffer), room)
+    return model

@@ -24,40 +24,28 @@ from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.wrap import wrapped
 
 
 class PrefixModel(PeftModelForCausalLM):
     """A causal language model with a trained prefix; its inputs are those of the plain model.
 
-    The prefix takes positions ``0 .. n - 1``, and token ``k`` of a record has position ``n + k``,
-    however much padding stands before it.
+    The prefix takes positions ``0 .. n - 1``, and token ``k`` of a record has position ``n + k``.
 
     Guarantee: with ``position_ids`` counted from the first real token, the logits of a record
-    depend on that record alone. Some versions of peft drop ``position_ids`` in their own forward
-    and count columns, which with padding on the left depend on the longest record of the batch.
+    depend on that record alone. peft's own forward may count columns instead, which with padding on
+    the left depend on the longest record of the batch.
     """
 
     @property
     def prefix_length(self) -> int:
-        """Positions that the prefix takes, ``n``."""
+        """Return the positions that the prefix takes, ``n``."""
         n: int = self.active_peft_config.num_virtual_tokens
         return n
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, **options: Any
     ) -> Any:
-        """The plain model's output for ``(B, T)`` inputs.
-
-        Args:
-            input_ids: ``(B, T)``.
-            attention_mask: ``(B, T)``, zero at padding.
-            position_ids: ``(B, T)``, counted from each record's first token.
-            options: for the plain model.
-
-        Raises:
-            ModelError: if prefix and text are longer than the model reads.
-        """
+        """Return the plain model's output for ``(B, T)`` inputs behind the prefix."""
         rows, width = input_ids.shape
         self._check_room(width)
         return self.base_model(
@@ -77,7 +65,7 @@ class PrefixModel(PeftModelForCausalLM):
         num_beams: int = 1,
         **options: Any,
     ) -> Tensor:
-        """Prompts and what is written after them, as of the plain model: ``(B, T + new)``."""
+        """Return prompts and what is written after them: ``(B, T + new)``."""
         rows, width = input_ids.shape
         # A cache that is filled already stands for the first columns, whose ids are not read.
         # Positions are counted along the mask, so the prefix comes first and padding counts for
@@ -104,7 +92,7 @@ class PrefixModel(PeftModelForCausalLM):
         return most
 
     def _fitting(self, width: int, new: int) -> int:
-        """How many of ``new`` tokens there are positions for behind a text of ``width``."""
+        """Return how many of ``new`` tokens have positions behind a text of ``width``."""
         most = self._check_room(width + 1)
         return new if most is None else min(new, most - self.prefix_length - width)
 
@@ -113,27 +101,18 @@ class PrefixModel(PeftModelForCausalLM):
 
 
 def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The frozen model behind a trained prefix, whose network is drawn from ``seed``.
+    """Put the frozen model behind a trained prefix, whose network is drawn from ``seed``.
 
     Raises:
         ModelError: if it is not a causal language model, or one that takes no keys and values, or
             if it has no positions for the prefix and for a text.
     """
-    if needs.kind != "causal":
+    takes = inspect.signature(loaded.model.forward).parameters
+    encoder = needs.kind != "causal" or loaded.model.config.is_encoder_decoder
+    if encoder or "past_key_values" not in takes:
         raise ModelError(
-            f"adapt=prefix is for models that write text, and this task needs one of kind "
-            f"{needs.kind}: transformers makes the attention mask of an encoder without regard to "
-            "a prefix; type adapt=lora"
-        )
-    if loaded.model.config.is_encoder_decoder:
-        raise ModelError(
-            f"adapt=prefix gives a causal model keys and values, and {type(loaded.model).__name__} "
-            "has an encoder and a decoder; type adapt=lora"
-        )
-    if "past_key_values" not in inspect.signature(loaded.model.forward).parameters:
-        raise ModelError(
-            f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "
-            "none; type adapt=lora"
+            "adapt=prefix gives keys and values to a model that writes text and has no encoder; "
+            f"{type(loaded.model).__name__} is none, or takes none: type adapt=lora"
         )
     assert settings.length is not None
     positions: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
@@ -149,15 +128,12 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
     }
     config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
     torch.manual_seed(seed)
-    return wrapped(loaded, lambda model: PrefixModel(model, config))
+    return loaded.wrapped(lambda model: PrefixModel(model, config))
 
 
 def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
-    """The model behind the prefix that ``save_pretrained`` wrote to ``folder``.
-
-    What is saved is keys and values; the network that they came from is not.
-    """
+    """Put the model behind the keys and values that ``save_pretrained`` wrote to ``folder``."""
     config = PeftConfig.from_pretrained(str(folder), trust_remote_code=False)
-    behind = wrapped(loaded, lambda model: PrefixModel(model, config))
+    behind = loaded.wrapped(lambda model: PrefixModel(model, config))
     set_peft_model_state_dict(behind.model, load_peft_weights(str(folder), device="cpu"))
     return behind

@@ -3,10 +3,9 @@
 Yu et al. 2021c, "Large scale private learning via low-rank reparametrization", algorithm 2.
 
 A matrix ``W`` of shape ``(p, d)`` is written, anew at each step, as ``W = W_res + L R`` with
-``L: (p, r)`` of orthonormal columns and ``R: (r, d)`` of orthonormal rows. Per-example gradients
-are taken of the carriers ``L`` and ``R`` alone: clipping and noise happen in ``r (p + d)``
-dimensions instead of ``p d``. From the noisy ``dL`` and ``dR`` the gradient of ``W``, projected
-onto the carriers' spaces, is put together again, and the optimizer moves ``W``:
+``L: (p, r)`` of orthonormal columns and ``R: (r, d)`` of orthonormal rows. Clipping and noise are
+of the carriers ``L`` and ``R`` alone. From the noisy ``dL`` and ``dR`` the gradient of ``W``,
+projected onto the carriers' spaces, is put together again, and the optimizer moves ``W``:
 
     dW = (dL) R + L (dR) - L L^T (dL) R
 
@@ -37,8 +36,7 @@ class CarriedLinear(nn.Module):
     """A linear layer whose gradient passes through two thin carriers: ``(..., d)`` to ``(..., p)``.
 
     Its value is that of the layer within, exactly: the carriers' product is added and, with
-    constants in their place, taken off again. So the weight needs no second copy without it, and
-    inputs get the gradient of the whole layer.
+    constants in their place, taken off again. Inputs get the gradient of the whole layer.
 
     Args:
         base_layer: the layer; its weight and bias are frozen.
@@ -62,12 +60,12 @@ class CarriedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """``W``: ``(p, d)``, whichever way the layer keeps it."""
+        """Return ``W``: ``(p, d)``, whichever way the layer keeps it."""
         return self.matrix.T if self.transposed else self.matrix
 
     @property
     def matrix(self) -> nn.Parameter:
-        """The parameter itself, as the layer keeps it."""
+        """Return the parameter itself, as the layer keeps it."""
         matrix = self.base_layer.weight
         assert isinstance(matrix, nn.Parameter)
         return matrix
@@ -83,7 +81,7 @@ class CarriedLinear(nn.Module):
 
     @torch.no_grad()
     def begin(self, name: str, seed: int, step: int) -> None:
-        """One power iteration from a random start, and no gradient yet.
+        """Take one power iteration from a random start, and drop gradients.
 
         Where there is nothing to follow, at the first step, the carriers are random.
         """
@@ -105,7 +103,7 @@ class CarriedLinear(nn.Module):
 
     @torch.no_grad()
     def transfer(self) -> None:
-        """The carriers' gradients as one of the weight, projected onto their spaces."""
+        """Turn the carriers' gradients into one of the weight, projected onto their spaces."""
         L, R = self.left.weight, self.right.weight
         dL, dR = L.grad, R.grad
         if dL is None or dR is None:
@@ -116,12 +114,7 @@ class CarriedLinear(nn.Module):
 
 
 class LowRank:
-    """The `Reparametrisation` of a model's matrices by carriers.
-
-    Args:
-        model: has `CarriedLinear` layers.
-        seed: public, with the step it decides the power iteration's random start.
-    """
+    """The `Reparametrisation` of a model with `CarriedLinear` layers; its seed is public."""
 
     def __init__(self, model: nn.Module, seed: int) -> None:
         self._model = model
@@ -129,20 +122,15 @@ class LowRank:
         self._layers = {n: m for n, m in model.named_modules() if isinstance(m, CarriedLinear)}
 
     def moved(self) -> Mapping[str, nn.Parameter]:
-        """The matrices, by the names they have in the plain model, and what is trained as usual."""
-        carriers = {
-            id(p)
-            for layer in self._layers.values()
-            for p in (layer.left.weight, layer.right.weight)
+        """Return the matrices, by their names in the plain model, and what is trained as usual."""
+        layers = self._layers.values()
+        carriers = {id(p) for x in layers for p in (x.left.weight, x.right.weight)}
+        usual = {
+            name: p
+            for name, p in self._model.named_parameters()
+            if p.requires_grad and id(p) not in carriers
         }
-        return {
-            **{f"{name}.weight": layer.matrix for name, layer in self._layers.items()},
-            **{
-                name: p
-                for name, p in self._model.named_parameters()
-                if p.requires_grad and id(p) not in carriers
-            },
-        }
+        return {f"{name}.weight": x.matrix for name, x in self._layers.items()} | usual
 
     def begin(self, step: int) -> None:
         """Derive the carriers from the weights as they are and from ``step``."""
@@ -156,7 +144,7 @@ class LowRank:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Within this context the model has its own layers again, with the weights of now."""
+        """Give the model its own layers again, within this context."""
         try:
             for name, layer in self._layers.items():
                 self._model.set_submodule(name, layer.base_layer)
@@ -167,13 +155,10 @@ class LowRank:
 
 
 def with_rgp(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """The model with carriers for every matrix of its transformer blocks.
+    """Put carriers beside every matrix of the model's transformer blocks.
 
     A new classification head is trained as usual; embeddings, norms, biases and a language
     model's head are frozen, as in the code that Yu et al. published.
-
-    Raises:
-        ModelError: if the model has no transformer blocks.
     """
     model = loaded.model
     blocks = transformer_blocks(model)

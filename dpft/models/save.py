@@ -1,9 +1,9 @@
 """Saving a trained model so that others can load it, and loading it again.
 
-The folder of a run's model holds an ordinary model in ``save_pretrained`` form, whatever the
-adaptation: LoRA is merged into it, RGP has moved its weights. With prefix tuning it is
-the frozen model, and what was trained is in ``adapter/``. What LoRA learned is also kept by itself,
-in another folder: put on the merged model, it would count twice.
+The folder of a run's model holds an ordinary model in ``save_pretrained`` form: LoRA is merged into
+it, RGP has moved its weights. With prefix tuning it is the frozen model, and what was trained is in
+``adapter/``. LoRA's own update is kept in another folder too: put on the merged model, it would
+count twice.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ makes a folder of it that peft loads with its base.
 def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -> None:
     """Write model and tokenizer in ``save_pretrained`` form, and a prefix next to them.
 
-    The model in memory stays as it is.
-
     Args:
-        loaded: the model.
+        loaded: the model, which stays as it is.
         folder: for it.
-        adapter: for what LoRA learned, as peft keeps it; None: it is in the model alone.
+        adapter: for LoRA's update, as peft keeps it; None: it is in the model alone.
 
     Raises:
         OSError, SafetensorError: a file cannot be written.
@@ -57,7 +55,7 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
             loaded.model.save_pretrained(folder)
     else:
         loaded.model.save_pretrained(folder)
-    # Which safetensors makes for their owner alone, whatever the umask, unlike the other files.
+    # safetensors makes files for their owner alone, whatever the umask.
     for place in filter(None, (folder, adapter)):
         for file in place.rglob("*.safetensors"):
             file.chmod(next(file.parent.glob("*.json")).stat().st_mode)
@@ -73,18 +71,20 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
 
 
 def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> LoadedModel:
-    """Load what `save_model` wrote.
-
-    Args:
-        settings: ``conf/model`` of the run.
-        needs: what the task's objective works with.
-        seed: of the run.
-        folder: where the model was saved.
+    """Load what `save_model` wrote, given settings, needs and seed of the run.
 
     Raises:
         ModelError: if its classes are not those that are needed: a head would be drawn anew.
     """
-    _check_classes(folder, needs)
+    if needs.classes:
+        stored = json.loads((folder / "config.json").read_text()).get("id2label", {})
+        names = tuple(str(stored[key]) for key in sorted(stored, key=int))
+        if names != needs.classes:
+            raise ModelError(
+                f"the model in {folder} tells {', '.join(names)} apart, the task "
+                f"{', '.join(needs.classes)}; expected the same classes in the same order: has the "
+                "training data changed since?"
+            )
     trained = dataclasses.replace(
         settings, path=str(folder), init="pretrained", tied=None, pooling=None
     )
@@ -94,19 +94,6 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     from dpft.models.prefix import load_prefix
 
     return load_prefix(loaded, folder / ADAPTER)
-
-
-def _check_classes(folder: Path, needs: Needs) -> None:
-    if not needs.classes:
-        return
-    stored = json.loads((folder / "config.json").read_text()).get("id2label", {})
-    names = tuple(str(stored[key]) for key in sorted(stored, key=int))
-    if names != needs.classes:
-        raise ModelError(
-            f"the model in {folder} tells {', '.join(names)} apart, the task "
-            f"{', '.join(needs.classes)}; expected the same classes in the same order: has the "
-            "training data changed since?"
-        )
 
 
 def _save_adapted(loaded: LoadedModel, folder: Path, adapter: Path | None) -> None:
@@ -121,10 +108,7 @@ def _save_adapted(loaded: LoadedModel, folder: Path, adapter: Path | None) -> No
 
 
 def _save_adapter(model: Any, folder: Path, *, stored: bool) -> None:
-    """As peft keeps it; with the name of its base, where the base's weights are those ``stored``.
-
-    A folder's name and no more of this machine.
-    """
+    """Save as peft does, naming the base where the base's weights are those ``stored``."""
     # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
     model.save_pretrained(str(folder), save_embedding_layers=False)
     file = folder / ADAPTER_CONFIG

@@ -13,16 +13,10 @@ from dpft.models.needs import Needs
 from dpft.privacy.clipping.groups import find_blocks
 
 _FULL = "type adapt=full"
-# As decoders of BART and of ProphetNet and models like Gemma 4 call it.
-_OF_EMBEDDINGS = ("layernorm_embedding", "embeddings_layer_norm", "per_layer_projection_norm")
 
 
 def select(model: nn.Module, settings: Adapt, needs: Needs) -> None:
-    """Freeze what ``settings.name`` does not train; a new classification head is always trained.
-
-    Raises:
-        ModelError: if the model has nothing of the kind.
-    """
+    """Freeze what ``settings.name`` does not train; a new classification head is always trained."""
     chosen = {id(p) for p in _CHOICES[settings.name](model, settings, needs)}
     if has_new_head(needs):
         chosen |= {id(p) for p in own_head_parameters(model, needs)}
@@ -32,12 +26,12 @@ def select(model: nn.Module, settings: Adapt, needs: Needs) -> None:
 
 
 def has_new_head(needs: Needs) -> bool:
-    """Whether the model's head was made for this task, with drawn weights."""
+    """Return whether the model's head was made for this task, with drawn weights."""
     return needs.kind in ("classifier", "image")
 
 
 def head_modules(model: nn.Module, needs: Needs) -> dict[str, nn.Module]:
-    """What a model has beside its body, by name: ``lm_head``, ``classifier``.
+    """Return the modules beside a model's body, by name: ``lm_head``, ``classifier``.
 
     The body is what transformers calls the base model. In other networks the head is the last
     linear layer. A new classification head takes the body's pooler along: it was pretrained for
@@ -58,7 +52,7 @@ def head_modules(model: nn.Module, needs: Needs) -> dict[str, nn.Module]:
 
 
 def own_head_parameters(model: nn.Module, needs: Needs) -> list[nn.Parameter]:
-    """The head's parameters, without one that is the input embedding as well (a tied head)."""
+    """Return the head's parameters, without one that is the input embedding as well."""
     heads = {id(m) for head in head_modules(model, needs).values() for m in head.modules()}
     body = [m for m in model.modules() if id(m) not in heads]
     elsewhere = {id(p) for m in body for p in m.parameters(recurse=False)}
@@ -73,7 +67,7 @@ def own_head_parameters(model: nn.Module, needs: Needs) -> list[nn.Parameter]:
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost attention modules, by name; empty for a network without attention."""
+    """Return the outermost attention modules, by name; empty for a network without attention."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if "Attention" in type(module).__name__ and not _within(name, found):
@@ -82,7 +76,7 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def transformer_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks that attend, in order; empty for a network without attention."""
+    """Return the blocks that attend, in order; empty for a network without attention."""
     return {name: b for name, b in find_blocks(model).items() if attention_modules(b)}
 
 
@@ -137,10 +131,10 @@ def _top(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
 def _norms_above(
     model: nn.Module, blocks: Mapping[str, nn.Module], needs: Needs
 ) -> list[nn.Module]:
-    """The final norm: what is computed after the blocks, and is no part of the head.
+    """Return the final norm: computed after the blocks, and no part of the head.
 
     Models register modules in the order in which they compute them, but for OPT, whose final norm
-    comes before its blocks, and for norms of what blocks read that are registered behind them.
+    comes before its blocks.
     """
     heads = head_modules(model, needs)
     final = list(blocks)[-1]
@@ -152,15 +146,10 @@ def _norms_above(
             continue
         last = _parent(name) == around and name.split(".")[-1].startswith("final")
         norm = "Norm" in type(module).__name__ and not _within(name, heads)
-        if norm and (reached or last) and not _of_what_is_read(model, name):
+        # BART registers the norm of its decoder's embeddings behind the blocks.
+        if norm and (reached or last) and not name.endswith("layernorm_embedding"):
             found.append(module)
     return found
-
-
-def _of_what_is_read(model: nn.Module, name: str) -> bool:
-    """Whether a norm is of embeddings, or of relative positions, which every block reads."""
-    relative = hasattr(model.get_submodule(_parent(name)), "rel_embeddings")  # DeBERTa
-    return relative or name.split(".")[-1] in _OF_EMBEDDINGS
 
 
 def _parent(name: str) -> str:

@@ -1,8 +1,9 @@
-"""Architectures by their published sizes: what `dpft plan` needs of a model, without a download."""
+"""Published models of the hub: their families, and the sizes that `dpft plan` simulates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,95 +11,84 @@ from dpft.config.errors import ModelError, suggestion
 
 PREFIX = "sizes:"
 
+_ENCODER = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_COLUMNS = {
+    "gpt2": ("n_embd", "n_layer", "n_head", "n_positions"),
+    "llama": (*_ENCODER, "num_key_value_heads"),
+    "roberta": _ENCODER,
+    "t5": ("d_model", "num_layers", "num_heads", "d_ff"),
+    "vit": _ENCODER,
+}
+# What the defaults of transformers lack. Llama 3 has 128 thousand tokens and 256 special ones, and
+# no tied head; RoBERTa has two positions before those of a text.
+_REST: Mapping[str, Mapping[str, Any]] = {
+    "llama": {
+        **{"vocab_size": 128_256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5},
+        **{"tie_word_embeddings": False, "bos_token_id": 128_000, "eos_token_id": 128_001},
+    },
+    "roberta": {
+        **{"vocab_size": 50_265, "max_position_embeddings": 514},
+        **{"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    },
+    "t5": {"decoder_start_token_id": 0},
+}
+_TABLE: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    # Radford et al. 2019, table 2; heads have a width of 64.
+    "openai-community/gpt2": ("gpt2", (768, 12, 12, 1024)),
+    "openai-community/gpt2-medium": ("gpt2", (1024, 24, 16, 1024)),
+    "openai-community/gpt2-large": ("gpt2", (1280, 36, 20, 1024)),
+    "openai-community/gpt2-xl": ("gpt2", (1600, 48, 25, 1024)),
+    # Zhang et al. 2020 (DialoGPT), table 2.
+    "microsoft/DialoGPT-medium": ("gpt2", (1024, 24, 16, 1024)),
+    # Liu et al. 2019, appendix B, table 9.
+    "FacebookAI/roberta-base": ("roberta", (768, 12, 12, 3072)),
+    "FacebookAI/roberta-large": ("roberta", (1024, 24, 16, 4096)),
+    # Raffel et al. 2020, section 3.7 and, for the base, 3.1.1; heads have a width of 64.
+    "google-t5/t5-small": ("t5", (512, 6, 8, 2048)),
+    "google-t5/t5-base": ("t5", (768, 12, 12, 3072)),
+    # Steiner et al. 2022 ("How to train your ViT?"), table 2.
+    "WinKawaks/vit-small-patch16-224": ("vit", (384, 12, 6, 1536)),
+    # Dosovitskiy et al. 2021, table 1; patches of 16 pixels, images of 224 a side.
+    "google/vit-base-patch16-224": ("vit", (768, 12, 12, 3072)),
+    "google/vit-large-patch16-224": ("vit", (1024, 24, 16, 4096)),
+    # Grattafiori et al. 2024 ("The Llama 3 Herd of Models"), table 3.
+    "meta-llama/Meta-Llama-3-8B": ("llama", (4096, 32, 32, 14_336, 8)),
+    # Brown et al. 2020, table 2.1; the vocabulary and the blocks of GPT-2. Its weights were
+    # never published. Attention is dense here, and every other layer's was sparse.
+    f"{PREFIX}gpt3-175b": ("gpt2", (12_288, 96, 96, 2048)),
+}
+# Shipped models whose sizes are their family's defaults, or are not simulated.
+_OTHERS = {
+    "distilbert/distilgpt2": "gpt2",
+    "facebook/bart-base": "bart",
+    "facebook/bart-large": "bart",
+    "google-bert/bert-base-uncased": "bert",
+    "google-bert/bert-large-uncased": "bert",
+    "google/flan-t5-base": "t5",
+    "openai-community/openai-gpt": "openai-gpt",
+}
 
-def _gpt2(width: int, layers: int, heads: int, positions: int = 1024) -> Callable[[], Any]:
-    def config() -> Any:
-        from transformers import GPT2Config
 
-        return GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=positions)
+def _sized(path: str) -> Any:
+    from transformers import AutoConfig
 
-    return config
-
-
-def _llama_3_8b() -> Any:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=128_256, hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32,
-        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192,
-        rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=128_000, eos_token_id=128_001,
-    )  # fmt: skip
-
-
-def _roberta(width: int, layers: int, heads: int) -> Callable[[], Any]:
-    def config() -> Any:
-        from transformers import RobertaConfig
-
-        return RobertaConfig(
-            vocab_size=50_265, hidden_size=width, num_hidden_layers=layers,
-            num_attention_heads=heads, intermediate_size=4 * width,
-            max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
-        )  # fmt: skip
-
-    return config
-
-
-def _vit(width: int, layers: int, heads: int) -> Callable[[], Any]:
-    def config() -> Any:
-        from transformers import ViTConfig
-
-        return ViTConfig(
-            hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
-            intermediate_size=4 * width,
-        )  # fmt: skip
-
-    return config
-
-
-def _t5(width: int, inner: int, layers: int, heads: int) -> Callable[[], Any]:
-    def config() -> Any:
-        from transformers import T5Config
-
-        made: Any = T5Config(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads)
-        made.decoder_start_token_id = 0
-        return made
-
-    return config
+    family, numbers = _TABLE[path]
+    sizes = dict(zip(_COLUMNS[family], numbers, strict=True))
+    return AutoConfig.for_model(family, **sizes, **_REST.get(family, {}))
 
 
 SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
-    {
-        # Radford et al. 2019, table 2; heads have a width of 64.
-        "openai-community/gpt2": _gpt2(768, 12, 12),
-        "openai-community/gpt2-medium": _gpt2(1024, 24, 16),
-        "openai-community/gpt2-large": _gpt2(1280, 36, 20),
-        "openai-community/gpt2-xl": _gpt2(1600, 48, 25),
-        # Zhang et al. 2020 (DialoGPT), table 2.
-        "microsoft/DialoGPT-medium": _gpt2(1024, 24, 16),
-        # Liu et al. 2019, appendix B, table 9; two positions lie before those of a text.
-        "FacebookAI/roberta-base": _roberta(768, 12, 12),
-        "FacebookAI/roberta-large": _roberta(1024, 24, 16),
-        # Raffel et al. 2020, section 3.7 and, for the base, 3.1.1; heads have a width of 64.
-        "google-t5/t5-small": _t5(512, 2048, 6, 8),
-        "google-t5/t5-base": _t5(768, 3072, 12, 12),
-        # Steiner et al. 2022 ("How to train your ViT?"), table 2.
-        "WinKawaks/vit-small-patch16-224": _vit(384, 12, 6),
-        # Dosovitskiy et al. 2021, table 1; patches of 16 pixels, images of 224 a side.
-        "google/vit-base-patch16-224": _vit(768, 12, 12),
-        "google/vit-large-patch16-224": _vit(1024, 24, 16),
-        # Grattafiori et al. 2024 ("The Llama 3 Herd of Models"), table 3. It has 128 thousand
-        # tokens and 256 special ones, and in this size no tied head.
-        "meta-llama/Meta-Llama-3-8B": _llama_3_8b,
-        # Brown et al. 2020, table 2.1; the vocabulary and the blocks of GPT-2. Its weights were
-        # never published. Attention is dense here, and every other layer's was sparse.
-        f"{PREFIX}gpt3-175b": _gpt2(12_288, 96, 96, positions=2048),
-    }
+    {path: partial(_sized, path) for path in _TABLE}
 )
 """By ``model.path``: each makes a configuration of transformers."""
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {path: family for path, (family, _) in _TABLE.items() if not path.startswith(PREFIX)} | _OTHERS
+)
+"""By ``model.path`` of a shipped model of the hub: ``model_type`` of its ``config.json``."""
 
 
 def refuse(path: str) -> ModelError:
-    """The error for a path that names sizes where weights are needed."""
+    """Return the error for a path that names sizes where weights are needed."""
     known = [name for name in SIZES if name.startswith(PREFIX)]
     meant = "" if path in known else suggestion(path, known)
     return ModelError(

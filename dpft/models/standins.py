@@ -1,16 +1,13 @@
 """Stand-ins: architectures of the papers' families, very small, with weights that are drawn.
 
-They are for tests, and for trends that do not rest on pretraining. No number of a stand-in says
-anything about the model whose family it is of.
-
 The tokenizer has the pieces of the bundled one, which can spell any text, and the special tokens of
-the family, where the family has them and with the family's padding.
+the family.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,22 +17,15 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
-    BartConfig,
-    BertConfig,
-    GPT2Config,
-    LlamaConfig,
-    OpenAIGPTConfig,
+    AutoConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    RobertaConfig,
-    T5Config,
-    ViTConfig,
 )
 
+import dpft.models.wrn  # noqa: F401 - makes transformers know it
 from dpft.config.errors import ModelError, suggestion
 from dpft.config.flags import Flag, flag
-from dpft.models.wrn import WideResNetConfig
 
 _PIECES = Path(__file__).resolve().parent / "tiny" / "tokenizer.json"
 # Words that infilling puts in the blank, each one token as in the families' own vocabularies.
@@ -48,12 +38,10 @@ class Special:
     """Special tokens of a family.
 
     Attributes:
-        first: those with the ids from 0 on.
+        first, last: those with the first ids, and with the last.
         roles: which token is the ``bos``, ``eos``, ``pad`` and so on.
-        last: those with the last ids.
         types: whether the model takes, of each token, which of two texts it is of.
-        around: what stands around one text (``$A``) and two (``$B``), in the words of tokenizers'
-            ``TemplateProcessing``; nothing where empty.
+        around: ``TemplateProcessing`` of tokenizers for one text and for two; empty for none.
     """
 
     first: tuple[str, ...]
@@ -65,112 +53,63 @@ class Special:
 
 @dataclass(frozen=True)
 class Family:
-    """A family: its architecture, given the size of its vocabulary, and its special tokens.
+    """A family: its ``model_type``, its settings, and its special tokens; images have none."""
 
-    A model of images has no vocabulary.
-    """
-
-    config: Callable[[int], Any]
+    model_type: str
+    settings: Mapping[str, Any]
     special: Special | None = None
 
-
-def _gpt2(vocabulary: int) -> GPT2Config:
-    return GPT2Config(
-        vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=4, n_positions=1024, bos_token_id=0,
-        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
+    def config(self, vocabulary: int) -> Any:
+        """Return the architecture, for a vocabulary of this size."""
+        sizes = {} if self.special is None else {"vocab_size": vocabulary}
+        return AutoConfig.for_model(self.model_type, **sizes, **self.settings)
 
 
-def _openai_gpt(vocabulary: int) -> OpenAIGPTConfig:
-    return OpenAIGPTConfig(
-        vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=4, n_positions=512,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-
-
-def _llama(vocabulary: int) -> LlamaConfig:
-    """As SmolLM2: norms without mean, gated layers, two key-value heads for four, a tied head."""
-    return LlamaConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
-        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-
-
-def _bert(vocabulary: int) -> BertConfig:
-    return BertConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=512, pad_token_id=0,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-
-
-def _roberta(vocabulary: int) -> RobertaConfig:
-    return RobertaConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        # 512 and two: positions are counted from one after the padding's, which is 1.
-        num_attention_heads=4, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
-        bos_token_id=0, pad_token_id=1, eos_token_id=2,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-
-
-def _t5(vocabulary: int) -> T5Config:
-    """As the first T5: one table for encoder, decoder and, scaled, head; no limit of positions."""
-    config = T5Config(
-        vocab_size=vocabulary, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4,
-        pad_token_id=0, eos_token_id=1, dropout_rate=0.0,
-    )  # fmt: skip
-    config.decoder_start_token_id = config.pad_token_id
-    return config
-
-
-def _bart(vocabulary: int) -> BartConfig:
-    return BartConfig(
-        vocab_size=vocabulary, d_model=64, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
-        decoder_ffn_dim=128, max_position_embeddings=1024, bos_token_id=0, pad_token_id=1,
-        eos_token_id=2, decoder_start_token_id=2, dropout=0.0,
-    )  # fmt: skip
-
-
-def _vit(vocabulary: int) -> ViTConfig:
-    return ViTConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        image_size=32, patch_size=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-
-
-def _wrn(vocabulary: int) -> WideResNetConfig:
-    return WideResNetConfig(depth=10, width=1)
-
-
+_GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4}
+_BLOCKS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_ENCODER = {
+    **_BLOCKS,
+    "intermediate_size": 128,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+_NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _END = "<|endoftext|>"
 _ROBERTA = Special(
     ("<s>", "<pad>", "</s>", "<unk>"),
     {
-        "bos": "<s>",
-        "eos": "</s>",
-        "sep": "</s>",
-        "cls": "<s>",
-        "unk": "<unk>",
-        "pad": "<pad>",
-        "mask": AddedToken("<mask>", lstrip=True, special=True),
+        **{"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>"},
+        **{"pad": "<pad>", "mask": AddedToken("<mask>", lstrip=True, special=True)},
     },
     last=("<mask>",),
     around=("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
 )
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "gpt2": Family(_gpt2, Special((_END,), {"bos": _END, "eos": _END})),
+        "gpt2": Family(
+            "gpt2",
+            {**_GPT, **_NO_DROPOUT, "n_positions": 1024, "bos_token_id": 0, "eos_token_id": 0},
+            Special((_END,), {"bos": _END, "eos": _END}),
+        ),
         # Its vocabulary has no end token: `dpft.models.load` adds one, as to the published model.
-        "openai-gpt": Family(_openai_gpt, Special(("<unk>",), {"unk": "<unk>"})),
+        "openai-gpt": Family(
+            "openai-gpt",
+            {**_GPT, **_NO_DROPOUT, "n_positions": 512},
+            Special(("<unk>",), {"unk": "<unk>"}),
+        ),
+        # As SmolLM2: two key-value heads for four, a tied head.
         "llama": Family(
-            _llama,
+            "llama",
+            {
+                **{**_BLOCKS, "intermediate_size": 176, "num_key_value_heads": 2},
+                **{"max_position_embeddings": 2048, "tie_word_embeddings": True},
+                **{"bos_token_id": 1, "eos_token_id": 2},
+            },
             Special(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
         ),
         "bert": Family(
-            _bert,
+            "bert",
+            {**_ENCODER, "max_position_embeddings": 512, "pad_token_id": 0},
             Special(
                 ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
                 {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
@@ -178,18 +117,42 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 around=("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
             ),
         ),
-        "roberta": Family(_roberta, _ROBERTA),
+        "roberta": Family(
+            "roberta",
+            {
+                # 512 and two: positions are counted from one after the padding's, which is 1.
+                **{**_ENCODER, "max_position_embeddings": 514, "type_vocab_size": 1},
+                **{"layer_norm_eps": 1e-5, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2},
+            },
+            _ROBERTA,
+        ),
+        # As the first T5: one table for encoder, decoder and, scaled, head; no limit of positions.
         "t5": Family(
-            _t5,
+            "t5",
+            {
+                **{"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+                **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+                "dropout_rate": 0.0,
+            },
             Special(
                 ("<pad>", "</s>", "<unk>"),
                 {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
                 around=("$A </s>", "$A </s> $B </s>"),
             ),
         ),
-        "bart": Family(_bart, _ROBERTA),  # whose tokens it has
-        "vit": Family(_vit),
-        "wrn": Family(_wrn),
+        "bart": Family(
+            "bart",
+            {
+                **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 64},
+                **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+                **{"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "dropout": 0.0},
+                **{"max_position_embeddings": 1024, "bos_token_id": 0, "pad_token_id": 1},
+                **{"eos_token_id": 2, "decoder_start_token_id": 2},
+            },
+            _ROBERTA,  # whose tokens it has
+        ),
+        "vit": Family("vit", {**_ENCODER, "image_size": 32, "patch_size": 8}),
+        "wrn": Family("wide_resnet", {"depth": 10, "width": 1}),
     }
 )
 

@@ -2,11 +2,7 @@
 
 Zagoruyko & Komodakis (2016) with the changes of De et al. (2022): group norm in place of batch
 norm, whose statistics would mix records, and standardised convolution weights. He et al. (2022,
-section 5.1 and appendix A.1) train WRN16-4.
-
-`WideResNet` is the network; `WideResNetForImageClassification` is the same network as a model of
-transformers, with a config, so that it is loaded and saved as all others are. Importing this module
-makes transformers know it.
+section 5.1 and appendix A.1) train WRN16-4. Importing this module makes transformers know it.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ class WeightStandardizedConv2d(nn.Conv2d):
     eps = 1e-4
 
     def standardised(self, weight: Tensor) -> Tensor:
-        """The filters as they are used: ``(p, c / groups, kh, kw)``, the shape of ``weight``."""
+        """Return the filters as they are used, in the shape of ``weight``."""
         filters = weight.flatten(1)
         centred = filters - filters.mean(1, keepdim=True)
         squared = centred.square().sum(1, keepdim=True)
@@ -75,18 +71,12 @@ class WideResNet(nn.Module):
     the biases follow the network published with De et al. (2022). Apart from it, the standardised
     weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
 
-    Depth 16 and width 4, WRN16-4 as He et al. (2022, A.1) train it, have 2,751,562 parameters with
-    10 classes.
-
     Args:
         num_classes: outputs.
         depth: layers, ``6 n + 4`` for ``n`` blocks in each of the three stages.
         width: factor on the stages' 16, 32 and 64 channels.
         channels: of the input.
         groups: of each group norm; divides 16.
-
-    Raises:
-        ValueError: if ``depth`` is not ``6 n + 4`` for a positive ``n``.
     """
 
     def __init__(
@@ -136,17 +126,7 @@ def _logits(network: Any, pixel_values: Tensor) -> Tensor:
 
 
 class WideResNetConfig(PreTrainedConfig):
-    """A `WideResNet` in words; see there.
-
-    Attributes:
-        depth: layers.
-        width: factor on the channels of the stages.
-        num_channels: of the input.
-        groups: of each group norm.
-        image_size: pixels a side that it is trained on; the network itself takes any.
-        image_mean: subtracted from each channel; those of CIFAR-10, a public constant.
-        image_std: divides each channel after that.
-    """
+    """The settings of a `WideResNet`; mean and deviation are CIFAR-10's, a public constant."""
 
     model_type = "wide_resnet"
     # Two stages halve the image: one position of the last stage stands for four pixels a side.

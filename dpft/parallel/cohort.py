@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from dpft.config.errors import RankError
-from dpft.privacy.cohort import Cohort as Sums
+from dpft.config.errors import ConfigError, RankError
 
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
@@ -36,19 +35,8 @@ TIMEOUT = timedelta(minutes=30)
 def be_patient(mesh: DeviceMesh) -> None:
     """Let the groups of a mesh wait as long as that of all ranks: NCCL's own limit is shorter."""
     for group in mesh.get_all_groups():
-        if dist.get_backend(group) in ("nccl", "gloo"):  # what is simulated waits for nobody
+        if dist.get_backend(group) in ("nccl", "gloo"):  # simulated groups have no time limit
             _set_pg_timeout(TIMEOUT, group)
-
-
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Around a collective: what it raises where another rank is gone, in one sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UnansweredError(error) from error
 
 
 class UnansweredError(RankError):
@@ -66,50 +54,73 @@ class UnansweredError(RankError):
         )
 
 
-class TrainingCohort(Sums, Protocol):
-    """What training asks of the processes of a run, beside what the privacy core asks.
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Turn what a collective raises where another rank is gone into an UnansweredError."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnansweredError(error) from error
+
+
+class SingleProcess:
+    """The processes of a run: here one, which shares nothing; `Replicas` and others are several.
+
+    It has what the privacy core asks (`dpft.privacy.cohort.Cohort`) and what training asks.
 
     Attributes:
+        rank, size, sharded: as of the privacy core.
+        divided: whether no rank holds all that is trained.
         layout: how the ranks share the work, for the ledger's header: sums of another layout are
             rounded otherwise. Empty in one process.
-        divided: whether no rank holds all that is trained.
         owners: by the name of a trained parameter, the first rank that holds it whole, where ranks
             hold different ones; else empty.
     """
 
-    layout: Mapping[str, Any]
-    divided: bool
-    owners: Mapping[str, int]
+    rank, size, sharded, divided = 0, 1, False, False
+    layout: Mapping[str, Any] = MappingProxyType({})
+    owners: Mapping[str, int] = MappingProxyType({})
 
     def place(self, model: nn.Module) -> None:
         """Divide the first rank's parameters over the ranks, in place, if the layout does.
 
-        Before a clipper is made and before an optimizer is: parameters become others. Values that
-        the other ranks' models have are not used.
+        Before a clipper and an optimizer are made: parameters become others. The other ranks'
+        values are not used.
         """
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        """This rank's part of what all ranks have drawn; the parts are disjoint and complete."""
+        """Return this rank's part of what all have drawn; the parts are disjoint and complete."""
+        return drawn
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
-        """This rank's part of a batch, cut into microbatches.
+        """Return this rank's part of a batch, cut into microbatches.
 
-        Where ranks must keep in step it is filled up with microbatches of nobody
+        Where ranks must keep in step it is filled up with microbatches of blanks
         (`dpft.privacy.shapes.BLANK`) to the number that the busiest rank has.
         """
+        return cut(self.share(drawn))
 
     def gather(self, value: T) -> list[T]:
-        """What each rank has, on every rank."""
+        """Return each rank's value, on every rank."""
+        return [value]
+
+    def from_first(self, value: T) -> T:
+        """Return rank 0's value."""
+        return value
 
     def whole(self, tensor: Tensor, name: str = "") -> Tensor:
-        """What a parameter or its gradient is when its parts are put together.
+        """Put the parts of a parameter or its gradient together; every rank must ask.
 
         Args:
             tensor: this rank's.
             name: of the parameter. Where ranks hold different ones the first rank gets its owner's,
                 and the others keep their own.
         """
+        return tensor
 
+    @torch.no_grad()
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
         """Copy the first rank's tensor into the target, or into each rank's part of it.
 
@@ -117,6 +128,8 @@ class TrainingCohort(Sums, Protocol):
             target: a parameter, or a tensor that is divided like one.
             whole: of the target's whole shape; None on the other ranks.
         """
+        assert whole is not None
+        target.copy_(whole)
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
         """Wait for all ranks, and go on only if none has trouble and all have the same word.
@@ -128,88 +141,55 @@ class TrainingCohort(Sums, Protocol):
         Raises:
             RankError: naming the rank that failed, or saying that ranks disagree.
         """
-
-    def from_first(self, value: T) -> T:
-        """What rank 0 has."""
-
-
-class SingleProcess:
-    """A run in one process: nothing to share, nobody to wait for."""
-
-    rank, size, sharded, divided = 0, 1, False, False
-    layout: Mapping[str, Any] = MappingProxyType({})
-    owners: Mapping[str, int] = MappingProxyType({})
-
-    def place(self, model: nn.Module) -> None:
-        pass
-
-    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
-        return cut(drawn)
-
-    def gather(self, value: T) -> list[T]:
-        return [value]
-
-    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
-        return tensor
-
-    @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
-        assert whole is not None
-        target.copy_(whole)
-
-    def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        return drawn
-
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
         if trouble is not None:
             raise trouble
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
-        pass
+        """Replace each tensor by its sum over all ranks."""
 
     def any(self, flag: bool) -> bool:
-        return flag
+        """Return whether the flag is set on any rank."""
+        return self.agree([flag], "")[0]
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
+        """Return of each flag whether any rank has set it; all must have the same word."""
         return list(flags)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
+        """Return this rank's part of a tensor, flattened, and where it begins in the whole."""
         return whole.view(-1), 0
 
     def prepare(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
     ) -> None:
-        raise AssertionError("one process holds whole parameters")
+        """Refuse sharded parameters that cannot be summed exactly; asked where `sharded` alone."""
+        raise AssertionError("each rank holds whole parameters")
 
     def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
-        raise AssertionError("one process holds whole parameters")
-
-    def from_first(self, value: T) -> T:
-        return value
+        """Add this rank's parts of the sums to ``.grad``; asked where `sharded` alone."""
+        raise AssertionError("each rank holds whole parameters")
 
 
-class Replicas:
+TrainingCohort = SingleProcess
+
+
+class Replicas(SingleProcess):
     """Ranks that each hold a whole copy of the model (data parallel).
 
     Args:
         group: the ranks; None: all processes of the default group.
     """
 
-    sharded = divided = False
-    owners: Mapping[str, int] = MappingProxyType({})
-
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-        self.layout: Mapping[str, Any] = MappingProxyType({"ranks": self.size})
+        self.layout = MappingProxyType({"ranks": self.size})
 
-    def place(self, model: nn.Module) -> None:
-        pass
-
-    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
-        return cut(self.share(drawn))
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        # Strided: a file that is sorted by length gives every rank a fair share.
+        return drawn[self.rank :: self.size]
 
     def gather(self, value: T) -> list[T]:
         held: list[Any] = [None] * self.size
@@ -217,8 +197,11 @@ class Replicas:
             dist.all_gather_object(held, value, group=self._group)
         return held
 
-    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
-        return tensor
+    def from_first(self, value: T) -> T:
+        held: list[T] = [value]
+        with _connected():
+            dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
+        return held[0]
 
     @torch.no_grad()
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
@@ -229,10 +212,6 @@ class Replicas:
         with _connected():
             dist.broadcast(sent, src=0, group=self._group)
         target.copy_(sent)
-
-    def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        # Strided: a file that is sorted by length gives every rank a fair share.
-        return drawn[self.rank :: self.size]
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
         failed, alike = 0, True
@@ -250,8 +229,13 @@ class Replicas:
             )
         self._check(alike)
 
+    def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
+        largest, alike = self._largest([int(flag) for flag in flags], word)
+        self._check(alike)
+        return [flag > 0 for flag in largest]
+
     def _largest(self, numbers: Sequence[int], word: str) -> tuple[list[int], bool]:
-        """The largest of each number on any rank, and whether all ranks have the same word."""
+        """Return the largest of each number on any rank, and whether all have the same word."""
         code = int.from_bytes(hashlib.sha256(word.encode()).digest()[:7], "big")
         # The largest of x and of -x: equal but for the sign if all ranks have one x.
         sent = torch.tensor([*numbers, code, -code], dtype=torch.int64, device=self._device)
@@ -279,7 +263,7 @@ class Replicas:
         self._reduce(pending)
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
-        """One all-reduce for several tensors, in float32 or in what has more digits."""
+        """Reduce several tensors at once, in float32 or in what has more digits."""
         if not tensors:
             return
         if len(tensors) == 1 and tensors[0].dtype.itemsize >= 4 and tensors[0].is_contiguous():
@@ -296,35 +280,92 @@ class Replicas:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def any(self, flag: bool) -> bool:
-        return self.agree([flag], "")[0]
 
-    def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        largest, alike = self._largest([int(flag) for flag in flags], word)
-        self._check(alike)
-        return [flag > 0 for flag in largest]
+class Pipelines(Replicas):
+    """All processes of a run: pipelines of ``length`` ranks each, which share every batch.
 
-    def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
-        return whole.view(-1), 0
+    Neighbouring ranks are one pipeline, since they send the most.
 
-    def prepare(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
+    Args:
+        length: ranks of a pipeline; None: all are one.
+        schedule: one of `dpft.parallel.pipelined_sums.SCHEDULES`.
+        microbatches: that a schedule sends at a time; None: four for each rank.
+
+    Attributes:
+        position: of this rank in its pipeline, from 0.
+        peers: the ranks of this one's pipeline.
+        copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
+        broken: whether this rank stopped inside a round, between others that wait for it: no
+            agreement can be reached then, and the others notice that this rank is gone.
+
+    Raises:
+        ConfigError: if the ranks do not make whole pipelines.
+    """
+
+    divided = True
+
+    def __init__(
+        self, length: int | None = None, schedule: str = "1f1b", microbatches: int | None = None
     ) -> None:
-        raise AssertionError("each rank holds whole parameters")
+        super().__init__()
+        self.length = self.size if length is None else length
+        if self.length < 2 or self.size % self.length:
+            raise ConfigError(
+                f"{self.size} processes in pipelines of {self.length}; expected pipelines of two "
+                "processes or more, and whole ones: type parallel.length=N for an N that divides "
+                f"{self.size}, or start another number of processes"
+            )
+        shape = (self.size // self.length, self.length)
+        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
+        self.position = self.rank % self.length
+        be_patient(mesh)
+        self.peers = mesh.get_group("pipeline")
+        self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
+        self.broken = False
+        self.schedule = schedule
+        self.microbatches = microbatches or 4 * self.length
+        self.layout = MappingProxyType(
+            {
+                "ranks": self.size,
+                "layout": "pipeline",
+                "pipeline": self.length,
+                "schedule": schedule,
+                "microbatches": self.microbatches,
+            }
+        )
 
-    def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
-        raise AssertionError("each rank holds whole parameters")
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        # All stages of a pipeline go through the same records.
+        return drawn if self.copies is None else self.copies.share(drawn)
 
-    def from_first(self, value: T) -> T:
-        held: list[T] = [value]
-        with _connected():
-            dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
-        return held[0]
+    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+        if self.broken and trouble is not None:
+            raise trouble
+        super().meet(trouble, word)
+
+    @torch.no_grad()
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        # What another rank holds has no values here, and a copy to it does nothing.
+        buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
+        super().spread(buffer, whole)
+        target.copy_(buffer)
+
+    @torch.no_grad()
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
+        source = self.owners.get(name, 0)
+        if source == 0 or self.rank not in (0, source):
+            return tensor
+        if self.rank == source:
+            dist.send(tensor.detach().to(self._device).contiguous(), 0)
+            return tensor
+        buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
+        dist.recv(buffer, source)
+        return buffer
 
 
 @contextmanager
 def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
-    """Around what a rank does alone: all go on behind it, or none does; see `Cohort.meet`."""
+    """Have all ranks go on behind what one does alone, or none; see `SingleProcess.meet`."""
     try:
         yield
     except Exception as trouble:
@@ -336,6 +377,6 @@ def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor that may be divided."""
+    """Return what this rank holds of a tensor that may be divided."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()

@@ -1,4 +1,4 @@
-"""How this process was started: alone, as a rank of torchrun, or among strangers."""
+"""How this process was started: alone, as a rank of torchrun, or by another launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 
-# What torchrun tells each process, without which it cannot find the others.
+# What torchrun gives each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Where other launchers than torchrun say how many processes they started: Open MPI, srun.
 _PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -27,17 +27,12 @@ def restarted() -> bool:
 
 
 def check_launcher(ranks: int | None = None) -> None:
-    """Refuse to be one of several processes that are no group, or of another number than asked.
+    """Refuse to be one of several processes that are no group, or of another number than ``ranks``.
 
-    Started by another launcher than torchrun, all but one would stop at the run's lock, and the
-    launcher would take that one down with them; on machines without a common disk each would train
-    and release a run of its own.
-
-    Args:
-        ranks: the setting of that name.
+    Each of them would train and release a run of its own.
 
     Raises:
-        ConfigError: naming the variable that tells it.
+        ConfigError: naming the environment variable.
     """
     several = launched()
     if several == 1:
@@ -46,8 +41,8 @@ def check_launcher(ranks: int | None = None) -> None:
             if size.isdecimal() and int(size) > 1:
                 raise ConfigError(
                     f"{name} is {size}: this process is one of several that do not know of each "
-                    "other; start them by torchrun: torchrun --nproc-per-node N -m dpft train ..., "
-                    "or start one task that does: dpft train ... ranks=N"
+                    "other; start them by torchrun --nproc-per-node N -m dpft train ..., or start "
+                    "one task that does: dpft train ... ranks=N"
                 )
     absent = [name for name in _TOLD if not os.environ.get(name)]
     if several > 1 and absent:
@@ -65,15 +60,7 @@ def check_launcher(ranks: int | None = None) -> None:
 
 
 def check_processes(run: Run, count: int) -> None:
-    """Refuse settings that do not go together with one process, or with several.
-
-    Args:
-        run: the settings.
-        count: processes that train together.
-
-    Raises:
-        ConfigError: naming the setting, and what to type.
-    """
+    """Raise a ConfigError for settings that do not go together with so many processes."""
     if count == 1:
         if run.parallel.name != "data":
             raise ConfigError(

@@ -1,9 +1,8 @@
 """The tensors of a checkpoint, by torch.distributed.checkpoint: each rank writes and reads its own.
 
 That module plans which rank writes which piece, each piece once, and which pieces a rank needs that
-loads them, in whatever layout. Here is how they lie on the disk: each rank's pieces one behind the
-other in one file of plain numbers, and a table of where each begins, of plain data. Its own format
-has a pickle for a table, which would run whatever code somebody put there.
+loads them, in whatever layout. Here each rank's pieces lie one behind the other in a file of plain
+numbers, with a table of plain data: torch's own table is a pickle, which may run code.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,12 +44,10 @@ from dpft.parallel.cohort import TrainingCohort, UnansweredError
 
 
 class Written(NamedTuple):
-    """What was written, as plain data.
+    """What was written: SHA-256 and size of each file by name, and where the pieces of tensors lie.
 
-    Attributes:
-        files: SHA-256 and size of each file, by name.
-        tensors: by name, ``dtype``, ``size`` and ``pieces``: of each where it begins in the tensor
-            (``offsets``), its ``sizes``, its ``file``, and where it begins there (``at``).
+    Of each tensor ``dtype``, ``size`` and ``pieces``: where each begins in it (``offsets``), its
+    ``sizes``, its ``file``, and where it begins there (``at``).
     """
 
     files: dict[str, Any]
@@ -58,26 +55,24 @@ class Written(NamedTuple):
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -> Written:
-    """Write what the ranks hold, durably; every rank must ask, and none holds more than before.
+    """Write what the ranks hold, durably, and return what was written on the first rank.
+
+    Every rank must ask, and none holds more than before.
 
     Args:
         folder: empty, the same on every rank that holds something of its own.
         tensors: by name. Parts of one tensor have its name on every rank; copies are written once.
         cohort: the ranks. Where they hold copies of everything, the first one writes.
 
-    Returns:
-        On the first rank what was written.
-
     Raises:
-        OSError: on the rank whose file could not be written.
-        RankError: on the others, naming it.
+        OSError: on the rank whose file could not be written; on the others a RankError names it.
     """
     alone = not cohort.divided
     if alone and cohort.rank:
         return Written({}, {})
     writer = _Writer(folder / f"part-{cohort.rank:05d}")
     planner = DefaultSavePlanner(flatten_state_dict=False)
-    with _told(cohort):
+    with _reported(cohort):
         save(dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone)
     files = [writer.facts] if alone else cohort.gather(writer.facts)
     return Written({name: facts for each in files for name, facts in each.items()}, writer.tensors)
@@ -95,13 +90,13 @@ def read(
         cohort: the ranks, which may be others than those that wrote.
 
     Raises:
-        OSError, ValueError, RuntimeError: a file could not be read, or is not as the table says.
-        RankError: on the other ranks, naming the one that failed.
+        OSError, ValueError, RuntimeError: a file could not be read, or is not as the table says; on
+            the other ranks a RankError names the one that failed.
     """
     alone = not cohort.divided
     if not alone or cohort.rank == 0:
         planner = DefaultLoadPlanner(flatten_state_dict=False)
-        with _told(cohort):
+        with _reported(cohort):
             reader = _Reader(folder, written)
             load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
     if alone:
@@ -110,24 +105,109 @@ def read(
 
 
 def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors without numbers, of the types and whole shapes of those that were written.
-
-    Args:
-        written: see `Written.tensors`.
-    """
+    """Make tensors without numbers, of the types and shapes of those in `Written.tensors`."""
     return {
-        name: torch.empty(told["size"], dtype=_dtype(told), device="meta")
-        for name, told in written.items()
+        name: torch.empty(one["size"], dtype=_dtype(one), device="meta")
+        for name, one in written.items()
     }
 
 
-class _Writer(StorageWriter):
-    """Writes one rank's pieces to a file.
+def taken_apart(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: TrainingCohort
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return this rank's tensors by ``PARAMETER/NAME``, and plain data that all ranks share.
 
-    Attributes:
-        facts: of the file, by its name.
-        tensors: see `Written`; on the first rank.
+    Every rank must ask.
+
+    Args:
+        optimizer: over the same parameters on every rank, of which it has moved those that it has.
+        names: of the parameters, in the optimizer's order.
+        cohort: the ranks.
     """
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for index, held in state["state"].items():
+        for name, value in held.items():
+            if not isinstance(value, Tensor):
+                values.setdefault(names[index], {})[name] = value
+                continue
+            tensors[f"{names[index]}/{name}"] = value
+    if cohort.owners:  # each rank knows the parameters that it moves
+        values = {name: held for each in cohort.gather(values) for name, held in each.items()}
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
+    return tensors, {"groups": groups, "values": values}
+
+
+def room_for(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], saved: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Make tensors to be filled, divided and placed as the parameters are.
+
+    Args:
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        saved: tensors of their type and whole shape, by ``PARAMETER/NAME``.
+    """
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters, room = dict(zip(names, moved, strict=True)), {}
+    for key, like in saved.items():
+        parameter = parameters[key.rpartition("/")[0]]
+        if like.dim() and like.shape == parameter.shape:
+            room[key] = torch.zeros_like(parameter, dtype=like.dtype, requires_grad=False)
+        else:  # a single number is in main memory, as a count of steps is
+            device = parameter.device if like.dim() else torch.device("cpu")
+            room[key] = torch.zeros(like.shape, dtype=like.dtype, device=device)
+    return room
+
+
+def put_together(
+    optimizer: torch.optim.Optimizer,
+    names: Sequence[str],
+    own: Collection[str],
+    tensors: Mapping[str, Tensor],
+    rest: Mapping[str, Any],
+) -> None:
+    """Give an optimizer the state that `taken_apart` returned.
+
+    Args:
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        own: of these, the parameters that this rank holds.
+        tensors: this rank's, by ``PARAMETER/NAME``.
+        rest: the plain data.
+    """
+    state = {name: dict(held) for name, held in rest["values"].items() if name in own}
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition("/")
+        state.setdefault(name, {})[kind] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    groups = [
+        {**told, "params": g["params"]} for told, g in zip(rest["groups"], groups, strict=True)
+    ]
+    found = {index: state[name] for index, name in enumerate(names) if name in state}
+    optimizer.load_state_dict({"state": found, "param_groups": groups})
+
+
+class _Storage:
+    """What torch asks of a storage before and behind its files: nothing."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+class _Writer(_Storage, StorageWriter):
+    """Writes one rank's pieces to a file; `facts` and `tensors` are those of `Written`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -163,24 +243,11 @@ class _Writer(StorageWriter):
             dtype = str(tensor.properties.dtype).removeprefix("torch.")
             self.tensors[name] = {"dtype": dtype, "size": list(tensor.size), "pieces": pieces}
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
 
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
-
-
-class _Reader(StorageReader):
+class _Reader(_Storage, StorageReader):
     """Reads the pieces that a rank needs, of any ranks' files."""
 
     def __init__(self, folder: Path, written: Mapping[str, Any]) -> None:
@@ -210,7 +277,7 @@ class _Reader(StorageReader):
         return _done(None)
 
     def _read(self, item: ReadItem) -> Tensor:
-        """What is asked of a piece; no more rows of it are read than that needs."""
+        """Read what is asked of a piece, and no more rows of it than that needs."""
         tensor, begin = self._written[item.storage_index.fqn], item.storage_index.offset
         (piece,) = [p for p in tensor["pieces"] if torch.Size(p["offsets"]) == begin]
         sizes, offsets, lengths = list(piece["sizes"]), item.storage_offsets, item.lengths
@@ -230,40 +297,25 @@ class _Reader(StorageReader):
             found = found.narrow(dim, offsets[dim], lengths[dim])
         return found
 
-    def reset(self, checkpoint_id: Any = None) -> None:
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
         pass
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
 
 
 @contextmanager
-def _told(cohort: TrainingCohort) -> Iterator[None]:
-    """Around what all ranks do: the error of this rank as it was, or who has failed."""
+def _reported(cohort: TrainingCohort) -> Iterator[None]:
+    """Turn errors of torch's module into the error of this rank, or of the one that failed."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             yield
-    except CheckpointException as told:
+    except CheckpointException as error:
         rank = 0 if not cohort.divided else cohort.rank
-        if rank in told.failures:
-            raise told.failures[rank][0] from told
-        other, (error, _) = min(told.failures.items())
+        if rank in error.failures:
+            raise error.failures[rank][0] from error
+        other, (cause, _) = min(error.failures.items())
         raise RankError(
             f"rank {other} of {cohort.size} stopped at its part of a checkpoint: "
-            f"{str(error) or type(error).__name__}"
+            f"{str(cause) or type(cause).__name__}"
         ) from None
     except RuntimeError as error:  # of a collective: any other came in a CheckpointException
         raise (UnansweredError(error) if cohort.divided else error) from error

@@ -2,9 +2,8 @@
 
 A stage holds some blocks of the model and is an ordinary clipper's model. The last one has one loss
 for each record; every other takes, for each record, the inner product of its output with the
-gradient that came back, which has that gradient. Its input's gradient goes on to the stage before
-at once; norms, factors and sums may wait until the schedule has time for them: the two halves that
-zero-bubble schedules call B and W (Qi et al. 2024).
+gradient that came back. Its input's gradient goes on at once; norms, factors and sums may wait
+until the schedule has time: the halves B and W of zero-bubble schedules (Qi et al. 2024).
 
 Per device, each stage clips its own part of a record's gradient to its own threshold, and no norm
 leaves it. Flat clipping needs the norm of the whole gradient: once a round's microbatches are
@@ -15,7 +14,6 @@ formed then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,18 +69,16 @@ class ClippedStage(PipelineStage):
         self._chunk = 0
 
     def load(self, losses: Losses, batches: Sequence[UnitBatch | None]) -> None:
-        """Set what the next run of the schedule goes through.
+        """Set the losses and batches that the next run of the schedule goes through.
 
-        Args:
-            losses: of a microbatch.
-            batches: all of one shape; None: nobody's, which is passed on and not computed.
+        The batches are of one shape; None is passed on and not computed.
         """
         self._of, self._batches = losses, batches
         for held in (self.losses, self.norms, self.factors, self.waiting, self._captured):
             held.clear()
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
-        """As of the base; what the clipper has captured is kept until the chunk comes back."""
+        """Run the base's, and keep what the clipper has captured until the chunk comes back."""
         self._chunk = fwd_chunk_id
         self.clipper.take()
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
@@ -90,69 +86,48 @@ class ClippedStage(PipelineStage):
         return output
 
     def forward_maybe_with_nosync(self, *received: Tensor, **_: Any) -> Tensor:
-        """The forward of a chunk; called by the base."""
+        """Run the forward of a chunk; the base calls it."""
         (expected,) = self._stage_meta.outputs or ()
         batch = self._batches[self._chunk]
         if batch is None:
             return torch.zeros(expected.shape, dtype=expected.dtype, device=self.device)
-        output = self.submod.run(partial(_called, self._of, batch), received)
-        same = output.shape == expected.shape and output.dtype == expected.dtype
-        if not (same or self.is_last):
-            raise RuntimeError(
-                f"stage {self.stage_index} gives {tuple(output.shape)} in {output.dtype}; expected "
-                f"{tuple(expected.shape)} in {expected.dtype}, for which the next one waits"
-            )
+        output = self.submod.run(lambda model: self._of(model, batch), received)
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
-        """As of the base, which calls `backward_maybe_with_nosync` without saying which chunk."""
+        """Run the base's, which calls `backward_maybe_with_nosync` without naming the chunk."""
         self._chunk = bwd_chunk_id
         super().backward_one_chunk(bwd_chunk_id, *arguments, **named)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
-        """As `backward_one_chunk`."""
+        """Run the base's, as `backward_one_chunk`."""
         self._chunk = bwd_chunk_id
         super().backward_weight_one_chunk(bwd_chunk_id, *arguments, **named)
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> tuple[tuple[Tensor | None, ...], Any]:
-        """The backward of a chunk, or one of its halves; called by the base."""
+        """Run the backward of a chunk, or one of its halves; the base calls it."""
         batch = self._batches[self._chunk]
         if batch is None:
             return tuple(map(torch.zeros_like, bwd_kwargs.get("input_values", ()))), None
         if backward_type == "weight":
             self._finish(self._chunk, bwd_kwargs["param_groups"])
             return (), None
-        gradients, started = self._start(
-            batch,
-            self._chunk,
-            bwd_kwargs["stage_output"],
-            bwd_kwargs["output_grads"],
-            bwd_kwargs["input_values"],
-        )
-        if backward_type == "full":
-            self._finish(self._chunk, started)
-            return gradients, None
-        return gradients, started
-
-    def _start(
-        self,
-        batch: UnitBatch,
-        chunk: int,
-        outputs: Tensor | Sequence[Tensor],
-        gradients: Sequence[Tensor | None] | None,
-        inputs: Sequence[Tensor],
-    ) -> tuple[tuple[Tensor | None, ...], Started]:
+        outputs, gradients = bwd_kwargs["stage_output"], bwd_kwargs["output_grads"]
         (output,) = [outputs] if isinstance(outputs, Tensor) else outputs
         if gradients is None:
             losses = output
-            self.losses[chunk] = batch.of_units(losses.detach())
+            self.losses[self._chunk] = batch.of_units(losses.detach())
         else:
             losses = inner_products(output, gradients[0], batch.rows_per_unit)
+        captured, inputs = self._captured.pop(self._chunk), bwd_kwargs["input_values"]
         found, started = self.clipper.start(
-            losses, self._captured.pop(chunk), inputs, batch.rows_per_unit, batch.real
+            losses, captured, inputs, batch.rows_per_unit, batch.real
         )
+        if backward_type == "full":
+            self._finish(self._chunk, started)
+            return tuple(found), None
         return tuple(found), started
 
     def _finish(self, chunk: int, started: Started) -> None:
@@ -169,11 +144,7 @@ class ClippedStage(PipelineStage):
 
 @torch.no_grad()
 def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> int:
-    """With flat clipping, form the sums of the microbatches that wait; on every rank.
-
-    Args:
-        stages: of this rank.
-        group: of the pipeline.
+    """Form, with flat clipping, the sums of the microbatches that wait; every rank must ask.
 
     Returns:
         Bytes that this rank gave to the reduction of norms.
@@ -211,23 +182,18 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> i
 
 
 def inner_products(output: Tensor, gradient: Tensor | None, rows: int = 1) -> Tensor:
-    """For each record the inner product of a stage's output with what came back, ``(b,)``.
+    """Return for each record the inner product of a stage's output with what came back, ``(b,)``.
 
     Its gradient with respect to the output is what came back, exactly: in float64 the products of
-    float32 numbers are exact, and their sum matters to nobody.
+    float32 numbers are exact, and their sum is not used.
 
     Args:
         output: ``(b * rows, T, d)``.
         gradient: likewise.
         rows: of one record, next to each other.
     """
-    if gradient is None:
-        raise RuntimeError("no gradient came back to a stage; expected one from the next")
+    assert gradient is not None
     return (output.double() * gradient.double()).view(len(output) // rows, -1).sum(1)
-
-
-def _called(losses: Losses, batch: UnitBatch, model: nn.Module) -> Tensor:
-    return losses(model, batch)
 
 
 def _nothing(model: nn.Module, batch: UnitBatch) -> Tensor:

@@ -1,9 +1,8 @@
 """Clipped sums of logical batches, formed by a pipeline.
 
-A schedule sends a fixed number of microbatches of one shape through the stages: a round. A logical
-batch takes as many rounds as it needs, and what is missing in the last one of a shape is sent
-without being computed. Every process holds the records and cuts the batch alike, so that nothing
-but hidden states and their gradients is sent.
+A schedule sends a fixed number of microbatches of one shape through the stages: a round. What is
+missing in the last round of a shape is sent without being computed. Every process holds the records
+and cuts the batch alike, so that nothing but hidden states and their gradients is sent.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import UnansweredError
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines, UnansweredError
 from dpft.parallel.pipeline import ClippedStage, Losses, settle
 from dpft.parallel.stage_clippers import StageClippers
 from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
@@ -33,13 +31,7 @@ if TYPE_CHECKING:
 
 
 class ScheduleKind(NamedTuple):
-    """How a schedule places stages.
-
-    Attributes:
-        runner: a class of torch.distributed.pipelining.
-        each: stages of each rank.
-        turns: whether a rank has the first and the last stage, the next rank those within.
-    """
+    """A class of torch.distributed.pipelining, stages of each rank, and whether they go back."""
 
     runner: Any
     each: int
@@ -60,31 +52,28 @@ SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType(
 
 
 def stages(schedule: str, ranks: int) -> int:
-    """How many stages a pipeline of so many ranks has."""
+    """Return how many stages a pipeline of so many ranks has."""
     return SCHEDULES[schedule].each * ranks
 
 
 def places(schedule: str, rank: int, ranks: int) -> tuple[int, ...]:
-    """The stages that a rank of a pipeline holds."""
+    """Return the stages that a rank of a pipeline holds."""
     kind = SCHEDULES[schedule]
     if kind.turns:
         return rank, kind.each * ranks - 1 - rank
     return tuple(rank + ranks * turn for turn in range(kind.each))
 
 
-def owners(cut: Cut, schedule: str, ranks: int) -> Mapping[str, int]:
-    """The rank of the first pipeline that holds each trained parameter, by name."""
-    rank_of = {k: rank for rank in range(ranks) for k in places(schedule, rank, ranks)}
-    return MappingProxyType({name: rank_of[stage] for name, stage in cut.stage_of.items()})
+def _holder(stage: int, ranks: Pipelines) -> int:
+    """Return the rank of the first pipeline that holds a stage."""
+    of_pipeline = range(ranks.length)
+    return next(r for r in of_pipeline if stage in places(ranks.schedule, r, ranks.length))
 
 
 class Observed(NamedTuple):
-    """What one microbatch has shown to this process: noiseless figures of private records.
+    """Noiseless figures of a microbatch: norms and factors of `PipelinedSums.groups`, ``(b, K)``.
 
-    Attributes:
-        losses: of its units, where the last stage is here; else None.
-        norms: ``(b, K)`` of the groups of `PipelinedSums.groups`.
-        factors: likewise.
+    Losses are there where the last stage is.
     """
 
     losses: Tensor | None
@@ -96,28 +85,20 @@ class PipelinedSums:
     """Runs logical batches through the stages of a model.
 
     Args:
-        parts: of the model, by number of stage: what `places` says of this rank, on its device.
+        parts: of the model, by number of stage: those of this rank's `places`, on its device.
         clippers: made on them.
         cut: of the model.
         ranks: of this pipeline and of others, with schedule and number of microbatches.
 
     Attributes:
-        cut, clippers: as above.
         stages: the modules of this process.
         pipeline: number of this process's pipeline: all of one go through the same records.
         groups: the numbers of the groups whose norms this process gives. With flat clipping those
             are the same on all, and the first gives them.
-
-    Raises:
-        ConfigError: for a number of microbatches that the schedule cannot run.
     """
 
     def __init__(
-        self,
-        parts: Mapping[int, nn.Module],
-        clippers: StageClippers,
-        cut: Cut,
-        ranks: Pipelines,
+        self, parts: Mapping[int, nn.Module], clippers: StageClippers, cut: Cut, ranks: Pipelines
     ) -> None:
         count, microbatches = cut.count, ranks.microbatches
         if microbatches < count or microbatches % ranks.length:
@@ -139,12 +120,9 @@ class PipelinedSums:
             self.groups = ()
         self._kind = SCHEDULES[ranks.schedule]
         self._microbatches = microbatches
-        holders = range(ranks.length)
-        self._last = next(
-            r for r in holders if count - 1 in places(ranks.schedule, r, ranks.length)
-        )
+        self._last = _holder(count - 1, ranks)
         self._ranks = ranks
-        self._device = next(p for part in parts.values() for p in part.parameters()).device
+        self._device = next(self.stages.parameters()).device
         self._shape: tuple[int, ...] = ()
         self._runner: Any = None
         self._stages: list[ClippedStage] = []
@@ -155,9 +133,6 @@ class PipelinedSums:
         Args:
             losses: of a microbatch, by a model that it calls once.
             batches: the same on every rank; those of one shape are next to each other.
-
-        Returns:
-            Of each microbatch, in their order.
         """
         found: list[Observed] = []
         for shape, run in groupby(batches, _shape):
@@ -167,7 +142,7 @@ class PipelinedSums:
         return found
 
     def losses(self, observed: Sequence[Observed]) -> list[Tensor]:
-        """Of each microbatch, on every rank of the pipeline: the last stage tells the others."""
+        """Return the losses of each microbatch, on every rank of the pipeline."""
         sizes = [len(each.norms) for each in observed]
         if not sizes:
             return []
@@ -178,11 +153,11 @@ class PipelinedSums:
         return list(flat.split(sizes))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any rank of the run; all must ask."""
+        """Return whether the flag is set on any rank of the run; all must ask."""
         return self._ranks.any(flag)
 
     def over_stages(self, numbers: Tensor) -> Tensor:
-        """The sums of the numbers that the ranks of this pipeline have."""
+        """Return the sums of the numbers that the ranks of this pipeline have."""
         total = numbers.to(self._device, copy=True)
         dist.all_reduce(total, group=self._ranks.peers)
         return total
@@ -206,7 +181,7 @@ class PipelinedSums:
 
     @contextmanager
     def _alone_in_trouble(self) -> Iterator[None]:
-        """Around a round: whoever stops inside it leaves others waiting, who cannot be asked."""
+        """Mark the ranks as broken where a round stops: others wait, who cannot be asked."""
         try:
             yield
         except Exception as error:
@@ -280,13 +255,12 @@ def pipelined(
         model: the same on every rank, on the CPU where it is too large for one device. It keeps
             the tensors of this rank's stages; the others' have no values from here on.
         whole: a clipper made on it, with the groups of the whole run; closed here.
-        how: where to cut: ``per_device``, with as many devices as `stages` says.
+        how: where to cut: ``per_device``, with as many devices as there are stages.
         ranks: all processes.
         device: where this rank's stages go; None: they stay where they are.
 
     Raises:
-        ConfigError: for what cannot be cut, or not be clipped stage by stage.
-        ValueError: if the partition does not fit the model.
+        ConfigError, ValueError: for what cannot be cut, or not be clipped stage by stage.
     """
     whole.close()
     where, schedule = cut_for(model, how, ranks), ranks.schedule
@@ -296,17 +270,13 @@ def pipelined(
     for part in parts.values():
         if device is not None:
             part.to(device)
-    ranks.owners = owners(where, schedule, ranks.length)
+    ranks.owners = MappingProxyType({n: _holder(k, ranks) for n, k in where.stage_of.items()})
     clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
     return clippers, PipelinedSums(parts, clippers, where, ranks)
 
 
 def cut_for(model: nn.Module, how: Partition, ranks: Pipelines) -> Cut:
-    """Cut a model into as many stages as the ranks of a pipeline take.
-
-    Raises:
-        ConfigError, ValueError: as `pipelined`.
-    """
+    """Cut a model into as many stages as the ranks of a pipeline take; raises as `pipelined`."""
     where = cut(model, how)
     expected = stages(ranks.schedule, ranks.length)
     if where.count != expected:
@@ -319,7 +289,7 @@ def cut_for(model: nn.Module, how: Partition, ranks: Pipelines) -> Cut:
 
 
 def held_here(model: nn.Module, how: Partition, ranks: Pipelines) -> set[int]:
-    """The ``id`` of each parameter that this rank's stages hold; the model stays as it is."""
+    """Return the ``id`` of each parameter of this rank's stages; the model stays as it is."""
     where = cut_for(model, how, ranks)
     numbers = places(ranks.schedule, ranks.position, ranks.length)
     return {id(p) for stage in numbers for p in part_of(model, where, stage).parameters()}

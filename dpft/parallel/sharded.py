@@ -1,16 +1,14 @@
 """Fully sharded data parallel (FSDP2): each rank holds a part of every parameter and its state.
 
-``fully_shard`` puts a unit's whole parameters together for its forward and again for its backward.
 The clipper forms the sum of one parameter at a time, over this rank's records; a few of them are
-reduced and scattered together, so that no rank ever holds all sums. FSDP's own reduction of
-gradients would come before clipping; training without clipping uses it, and has it add up instead
-of averaging.
+reduced and scattered together, so that no rank ever holds all sums. FSDP's own reduction would come
+before clipping; training without clipping uses it, and has it add up instead of averaging.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -77,9 +75,8 @@ class Shards(Replicas):
             if not isinstance(parameter, DTensor):
                 if by_autograd:
                     raise UnsupportedLayerError(
-                        f"parameter {name!r} is in no unit of FSDP, which would leave each rank "
-                        "with a gradient of its own; expected every trained one in a unit: call "
-                        "fully_shard on the whole model, without ignored_params"
+                        f"parameter {name!r} is in no unit of FSDP; expected every trained one in "
+                        "a unit: call fully_shard on the whole model, without ignored_params"
                     )
                 continue
             mesh = parameter.device_mesh
@@ -88,8 +85,7 @@ class Shards(Replicas):
             if mesh.size() != len(ranks) or not set(over).issubset(ranks):
                 raise UnsupportedLayerError(
                     f"parameter {name!r} is sharded over ranks {over} of {ranks}: the others' "
-                    "records would be missing in its sum; expected a mesh of all of them, of two "
-                    "dimensions for copies of shards: init_device_mesh(device, (copies, shards))"
+                    "records would be missing in its sum; expected a mesh of all of them"
                 )
             shards = [p for p in parameter.placements if type(p) is not Replicate]
             if shards != [Shard(0)]:
@@ -131,31 +127,25 @@ class Shards(Replicas):
 
 
 def reshard(model: nn.Module) -> None:
-    """Let go of whole parameters after forwards that no backward follows.
-
-    Or the next forward would use them as they were before the weights moved.
-    """
+    """Let go of whole parameters that the next forward would use though the weights moved."""
     for unit in model.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
 
 
 def first_row(rows: int, rank: int, size: int) -> int:
-    """Where a rank's rows begin, as FSDP cuts a parameter.
-
-    Each rank has as many, rounded up, but for the last ones, which have fewer, or none.
-    """
+    """Return where a rank's rows begin, as FSDP cuts a parameter: the last ranks have fewer."""
     return min(rank * -(-rows // size), rows)
 
 
 def _shards(tensor: DTensor) -> tuple[int, int]:
-    """Which dimension of its mesh a tensor is sharded over, and among how many ranks."""
+    """Return the dimension of its mesh that a tensor is sharded over, and its ranks."""
     (dim,) = [d for d, placement in enumerate(tensor.placements) if placement == Shard(0)]
     return dim, tensor.device_mesh.size(dim)
 
 
 def _scatter(sums: Sequence[tuple[DTensor, Tensor]]) -> None:
-    """One reduce-scatter over the shards for several parameters, and a sum over copies, if any."""
+    """Reduce and scatter several parameters' sums over the shards, and add them over copies."""
     first, mesh = sums[0][0], sums[0][0].device_mesh
     dim, size = _shards(first)
     widths = [first_row(len(total), 1, size) * total[0].numel() for _, total in sums]
@@ -188,7 +178,7 @@ def _add(parameter: Tensor, part: Tensor) -> None:
 
 
 def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:
-    """Shard a model in place: every block of its layers is a unit, and the rest is one.
+    """Shard a model in place: every element of its longest list of modules is a unit.
 
     Tied weights must be in one unit, so what is not in a block stays in the model's own.
 
@@ -197,13 +187,8 @@ def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> n
         mesh: of the ranks; None: all of them. Two dimensions: copies, and shards within each.
         options: of ``fully_shard``.
     """
-    for block in blocks(model):
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for block in max(lists, key=len, default=nn.ModuleList()):
         fully_shard(block, mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
     return model
-
-
-def blocks(model: nn.Module) -> Iterable[nn.Module]:
-    """The repeated layers of a model: the elements of its longest list of modules."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=nn.ModuleList())

@@ -22,15 +22,14 @@ from dpft.privacy.spec import TWO_BACKWARDS
 
 
 class StageClippers:
-    """What noise, mechanism and ledger see where the model lies on several processes.
+    """Stands for the model's clipper where the model lies on several processes.
 
     Args:
         whole: made on the whole model, with all groups; closed.
         parts: of the stages that this process holds, by number.
         cut: of the model.
         cohort: all processes of the run.
-        copies: of these, whoever holds the same stages and another share of each batch; None: no
-            other process does.
+        copies: those that hold the same stages and another share of each batch, if any.
 
     Attributes:
         clippers: of each stage here.
@@ -68,10 +67,15 @@ class StageClippers:
                 f"plan {whole.plan!r} in a pipeline; expected bk, fused or materialised, which "
                 "take one backward: type clip=per_device_adaptive, or clip=bk for the same sums"
             )
-        if sorted(cut.stage_of) != sorted(self.sizes):
-            raise AssertionError("the model was cut and clipped with other trained parameters")
         owners = [{cut.stage_of[name] for name in group.parameters} for group in self.groups]
-        self._check_groups(owners)
+        for group, stages in zip(self.groups, owners, strict=True):
+            if len(stages) > 1 and not self.flat:
+                raise ConfigError(
+                    f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
+                    "pipeline, so that its norm would have to travel; expected groups within a "
+                    "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
+                    "group with norms added up over the stages"
+                )
         self._own: dict[int, tuple[int, ...]] = {}
         self.clippers: dict[int, Clipper] = {}
         for stage, part in sorted(parts.items()):
@@ -82,32 +86,18 @@ class StageClippers:
         self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
         self._spread()
 
-    def _check_groups(self, owners: Sequence[set[int]]) -> None:
-        for group, stages in zip(self.groups, owners, strict=True):
-            if len(stages) > 1 and not self.flat:
-                raise ConfigError(
-                    f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
-                    "pipeline, so that its norm would have to travel; expected groups within a "
-                    "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
-                    "group with norms added up over the stages"
-                )
-
     @property
     def private(self) -> bool:
         return True
 
     @property
     def unfinished(self) -> bool:
-        """Whether a logical batch broke off: ``.grad`` may hold a part of it."""
+        """Return whether a logical batch broke off: ``.grad`` may hold a part of it."""
         return self._running or any(clipper.unfinished for clipper in self.clippers.values())
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around a part of a logical batch; one that breaks off leaves it `unfinished`.
-
-        Raises:
-            RuntimeError: if one did before.
-        """
+        """Mark the batch as `unfinished` if a part of it breaks off; refuse to go on behind one."""
         if self.unfinished:
             raise RuntimeError(
                 "the last pass through the pipeline broke off and may have left sums in .grad; "
@@ -119,7 +109,7 @@ class StageClippers:
         self._running = False
 
     def reset(self) -> None:
-        """As of `Clipper`, on every process."""
+        """Reset the clippers; as of `Clipper`, on every process."""
         for clipper in self.clippers.values():
             clipper.reset()
         self._running = False
@@ -144,9 +134,8 @@ class StageClippers:
         self.below = total.cpu()
 
     def move(self, estimates: Sequence[float]) -> None:
-        """As of `Clipper`: the estimates of all groups, from which all thresholds follow."""
-        if self.adaptive is None:
-            raise ValueError("the thresholds of these clippers are fixed")
+        """Set the estimates of all groups, from which all thresholds follow."""
+        assert self.adaptive is not None
         self.estimates = tuple(estimates)
         self.thresholds = self.adaptive.rescaled(estimates)
         self._spread()
@@ -160,20 +149,20 @@ class StageClippers:
                 clipper.move([self.estimates[k] for k in own], [self.thresholds[k] for k in own])
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
-        """As of `Clipper`: a stage holds whole parameters."""
+        """Return all of it: a stage holds whole parameters."""
         return grad.view(-1), 0
 
     def whole(self, grad: Tensor) -> Tensor:
-        """As of `Clipper`."""
+        """Return it: a stage holds whole parameters."""
         return grad
 
     @property
     def own_groups(self) -> tuple[int, ...]:
-        """Numbers of the groups whose norms this process sees, stage by stage."""
+        """Return the numbers of the groups whose norms this process sees, stage by stage."""
         return (0,) if self.flat else tuple(k for own in self._own.values() for k in own)
 
     def check_rows(self, rows: int) -> None:
-        """As of `Clipper`."""
+        """Check, as of `Clipper`, that a record may have so many rows."""
         for clipper in self.clippers.values():
             clipper.check_rows(rows)
 
@@ -184,6 +173,6 @@ class StageClippers:
 
 
 def _within(group: Group, cut: Cut, stage: int) -> Group:
-    """What of a group lies in a stage; its threshold is the group's."""
+    """Return the part of a group that lies in a stage; its threshold is the group's."""
     names = tuple(name for name in group.parameters if cut.stage_of[name] == stage)
     return Group(group.name, names, group.threshold)

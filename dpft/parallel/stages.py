@@ -1,18 +1,15 @@
 """Cutting a language model into the stages of a pipeline.
 
-A stage is the whole model with the modules of the other stages taken out: its own keep their place,
-and so the names of their parameters, which noise and checkpoints go by. What is left runs the
-model's own forward, from hidden states to hidden states: every stage computes masks, positions and
-rotations as the model does.
-
-Stages are cut between blocks, as the clipping groups of ``per_device`` are: one process that clips
-by these groups has the sums and the noise of the pipeline.
+A stage is the whole model with the modules of the other stages taken out: its own keep the names of
+their parameters, which noise and checkpoints go by, and the model's own forward computes masks,
+positions and rotations. Stages are the clipping groups of ``per_device``: one process that clips by
+these groups has the sums and the noise of the pipeline.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,8 +26,7 @@ class Anatomy(NamedTuple):
     """Where the pieces of a class of models are, by the names of its modules.
 
     Attributes:
-        first: what makes hidden states of tokens, and is not to run where hidden states come in;
-            the table of tokens is first.
+        first: what makes hidden states of tokens; the table of tokens is first.
         positions: of these, what is added to the hidden states that come in.
         blocks: the list of blocks, each of which takes hidden states first and returns them.
         last: what follows the last block, each from one tensor to one tensor.
@@ -69,8 +65,7 @@ class Cut:
         prefix: what precedes the names of its modules, within adapters.
         starts: the block that each stage begins with.
         stage_of: of each trained parameter of the whole model, by name and in its order.
-        width: of the hidden states that stages hand on, ``d``.
-        dtype: likewise.
+        width, dtype: of the hidden states that stages hand on.
     """
 
     anatomy: Anatomy
@@ -82,72 +77,53 @@ class Cut:
 
     @property
     def count(self) -> int:
-        """How many stages there are."""
+        """Return how many stages there are."""
         return len(self.starts)
 
 
 def cut(model: nn.Module, how: Partition) -> Cut:
-    """Cut a model into the devices of a partition.
-
-    Args:
-        model: a causal language model of transformers, with or without peft's adapters.
-        how: ``per_device``, with the number of stages or the patterns of their parameters.
+    """Cut a causal language model, adapted or not, into a number of ``per_device`` groups.
 
     Raises:
-        ConfigError: if the class is not known, something is trained that has no place in a stage,
-            or a device is not a run of whole blocks.
+        ConfigError: if the class is not known, or something trained has no place in a stage.
         ValueError: if the partition does not fit the model.
     """
+    if how.patterns:
+        raise ConfigError(
+            "clip.patterns with parallel=pipeline; expected the number of stages: type "
+            "clip.patterns=null clip.count=N"
+        )
     prefix, anatomy = _anatomy(model)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    stage_of = {
-        name: k for k, (_, own) in enumerate(partition(model, trained, how)) for name in own
-    }
+    devices = enumerate(partition(model, trained, how))
+    stage_of = {name: k for k, (_, own) in devices for name in own}
     stage_of = {name: stage_of[name] for name in trained}
     count = max(stage_of.values()) + 1
     blocks = len(list(_within(model, prefix, anatomy.blocks).children()))
     _check_trained(trained, model, prefix, anatomy)
-    _check_tied(trained, model, prefix, anatomy)
     if not 2 <= count <= blocks:
         raise ConfigError(
             f"{count} pipeline stages of {blocks} blocks; expected two stages or more, with a "
             "block each: start another number of processes, or type parallel=data"
         )
-    stages_of_blocks: list[set[int]] = [set() for _ in range(blocks)]
+    # A stage begins with its first trained block: the others stay with the one before them.
+    starts = {0: 0}
     for name, stage in stage_of.items():
-        number = _place(name, prefix, anatomy, blocks)
-        stages_of_blocks[number].add(stage)
-    starts: list[int] = []
-    for number, stages in enumerate(stages_of_blocks):
-        before = len(starts) - 1
-        stages = stages or {max(before, 0)}  # a block that is not trained stays with the last one
-        if stages == {before + 1}:
-            starts.append(number)
-        elif stages != {before}:
-            fitting = sorted({max(before, 0), before + 1})
-            raise ConfigError(
-                f"block {number} of {anatomy.blocks} lies on devices {sorted(stages)}; expected "
-                f"one of {fitting}: each device is a run of whole blocks, the first with the "
-                f"embeddings and the last with norm and head. Type clip.count={count} "
-                "clip.patterns=null"
-            )
+        inner = name.removeprefix(prefix)
+        if inner.startswith(f"{anatomy.blocks}."):
+            number = int(inner.removeprefix(f"{anatomy.blocks}.").split(".")[0])
+            starts[stage] = min(starts.get(stage, number), number)
     table: Any = _within(model, prefix, anatomy.first[0])
     width, dtype = table.weight.shape[1], table.weight.dtype
-    return Cut(anatomy, prefix, tuple(starts), MappingProxyType(stage_of), width, dtype)
+    firsts = tuple(starts[stage] for stage in range(count))
+    return Cut(anatomy, prefix, firsts, MappingProxyType(stage_of), width, dtype)
 
 
 def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
-    """One stage of a model, which shares its tensors with the whole.
+    """Return one stage of a model, which shares its tensors with the whole; called as that is.
 
-    Args:
-        model: without hooks of a clipper. It stays as it is.
-        cut: from `cut`.
-        stage: its number.
-
-    Returns:
-        A module to be called as the whole is. But for the first stage it takes ``inputs_embeds``,
-        the hidden states ``(B, T, d)`` of the stage before, in place of ``input_ids``; but for the
-        last its ``logits`` are hidden states.
+    But for the first stage it takes ``inputs_embeds``, the hidden states ``(B, T, d)`` of the stage
+    before, in place of ``input_ids``; but for the last its ``logits`` are hidden states.
     """
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     part: nn.Module = copy.deepcopy(model, tensors)
@@ -156,15 +132,12 @@ def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
     end = (*cut.starts[1:], len(blocks))[stage]
     for number in range(len(blocks)):
         if not cut.starts[stage] <= number < end:
-            blocks[number] = Elsewhere()
-    if stage > 0:
-        for name in anatomy.first:
-            part.set_submodule(
-                prefix + name, NoPositions() if name in anatomy.positions else Elsewhere()
-            )
-    if stage < cut.count - 1:
-        for name in anatomy.last:
-            part.set_submodule(prefix + name, Elsewhere())
+            blocks[number] = _Elsewhere()
+    for name in anatomy.first if stage > 0 else ():
+        elsewhere = _NoPositions() if name in anatomy.positions else _Elsewhere()
+        part.set_submodule(prefix + name, elsewhere)
+    for name in anatomy.last if stage < cut.count - 1 else ():
+        part.set_submodule(prefix + name, _Elsewhere())
     held = {name for name, p in part.named_parameters() if p.requires_grad}
     expected = {name for name, owner in cut.stage_of.items() if owner == stage}
     if held != expected:
@@ -176,10 +149,6 @@ def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
     """Take values and memory from the parameters of a model that are in none of these stages.
 
     They keep names, shapes and order, by which ranks and checkpoints go.
-
-    Args:
-        model: what the stages are of.
-        parts: the stages of this process, see `part_of`.
     """
     held = {id(parameter) for part in parts for parameter in part.parameters()}
     empty: dict[int, nn.Parameter] = {}  # by what it stands for: tied parameters stay one
@@ -191,14 +160,14 @@ def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
                 module._parameters[name] = empty.setdefault(id(parameter), fresh)
 
 
-class Elsewhere(nn.Module):
+class _Elsewhere(nn.Module):
     """In the place of a module of another stage: what comes in goes out."""
 
     def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
         return hidden
 
 
-class NoPositions(nn.Module):
+class _NoPositions(nn.Module):
     """In the place of an embedding of positions, which another stage has added."""
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -206,10 +175,10 @@ class NoPositions(nn.Module):
 
 
 class Share(nn.Module):
-    """Called as the whole model is; does the share of one stage.
+    """Stands for the whole model in losses that are written for one.
 
-    Losses are written for a whole model. On the last stage they get the logits that they ask for;
-    on any other their call goes no further than the stage's hidden states, which `hidden` returns.
+    On the last stage they get the logits that they ask for; on any other their call goes no further
+    than the stage's hidden states.
     """
 
     def __init__(self, part: nn.Module, first: bool, last: bool) -> None:
@@ -220,14 +189,11 @@ class Share(nn.Module):
         self._received: Tensor | None = None
 
     def run(self, losses: Any, received: Sequence[Tensor]) -> Tensor:
-        """What this stage makes of a microbatch.
+        """Return the losses of a microbatch on the last stage, else hidden states ``(B, T, d)``.
 
         Args:
             losses: called with a model, which it calls once; returns its losses.
             received: the hidden states that came in, ``(B, T, d)``; empty on the first stage.
-
-        Returns:
-            The losses on the last stage, else hidden states ``(B, T, d)``.
         """
         self._received = None if self._first else received[0]
         try:
@@ -236,8 +202,6 @@ class Share(nn.Module):
             return reached.hidden
         finally:
             self._received = None
-        if not self._last:
-            raise AssertionError("losses without a call of the model")
         return found
 
     def forward(self, input_ids: Tensor, **asked: Any) -> Any:
@@ -260,7 +224,7 @@ class _ReachedError(Exception):
 
 
 def _anatomy(model: nn.Module) -> tuple[str, Anatomy]:
-    """The model proper within its adapters: what precedes its modules' names, and its anatomy."""
+    """Find the model proper within its adapters: its modules' prefix, and its anatomy."""
     for name, module in model.named_modules():
         kind = type(module)
         if kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.models."):
@@ -275,46 +239,25 @@ def _within(model: nn.Module, prefix: str, name: str) -> nn.Module:
     return model.get_submodule(prefix + name)
 
 
-def _place(name: str, prefix: str, anatomy: Anatomy, blocks: int) -> int:
-    """The number of the block that a parameter is with; what precedes all is with the first."""
-    inner = name.removeprefix(prefix)
-    if inner.startswith(f"{anatomy.blocks}."):
-        return int(inner.removeprefix(f"{anatomy.blocks}.").split(".")[0])
-    return 0 if any(_inside(inner, module) for module in anatomy.first) else blocks - 1
-
-
-def _inside(name: str, module: str) -> bool:
-    return name.startswith(f"{module}.")
-
-
 def _check_trained(
     trained: Mapping[str, nn.Parameter], model: nn.Module, prefix: str, anatomy: Anatomy
 ) -> None:
-    """Refuse trained parameters that are in no piece: a prefix, a scorer."""
+    """Refuse trained parameters of no stage (a prefix, a scorer), or of the first and the last."""
     pieces = (*anatomy.first, anatomy.blocks, *anatomy.last)
+    known = tuple(f"{prefix}{piece}." for piece in pieces)
     for name in trained:
-        inner = name.removeprefix(prefix)
-        if not name.startswith(prefix) or not any(_inside(inner, piece) for piece in pieces):
+        if not name.startswith(known):
             raise ConfigError(
                 f"parallel=pipeline does not know which stage {name} of {type(model).__name__} "
                 f"belongs to; expected trained parameters in {', '.join(pieces)} only: type "
                 "adapt=full, adapt=lora or parallel=data"
             )
-
-
-def _check_tied(
-    trained: Mapping[str, nn.Parameter], model: nn.Module, prefix: str, anatomy: Anatomy
-) -> None:
-    """Refuse a trained parameter that the first stage and the last would both use."""
-
-    def used_by(names: Sequence[str]) -> Iterator[nn.Parameter]:
-        for name in names:
-            yield from _within(model, prefix, name).parameters()
-
-    first = {id(parameter) for parameter in used_by(anatomy.first)}
-    for parameter in used_by(anatomy.last):
-        if id(parameter) in first and parameter.requires_grad:
-            name = next(name for name, p in trained.items() if p is parameter)
+    first, last = (
+        {id(p) for piece in of for p in _within(model, prefix, piece).parameters()}
+        for of in (anatomy.first, anatomy.last)
+    )
+    for name, parameter in trained.items():
+        if id(parameter) in first & last:
             raise ConfigError(
                 f"{name} is input embedding and output head of {type(model).__name__}: the first "
                 "stage and the last would each clip a part of one gradient; type model.tied=false, "

@@ -14,10 +14,9 @@ from dpft.config import imported
 from dpft.config.errors import ConfigError, RankError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
-from dpft.models.families import FAMILIES
 from dpft.models.load import LoadedModel, load_model, without_hub
-from dpft.parallel.cohort import SingleProcess, TrainingCohort
-from dpft.parallel.mesh import Pipelines
+from dpft.models.sizes import FAMILIES
+from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort
 from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.functions import ClipFunction, own_function

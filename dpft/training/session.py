@@ -31,7 +31,7 @@ from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
 from dpft.config.schema import SERVICES, Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
-from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.parallel.parts import put_together, room_for, taken_apart
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released

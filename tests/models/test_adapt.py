@@ -2,26 +2,27 @@
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
 
-from dpft.config.errors import ConfigError, ModelError
+from dpft.config.errors import ModelError
 from dpft.config.folder import conf_dir
-from dpft.config.schema import ADAPTATIONS, Adapt, build
+from dpft.config.schema import ADAPTATIONS, Adapt, Decode, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
+from dpft.models.lora import targets_of
 from dpft.models.needs import Needs
-from dpft.models.select import has_new_head, head_modules, own_head_parameters, select
+from dpft.models.rgp import CarriedLinear
+from dpft.models.save import load_saved, save_model
+from dpft.models.select import has_new_head, head_modules, select
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import find_blocks
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.decode import decode
 from tests.models.adapted import NEEDS, SMALL, adapted, shipped, trained
 from tests.privacy import architectures
+from tests.privacy.small_models import build
 from tests.privacy.small_models import build as build_case
 
 BLOCK = {
@@ -54,7 +55,7 @@ HEAD = {
 CASES = [
     (model, tied, name)
     for model, tied in HEAD
-    for name in ("full", "scratch", "linear", "bias", "attention", "top2")
+    for name in ("full", "linear", "bias", "attention", "top2")
 ]
 REFUSED = {
     ("gpt2", True, "linear"): "its input embedding; .*model.tied=false",
@@ -71,7 +72,6 @@ def expected(model, tied, name, every):
     new = head if has_new_head(NEEDS[model]) else ()
     chosen = {
         "full": lambda n: True,
-        "scratch": lambda n: True,
         "linear": lambda n: n.startswith(head) if head else False,
         "bias": lambda n: n.endswith("bias"),
         "attention": lambda n: ATTENTION[model] in n,
@@ -94,17 +94,6 @@ def test_it_is_refused_with_a_reason(model, tied, name):
         adapted(model, name, tied)
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
-def test_a_network_of_convolutions_has_no_adapters(name):
-    with pytest.raises(ModelError, match="type adapt="):
-        adapted("wrn", name, False)
-
-
-def test_more_blocks_than_there_are_are_refused():
-    with pytest.raises(ModelError, match=r"adapt\.blocks is 3; expected 1 to 2"):
-        adapted("gpt2", "top2", settings=Adapt("top2", blocks=3))
-
-
 @pytest.mark.parametrize(
     ("architecture", "needs", "final"),
     [
@@ -115,8 +104,6 @@ def test_more_blocks_than_there_are_are_refused():
         # behind the blocks of the decoder, but of its embeddings
         ("bart", Needs("causal", source=True), set()),
         ("t5", Needs("causal", source=True), {"decoder.final_layer_norm"}),
-        # behind the blocks, but of the relative positions that they all read
-        ("deberta-v2", Needs("masked"), set()),
         ("modernbert", Needs("masked"), {"model.final_norm"}),
     ],
 )
@@ -141,22 +128,6 @@ def test_every_adaptation_has_a_file_and_every_file_is_one():
     assert files == set(ADAPTATIONS) == set(SMALL)
     for name in files:
         assert shipped(name).name == name
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"name": "lorra"}, "adapt.name is 'lorra'"),
-        ({"name": "lora"}, "adapt.rank is not set; type adapt=lora"),
-        ({"name": "full", "rank": 4}, "adapt.rank is 4; expected null"),
-        ({"name": "prefix", "length": 0}, "adapt.length is 0"),
-        ({"name": "rgp", "rank": 2, "follow": "wind"}, "adapt.follow is 'wind'"),
-        ({"name": "lora", "rank": 2, "alpha": 4, "dropout": 1.0}, "adapt.dropout is 1.0"),
-    ],
-)
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        build(Adapt, settings, "adapt")
 
 
 def test_scratch_refuses_pretrained_weights():
@@ -209,18 +180,237 @@ def test_counts_of_gpt2_small(name, count):
     assert parameters_of(model, name, "causal") == count
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("linear", 768 * 768 + 768 + 768 * 2 + 2),
-        ("lora", 12 * 2 * 4 * (768 + 768) + 592_130),
-        ("attention", 12 * (4 * (768 * 768 + 768) + 2 * 768) + 592_130),
-    ],
-)
-def test_counts_of_roberta_base_for_two_classes(name, count):
-    with torch.device("meta"):
-        model = RobertaForSequenceClassification(
-            RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)
-        )
-    assert sum(p.numel() for p in own_head_parameters(model, Needs("classifier"))) == 592_130
-    assert parameters_of(model, name, "classifier") == count
+# LoRA: begins as the model it adapts, trains its own layers, and follows the seed.
+
+
+TARGETS = {
+    "gpt2": ("c_attn",),
+    "llama": ("q_proj", "v_proj"),
+    "roberta_mlm": ("query", "value"),
+    "roberta_classifier": ("query", "value"),
+    "vit": ("q_proj", "v_proj"),
+}
+
+
+@pytest.mark.parametrize("model", TARGETS)
+def test_it_adapts_queries_and_values_and_begins_as_the_model(model):
+    assert targets_of(build(model, False).model) == TARGETS[model]
+    plain = build(model, False).all_losses()
+    case, _ = adapted(model, "lora", tied=False)
+    assert torch.equal(case.all_losses(), plain)
+    adapters = {name for name in trained(case.model) if ".lora_" in name}
+    assert len(adapters) == 2 * 2 * len(TARGETS[model])  # A and B, in two blocks
+    for name in adapters:
+        assert any(f".{target}." in name for target in TARGETS[model])
+    rest = trained(case.model) - adapters
+    assert all("classifier.modules_to_save." in name for name in rest)
+    assert bool(rest) == (model in ("roberta_classifier", "vit"))
+
+
+CAUSAL = Needs("causal")
+
+
+@pytest.mark.parametrize("targets", [("c_attn", "c_prjo"), ("q_projection",)])
+def test_a_target_that_is_not_there_is_named(targets):
+    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
+    settings = Adapt("lora", rank=2, alpha=4, targets=targets)
+    said = f"no linear layer {targets[-1]} outside a new head; expected names such as c_attn, c_fc"
+    with pytest.raises(ModelError, match=said):
+        adapt(loaded, settings, CAUSAL, 0)
+
+
+def test_a_head_that_is_the_input_embedding_is_no_target(tmp_path):
+    """Merged, its update would change what the model reads as well."""
+    settings = Adapt("lora", rank=2, alpha=4, targets=("lm_head",))
+    tied = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
+    with pytest.raises(ModelError, match=r"input embedding too.*model\.tied=false"):
+        adapt(tied, settings, CAUSAL, 0)
+    model = Model("tiny", "bundled:tiny", tied=False)
+    loaded = adapt(load_model(model, CAUSAL, 0), settings, CAUSAL, 0)
+    for name, p in loaded.model.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(p)
+    save_model(loaded, tmp_path)
+    again = load_saved(model, CAUSAL, 0, tmp_path).model
+    ids = torch.arange(1, 20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, loaded.model(ids).logits, rtol=0, atol=1e-3)
+
+
+# Prefix: right positions whatever the padding, and decoding as in training.
+
+
+EXAMPLES = [
+    CausalExample((5, 6, 7), (8, 9, 10, 0)),
+    CausalExample(tuple(range(11, 23)), (8, 0)),
+    CausalExample((4, 3), (12, 13, 0)),
+]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    from dpft.config.schema import Model
+
+    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
+    behind = adapt(loaded, Adapt("prefix", length=4, hidden=16), CAUSAL, 0)
+    behind.model.eval()
+    return behind
+
+
+def base(behind):
+    return behind.model.get_base_model()
+
+
+@torch.no_grad()
+def test_a_loss_in_a_padded_batch_is_the_loss_alone(tiny):
+    together = token_nll(tiny.model, collate(EXAMPLES)).sum(1)
+    alone = [token_nll(tiny.model, collate([example])).sum() for example in EXAMPLES]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def by_hand(model, prompt, steps, end):
+    """Greedy: the whole text anew for each token, without a cache and without padding."""
+    ids = list(prompt)
+    for _ in range(steps):
+        tensor = torch.tensor([ids])
+        mask = torch.ones_like(tensor)
+        logits = model(input_ids=tensor, attention_mask=mask, position_ids=mask.cumsum(1) - 1)
+        ids.append(int(logits.logits[0, -1].argmax()))
+        if ids[-1] == end:
+            break
+    return ids[len(prompt) :]
+
+
+def test_decoding_with_padding_is_greedy_decoding_by_hand(tiny):
+    end = tiny.tokenizer.eos_token_id
+    prompts = [(*tiny.tokenizer.encode(text), end) for text in ("a b", "name : Loch Fyne", "x")]
+    assert len({len(prompt) for prompt in prompts}) > 1
+    with torch.no_grad():  # so large that texts differ from those of the plain model
+        torch.manual_seed(1)
+        for p in tiny.model.prompt_encoder.parameters():
+            p.mul_(3.0)
+    settings = Decode(beams=1, max_new_tokens=6)
+    texts = decode(tiny.model, tiny.tokenizer, prompts, settings, seed=0)
+    hand = [by_hand(tiny.model, prompt, 6, end) for prompt in prompts]
+    expected = tiny.tokenizer.batch_decode(hand, skip_special_tokens=True)
+    assert [one.text for one in texts] == [text.strip() for text in expected]
+    plain = decode(base(tiny), tiny.tokenizer, prompts, settings, seed=0)
+    assert texts != plain
+
+
+def test_a_text_that_leaves_no_room_is_refused():
+    case, _ = adapted("gpt2", "prefix")  # 16 positions, 3 of them trained
+    ids = torch.ones(1, 14, dtype=torch.long)
+    with pytest.raises(
+        ModelError, match=r"17 positions; the model has 16: type task.max_length=13"
+    ):
+        case.model(input_ids=ids, attention_mask=ids, position_ids=ids.cumsum(1) - 1)
+    with pytest.raises(ModelError, match=r"task\.max_length=13"):
+        case.model.generate(input_ids=ids, attention_mask=ids, max_new_tokens=1)
+    short = case.model.generate(
+        input_ids=ids[:, :10], attention_mask=ids[:, :10], max_new_tokens=50, pad_token_id=0,
+        eos_token_id=None, do_sample=False,
+    )  # fmt: skip
+    assert short.shape == (1, 13)
+
+
+# RGP: the value unchanged, the gradient projected, the right weights moved and resumed.
+
+
+MODELS = [("gpt2", True), ("gpt2", False), ("llama", True), ("roberta_classifier", False),
+          ("roberta_mlm", True), ("vit", False)]  # fmt: skip
+
+
+def layer(kind, p=5, d=7, rank=2, follow="update"):
+    torch.manual_seed(0)
+    base = Conv1D(p, d) if kind == "conv1d" else nn.Linear(d, p)
+    carried = CarriedLinear(base.double(), rank, follow)
+    with torch.no_grad():  # an update to follow
+        base.weight.add_(0.1 * torch.randn_like(base.weight))
+    carried.begin("name", 0, 3)
+    return carried
+
+
+@pytest.mark.parametrize(("model", "tied"), MODELS)
+def test_the_value_is_that_of_the_model(model, tied):
+    plain = build(model, tied).all_losses()
+    case, loaded = adapted(model, "rgp", tied)
+    loaded.reparametrisation.begin(5)
+    assert torch.equal(case.all_losses(), plain)
+    with torch.no_grad():
+        assert torch.equal(case.all_losses(), plain)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_gradients_of_carriers_and_inputs_are_those_of_the_written_out_product(kind):
+    """Against autograd on ``x (W_res + L R)^T`` itself, ``W_res`` a constant."""
+    carried = layer(kind)
+    x = torch.randn(4, 3, 7, dtype=torch.float64, requires_grad=True)
+    out = carried(x)
+    g = torch.randn_like(out)
+    mine = torch.autograd.grad(out, [x, carried.left.weight, carried.right.weight], g)
+    L, R = (
+        p.detach().clone().requires_grad_() for p in (carried.left.weight, carried.right.weight)
+    )
+    W_res = (carried.weight - L @ R).detach()
+    product = x @ (W_res + L @ R).T + carried.base_layer.bias
+    torch.testing.assert_close(out, product)
+    for ours, theirs in zip(mine, torch.autograd.grad(product, [x, L, R], g), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_transfer_projects_the_gradient_onto_the_carriers_spaces(kind):
+    """Brute force: from the full gradient ``G``, ``G - (I - L L^T) G (I - R^T R)``."""
+    carried = layer(kind)
+    x = torch.randn(4, 7, dtype=torch.float64)
+    g = torch.randn(4, 5, dtype=torch.float64)
+    carried(x).backward(g)
+    carried.transfer()
+    L, R = carried.left.weight, carried.right.weight
+    G = g.T @ x
+    left_over = (torch.eye(5).double() - L @ L.T) @ G @ (torch.eye(7).double() - R.T @ R)
+    found = carried.base_layer.weight.grad
+    found = found.T if kind == "conv1d" else found
+    torch.testing.assert_close(found, G - left_over, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("model", "tied"), MODELS)
+def test_the_matrices_of_the_blocks_and_a_new_head_move(model, tied):
+    plain = build(model, tied).model
+    blocks = (".h.", ".layer.", ".layers.")
+    matrices = {
+        name
+        for name, p in plain.named_parameters()
+        if p.dim() == 2 and any(part in name for part in blocks)
+    }
+    head = {n for n, p in plain.named_parameters() if n.startswith("classifier.")}
+    case, loaded = adapted(model, "rgp", tied)
+    assert set(loaded.reparametrisation.moved()) == matrices | head
+    carriers = {n for n in trained(case.model) if n.endswith((".left.weight", ".right.weight"))}
+    assert trained(case.model) == carriers | head
+    assert len(carriers) == 2 * len(matrices)
+    assert not any("bias" in name for name in matrices)
+
+
+def test_a_step_of_sgd_moves_along_the_projection_of_the_clipped_sum():
+    """One step without noise, against per-record autograd of the written-out product."""
+    from tests.privacy.reference import reference_clip
+
+    case, loaded = adapted("gpt2", "rgp", settings=Adapt("rgp", rank=3, follow="weight"))
+    loaded.reparametrisation.begin(0)
+    clipper = make_clipper(case.model, "bk", threshold=0.05)
+    _, sums = reference_clip(
+        case.model, case.record_loss, case.batch, lambda n: (0.05 / n).clamp(max=1)
+    )
+    clipper.reset()
+    clipper.backward(case.all_losses())
+    loaded.reparametrisation.transfer()
+    clipper.close()
+    for name, m in case.model.named_modules():
+        if isinstance(m, CarriedLinear):
+            L, R = m.left.weight, m.right.weight
+            dL, dR = sums[f"{name}.left.weight"], sums[f"{name}.right.weight"]
+            dW = dL @ R + L @ dR - L @ L.T @ dL @ R
+            torch.testing.assert_close(m.base_layer.weight.grad, dW.T, rtol=1e-9, atol=1e-12)

@@ -2,41 +2,27 @@
 
 import pytest
 import torch
-import yaml
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.config.errors import ConfigError
-from dpft.config.folder import conf_dir
-from dpft.config.schema import Clip, build
+from dpft.config.schema import Adapt
+from dpft.models.adapt import adapt
+from dpft.models.architecture import checkpoint
+from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
-from dpft.training.assembly import attach_clipper
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from tests.covering import covering
 from tests.models.adapted import SMALL, adapted
-from tests.privacy.reference import clear, clip_records, grads_of, record_gradients
-
-CLIPS = {
-    file.stem: build(Clip, yaml.safe_load(file.read_text()), "clip")
-    for file in sorted((conf_dir() / "clip").glob("*.yaml"))
-}
-# Adaptations that leave one layer, one block, or none of GPT-2's own to be grouped.
-REFUSED = {
-    ("linear", "block_wise"): "none with trainable parameters was found",
-    ("linear", "uniform"): "none with trainable parameters was found",
-    ("linear", "two_group"): "none with trainable parameters was found",
-    ("linear", "per_device"): "count=1",
-    ("linear", "per_device_adaptive"): "count=1",
-    ("linear", "custom"): "groups without a trainable parameter",
-    ("top2", "two_group"): "use flat",
-    ("top2", "uniform"): "count=1",
-    ("top2", "custom"): "groups without a trainable parameter",
-    ("bias", "custom"): "groups without a trainable parameter",
-    ("attention", "custom"): "groups without a trainable parameter",
-    ("lora", "custom"): "groups without a trainable parameter",
-    ("rgp", "custom"): "groups without a trainable parameter",
-    ("prefix", "custom"): "trainable parameters in no group",
-    ("prefix", "block_wise"): "none with trainable parameters was found",
-    ("prefix", "uniform"): "none with trainable parameters was found",
-    ("prefix", "two_group"): "none with trainable parameters was found",
-}
+from tests.privacy.clipping.test_check_ahead import Meter
+from tests.privacy.reference import clear, clip_records, grads_of, record_gradients, same_grads
+from tests.privacy.users import (
+    ONE_EACH,
+    clipper_of,
+    gradients_of,
+    median_norm,
+    same_as_the_loop,
+    text_users,
+)
 
 
 def moved_from_start(case, loaded):
@@ -48,39 +34,6 @@ def moved_from_start(case, loaded):
                 p.add_(0.1 * torch.randn_like(p))
     if loaded.reparametrisation is not None:
         loaded.reparametrisation.begin(1)
-
-
-def clip_factor(settings, thresholds):
-    def factor(k, n):
-        if not settings.private:
-            return 1.0
-        C = thresholds[k]
-        return min(1.0, C / n) if settings.clip_function == "abadi" else C / (n + 0.01)
-
-    return factor
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_every_clipping_style_gives_the_sum_of_the_autograd_loop(name):
-    case, loaded = adapted("gpt2", name, tied=False)
-    moved_from_start(case, loaded)
-    records = record_gradients(case.model, case.record_loss, case.batch)
-    for style, settings in CLIPS.items():
-        clear(case.model)
-        if (name, style) in REFUSED:
-            with pytest.raises(ConfigError, match=REFUSED[name, style]):
-                attach_clipper(settings, case.model)
-            continue
-        clipper = attach_clipper(settings, case.model)
-        clipper.backward(case.all_losses())
-        groups = [group.parameters for group in clipper.groups] or [list(clipper.parameters)]
-        factor = clip_factor(settings, clipper.thresholds)
-        _, total = clip_records(records, groups, factor)
-        for parameter, grad in grads_of(case.model).items():
-            torch.testing.assert_close(
-                grad, total[parameter], rtol=1e-8, atol=1e-10, msg=f"{style}: {parameter}"
-            )
-        clipper.close()
 
 
 ELSEWHERE = [
@@ -117,3 +70,81 @@ def test_other_families_give_the_sum_of_the_autograd_loop(model, name, style):
     for parameter, grad in grads_of(case.model).items():
         torch.testing.assert_close(grad, total[parameter], rtol=1e-8, atol=1e-10, msg=parameter)
     assert not [f["parameter"] for f in clipper.explain() if f["form"] == "unused"]
+
+
+@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
+def test_norms_and_sums_equal_an_autograd_loop_over_users(name):
+    """Users of one to nine records, in several microbatches, whatever the clipping style."""
+    case, loaded = adapted("gpt2", name)
+    model, data = case.model, text_users()
+    moved_from_start(case, loaded)
+    gradients = gradients_of(model, data, 1, range(len(data)))
+    pieces = data.microbatches(range(len(data)), 110)
+    assert len(pieces) > 1
+    for style in ONE_EACH:
+        clear(model)
+        clipper = clipper_of(model, style, threshold=median_norm(gradients) + 1e-3)
+        total = same_as_the_loop(model, data, clipper, gradients, pieces)
+        assert all(total[n].abs().sum() > 0 for n in clipper.parameters)
+        assert not [f["parameter"] for f in clipper.explain() if f["form"] == "unused"]
+        clipper.close()
+
+
+# ``model.checkpointing``: the same sums, with activations computed again in the backward.
+
+
+STYLES = ["bk", "per_layer", "materialised", "ghost", "lee_kifer"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("gpt2", "lora"), ("llama", "full"), ("roberta_classifier", "rgp"), ("vit", "lora")],
+)
+def test_every_plan_gives_the_sum_of_the_autograd_loop(model, name):
+    case, loaded = adapted(model, name)
+    moved_from_start(case, loaded)
+    records = record_gradients(case.model, case.record_loss, case.batch)
+    checkpoint(loaded.model, model)
+    assert any(getattr(m, "gradient_checkpointing", False) for m in case.model.modules())
+    for style in STYLES:
+        clear(case.model)
+        clipper = make_clipper(case.model, style, threshold=0.3)
+        clipper.check(case.losses(case.model, case.rows(slice(0, 3))))
+        clipper.backward(case.all_losses())
+        groups = [group.parameters for group in clipper.groups]
+        C = clipper.thresholds
+        _, total = clip_records(records, groups, lambda k, n, C=C: min(1.0, C[k] / n))
+        same_grads(case.model, total, 1e-10)
+        clipper.close()
+
+
+def peak(style, name, checkpointing):
+    """Bytes of tensors at most in the first step, beyond those of the model."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "n_positions": 64, "n_embd": 64, "n_layer": 8, "n_head": 2}
+    others = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0}
+    with Meter() as meter:
+        model = GPT2LMHeadModel(GPT2Config(**sizes, **others, eos_token_id=0))
+        if checkpointing:
+            checkpoint(model, "gpt2")
+        settings = Adapt("lora", rank=2, alpha=4) if name == "lora" else Adapt(name)
+        model = adapt(LoadedModel(model, None, ()), settings, Needs("causal"), 0).model.train()
+        data = collate([CausalExample((1,), tuple(range(2, 49))) for _ in range(8)])
+        clipper = make_clipper(model, style, threshold=None if style == "none" else 1.0)
+        before = meter.peak = meter.now
+        some = clipper.to_check(8)
+        if some is not None:
+            clipper.check(token_nll(model, data.rows(some)).mean(1))
+        clipper.backward(token_nll(model, data).mean(1))
+    return meter.peak - before
+
+
+@pytest.mark.parametrize("name", ["full", "lora"])
+def test_it_saves_the_memory_that_it_saves_without_privacy(name):
+    """Also where embeddings are frozen: nothing below the first adapter keeps a gradient alive.
+
+    Nor does a step that is checked, whose backwards recompute what they have no need of.
+    """
+    plain, private = (peak(style, name, checkpointing=True) for style in ("none", "per_layer"))
+    assert private <= 1.2 * plain
+    assert private < 0.3 * peak("per_layer", name, checkpointing=False)

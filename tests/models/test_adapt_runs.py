@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 import dpft.models
 from dpft.cli.decode import main as decode_again
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, ModelError
-from dpft.config.flags import TRAINED_BASE, Flag, flag, has, sentences
+from dpft.config.errors import ModelError
+from dpft.config.flags import Flag, flag, sentences
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.runs.lineage import ancestral_caveats, ancestry, descent
-from dpft.training import run as experiment
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.runs.example import example_guarantee
@@ -75,40 +73,6 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
     assert generations.read_text() == first
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
-def test_what_is_saved_is_what_was_trained(tmp_path, monkeypatch, name):
-    """Told by logits: a few greedy words may stay the same under other weights."""
-    trained = []
-    save = experiment.save_model
-    monkeypatch.setattr(
-        experiment, "save_model", lambda loaded, *to: (trained.append(loaded), save(loaded, *to))
-    )
-    outcome = run_experiment(settings(tmp_path, f"adapt={name}", "optim.lr=1e-2"))
-    ids = torch.tensor([[5, 6, 7, 8]])
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "position_ids": torch.arange(4)[None],
-    }
-    base = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).model.eval()
-    kept = loaded_run(outcome.path).loaded.model.eval()
-    with torch.no_grad():
-        expected, found, untrained = (
-            model(**inputs).logits for model in (trained[0].model.eval(), kept, base)
-        )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert (found - untrained).abs().max() > 1e-2
-
-
-def test_scratch_is_labelled_and_says_so_in_its_settings(tmp_path):
-    outcome = run_experiment(settings(tmp_path, "name=scratch", "adapt=scratch", "optim.steps=1"))
-    assert flag(Flag.RANDOM_WEIGHTS) in outcome.record["flags"]
-    assert outcome.record["config"]["model"]["init"] == "scratch"
-    assert yaml.safe_load((outcome.path / "config.yaml").read_text())["adapt"]["name"] == "scratch"
-    with pytest.raises(ConfigError, match=r"model\.init is pretrained with adapt=scratch"):
-        settings(tmp_path, "adapt=scratch", "model.init=pretrained")
-
-
 def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
     """Flags stay with the weights, and a base that had no privacy is told beside the epsilon."""
     public = ["model.init=scratch", "adapt=scratch", "clip=none"]
@@ -148,46 +112,8 @@ def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "named"),
-    [([], "bundled:tiny"), (["model.init=scratch"], None), (["model=random-openai-gpt"], None)],
-)
-def test_an_adapter_names_the_base_it_belongs_to_or_none(tmp_path, overrides, named):
-    made = run_experiment(settings(tmp_path, "name=one", "adapt=lora", *overrides))
-    config = json.loads((made.path / "adapter/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == named
-
-
-def test_an_adapter_tells_no_folder_of_the_machine(tmp_path):
-    base = run_experiment(settings(tmp_path, "name=base")).path / "model"
-    made = run_experiment(
-        settings(tmp_path, "name=one", "adapt=lora", "model=custom", f"model.path={base}")
-    )
-    config = json.loads((made.path / "adapter/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "model"
-    assert str(tmp_path) not in (made.path / "model/dpft.json").read_text()
-
-
-def test_labels_of_data_and_scores_do_not_stick_to_the_weights(tmp_path):
-    first = run_experiment(settings(tmp_path, "name=first", "privacy.noise_seed=1"))
-    base = ["model=custom", f"model.path={first.path / 'model'}"]
-    second = run_experiment(settings(tmp_path, "name=second", *base, "task.limit_train=null"))
-    flags = second.record["flags"]
-    assert not has(flags, Flag.LIMITED_TRAIN)
-    (told,) = sentences(one for one in flags if one["flag"] == Flag.TRAINED_BEFORE)
-    assert told.startswith("base trained before on e2e (generated sample data; first ")
-    assert told.endswith("void for whoever knows the seed of its noise")
-    # Of drawn weights nothing was trained before.
-    drawn = run_experiment(settings(tmp_path, "name=drawn", *base, "adapt=scratch"))
-    assert not has(drawn.record["flags"], *TRAINED_BASE)
-
-
-@pytest.mark.parametrize(
     ("voided_by", "said"),
-    [
-        (["shuffled"], "; not proven, since batches were shuffled"),
-        (["refuted"], "; REFUTED BY ITS AUDIT"),
-        ([], "by Renyi accounting"),
-    ],
+    [(["refuted"], "; REFUTED BY ITS AUDIT"), ([], "by Renyi accounting")],
 )
 def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
     bundled = flag(Flag.BUNDLED_MODEL, name="tiny")
@@ -204,7 +130,7 @@ def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
     assert second.endswith(said)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"flags": null}', '{"flag": []}', "\xff"])
+@pytest.mark.parametrize("content", ["{", '{"flags": null}'])
 def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
     file = tmp_path / "dpft.json"
     file.write_text(content, encoding="latin-1")
@@ -219,24 +145,3 @@ def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):
     (tmp_path / "both" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(ModelError, match=r"both holds a model and adapter_config\.json"):
         load_model(Model("custom", str(tmp_path / "both")), Needs("causal"), seed=0)
-
-
-def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
-    """A hub's copy of a model is a folder that `cached_file` knows by another name."""
-    first = run_experiment(settings(tmp_path, "name=first", "clip=none"))
-    prefixed = run_experiment(settings(tmp_path, "name=second", "adapt=prefix"))
-    folders = {"me/whole": first.path / "model", "me/prefixed": prefixed.path / "model"}
-
-    def cached(location, name, **_):
-        file = folders.get(location, Path(location)) / name
-        return str(file) if file.is_file() else None
-
-    def load(self, load, **options):
-        return load(str(folders[self.location]), **options)
-
-    monkeypatch.setattr("dpft.models.files.cached_file", cached)
-    monkeypatch.setattr("dpft.models.files.Files._load", load)
-    whole = load_model(Model("custom", "me/whole"), Needs("causal"), seed=0)
-    assert has(whole.flags, Flag.TRAINED_BEFORE)
-    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
-        load_model(Model("custom", "me/prefixed"), Needs("causal"), seed=0)

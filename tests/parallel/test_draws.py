@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpft.parallel.cohort import Replicas, SingleProcess
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines, Replicas, SingleProcess
 from dpft.parallel.pipelined_sums import SCHEDULES, places, stages
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper

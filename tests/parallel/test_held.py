@@ -9,7 +9,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import RankError
 from dpft.config.schema import parse
 from dpft.models import partial
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines
 from dpft.tasks import load_task
 from dpft.training.assembly import _agreed, assemble
 from dpft.training.mechanisms import make_mechanism

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import socket
-import threading
 import time
 from datetime import timedelta
 
@@ -11,47 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpft.config.errors import DataError, RankError
+from dpft.config.errors import ConfigError, DataError, RankError
 from dpft.config.schema import Parallel
-from dpft.parallel import joining
+from dpft.parallel import layouts
 from dpft.parallel.cohort import SingleProcess, together
-from dpft.parallel.joining import agreed
+from dpft.parallel.launch import check_launcher, launched
 from dpft.parallel.layouts import joined
-from tests.parallel.launched import environment
+from tests.parallel.launched import environment, free_port
 from tests.processes import Forked
-
-
-def life(store, size, late=0.0):
-    """The stores that so many ranks agree on; the last one comes later than the others."""
-    found = {}
-
-    def begin(rank):
-        time.sleep(late if rank == size - 1 else 0.0)
-        found[rank] = agreed(store, rank, size, timedelta(seconds=20))
-
-    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[rank] for rank in range(size)]
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_agree_on_a_place_that_no_earlier_life_knows(size):
-    store = dist.HashStore()
-    for number in range(3):
-        places = life(store, size, late=0.3)
-        assert not places[0].check(["key"])
-        places[0].set("key", f"{number}")
-        assert [place.get("key") for place in places] == [f"{number}".encode()] * size
-
-
-def test_a_rank_that_dies_before_all_are_there_is_replaced_by_its_successor():
-    store = dist.HashStore()
-    with pytest.raises(RankError, match=r"ranks \[0\] to begin"):
-        agreed(store, 1, 2, timedelta(seconds=0.1))  # dies
-    assert len(life(store, 2, late=0.2)) == 2
 
 
 def test_one_process_needs_no_group(monkeypatch):
@@ -71,10 +36,9 @@ def _heard(number, frame):
     raise SystemExit(143)
 
 
-def join_and(what, late):
+def join_and(what):
     """A rank; it says what it has come to."""
-    time.sleep(late)
-    if what == "die":  # one of them, when each knows that the other is there
+    if what == "die":  # one of them, when the other waits for it
         signal.signal(signal.SIGTERM, _heard)
         grouped = dist.init_process_group
 
@@ -85,6 +49,8 @@ def join_and(what, late):
             grouped(*args, rank=rank, **more)
 
         dist.init_process_group = met
+    if what == "alone":
+        layouts._JOINING = timedelta(seconds=2)
     try:
         layout = Parallel("fsdp" if what == "fail amid" else "data")
         if what == "be unlike" and os.environ["RANK"] == "1":
@@ -114,39 +80,33 @@ def server():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def begin(server, what, late=(0.0, 0.0)):
+def begin(server, what, life=0):
+    store = {"MASTER_PORT": server.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1, **store}
     processes = []
     for rank in range(2):
-        with environment(
-            RANK=rank,
-            WORLD_SIZE=2,
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=server.port,
-            TORCHELASTIC_USE_AGENT_STORE=True,
-            OMP_NUM_THREADS=1,
-        ):
-            processes.append(Forked(join_and, what, late[rank]))
+        with environment(RANK=rank, TORCHELASTIC_RESTART_COUNT=life, **common):
+            processes.append(Forked(join_and, what))
     return processes
 
 
-def said(processes):
+def said_by(processes):
     results = [process.finish(60) for process in processes]
-    assert [result.returncode for result in results] == [0, 0], results
+    assert [result.returncode for result in results] == [0] * len(processes), results
     for process in processes:
         process.__exit__()
     return [result.stdout for result in results]
 
 
-@pytest.mark.parametrize("late", [(0.0, 0.7), (0.7, 0.0)])
-def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server, late):
-    """Of torch's own, the rank that comes first connects to the dead one's address and waits."""
+def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server):
+    """By the keys of its earlier life, a rank would connect to a dead one's address and wait."""
     processes = begin(server, "wait")
     for process in processes:
         process.wait_for(lambda process=process: "joined" in process.said[0])
     for process in processes:
         process.__exit__()
     began = time.monotonic()
-    assert said(begin(server, "go on", late)) == ["joined\n"] * 2
+    assert said_by(begin(server, "go on", life=1)) == ["joined\n"] * 2
     assert time.monotonic() - began < 30
 
 
@@ -162,66 +122,19 @@ def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
         process.__exit__()
 
 
-POINTS = {
-    "heard of": (joining, "_meeting_place"),
-    "named": (joining, "agreed"),
-    "connected": (dist, "init_process_group"),
-    "patient": (joining, "_set_pg_timeout"),
-}
-
-
-def join_by_variables(dies, then):
-    """A rank that holds the store itself, or asks the first one; it may die before it is ``dies``.
-
-    Times are short, so that the test is.
-    """
-    joining._JOINING_HERE = joining._CONNECTING = joining._MEETING = timedelta(seconds=2)
-    if dies is not None:
-        setattr(*POINTS[dies], lambda *_, **more: os.kill(os.getpid(), signal.SIGKILL))
-    try:
-        with joined(torch.device("cpu"), Parallel()) as cohort:
-            time.sleep(then)
-            cohort.meet()
-            print("met", flush=True)
-    except RankError as error:
-        print(error, flush=True)
-
-
-def by_variables(*ranks):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank, arguments in enumerate(ranks):
-        with environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port):
-            processes.append(Forked(join_by_variables, *arguments))
-    return processes
-
-
-@pytest.mark.parametrize("dead", [0, 1])
-@pytest.mark.parametrize("dies", POINTS)
-def test_a_rank_that_dies_while_it_joins_is_not_waited_for(dies, dead):
-    processes = by_variables(*[(dies if rank == dead else None, 0.0) for rank in range(2)])
-    other = processes[1 - dead].finish(20)
-    assert processes[dead].finish(20).returncode == -signal.SIGKILL
-    for process in processes:
-        process.__exit__()
-    assert other.returncode == 0, other.stderr
-    assert "rank" in other.stdout
-    assert "met" not in other.stdout
-
-
-def test_a_rank_that_is_slow_once_it_has_joined_is_waited_for():
-    """Longer than connecting may take."""
-    processes = by_variables((None, 0.0), (None, 4.0))
-    assert said(processes) == ["met\n"] * 2
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_peer_never_comes_says_so(rank):
+    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with environment(RANK=rank, WORLD_SIZE=2, OMP_NUM_THREADS=1, **port):
+        (text,) = said_by([Forked(join_and, "alone")])
+    assert "the ranks did not find each other" in text
 
 
 def test_ranks_of_unlike_layouts_stop_at_once(server):
     """Each would wait for half an hour for a group that the other does not make."""
-    for told in said(begin(server, "be unlike")):
-        assert "has computed something else than another rank" in told
-        assert "joined" not in told
+    for text in said_by(begin(server, "be unlike")):
+        assert "has computed something else than another rank" in text
+        assert "joined" not in text
 
 
 @pytest.mark.parametrize(
@@ -233,5 +146,69 @@ def test_ranks_of_unlike_layouts_stop_at_once(server):
     ],
 )
 def test_those_who_are_left_behind_say_why(server, what, reason):
-    first, _ = said(begin(server, what))
+    first, _ = said_by(begin(server, what))
     assert reason in first
+
+
+# How a process finds out that it is one of several, and what it refuses to be.
+
+
+TORCHRUN = {
+    "WORLD_SIZE": "2",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+# Of a step of one task in a job of two: what `srun -n 1` says below `sbatch --ntasks=2`.
+ONE_TASK = {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_STEP_NUM_TASKS": "1"}
+
+
+@pytest.fixture
+def variables_set(monkeypatch):
+    def be(variables):
+        for name in (*TORCHRUN, *ONE_TASK, "OMPI_COMM_WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes"),
+    [
+        ({}, 1),
+        (ONE_TASK, 1),
+        # torchrun below srun, one task a node
+        (TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}, 2),
+    ],
+)
+def test_groups_and_single_processes_go_on(variables_set, variables, processes):
+    variables_set(variables)
+    check_launcher()
+    check_launcher(processes)
+    assert launched() == processes
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_strangers_are_refused(variables_set, name):
+    variables_set({name: "2"})
+    with pytest.raises(ConfigError, match=f"{name} is 2: .* torchrun .* ranks=N"):
+        check_launcher()
+
+
+def test_a_world_without_a_rank_is_no_group(variables_set):
+    """Scripts for other programs export the size alone: each process would take itself for all."""
+    variables_set({"WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    with pytest.raises(ConfigError, match="but RANK, LOCAL_RANK, MASTER_PORT is not set"):
+        check_launcher()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"), [({}, "this is one process"), (TORCHRUN, "this is one of 2 processes")]
+)
+def test_another_number_than_asked_is_refused(variables_set, variables, said):
+    variables_set(variables)
+    with pytest.raises(ConfigError, match=f"ranks is 3, but {said}"):
+        check_launcher(3)

@@ -1,9 +1,7 @@
 """Pipelines: each stage's sums are those of one process; norms travel in flat clipping only."""
 
-import itertools
 from collections import Counter
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import peft
@@ -14,17 +12,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.parallel import cohort as replicas
-from dpft.parallel.mesh import Pipelines
+from dpft.parallel.cohort import Pipelines
 from dpft.parallel.pipeline import ClippedStage
 from dpft.parallel.pipelined_sums import SCHEDULES, pipelined, stages
 from dpft.privacy import Mechanism, make_clipper
-from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.units import Records, Users
-from tests.parallel.launched import LONG
 from tests.parallel.ranks import together
 
 VOCAB, LONGEST, RECORDS, LAYERS, WIDTH = 23, 24, 12, 6, 12
@@ -135,23 +131,29 @@ class Counted:
         return counted
 
 
-def several_ranks(cohort, name, style, drawn, schedule, length, options):
-    """Sums and norms of this rank's stages, and what it sent."""
-    count = stages(schedule, length)
-    ranks = Pipelines(length, schedule, 2 * count)
-    model, units = MODELS[name](), data()
-    whole = make_clipper(model, style, cohort=ranks, **options)
-    how = Partition("per_device", count)
-    clippers, sums = pipelined(model, whole, how, ranks)
-    counted = Counted()
-    observed = sums.add(units.losses, batches(units, ranks.share(drawn)))
-    sent = dict(counted.bytes)
-    clippers.collect()
-    found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
-    groups = [clippers.groups[k].name for own in clippers._own.values() for k in own]
-    norms = [each.norms.numpy() for each in observed]
-    clippers.close()
-    return found, groups, np.concatenate(norms) if norms else None, sent
+def several_ranks(cohort, cases):
+    """Of each case sums and norms of this rank's stages, and what it sent."""
+    counted, held = Counted(), []
+    for name, style, schedule in cases:
+        ranks = Pipelines(2, schedule, 2 * stages(schedule, 2))
+        model, units = MODELS[name](), data()
+        whole = make_clipper(model, style, cohort=ranks, **options_of(name, style, schedule))
+        how = Partition("per_device", stages(schedule, 2))
+        clippers, sums = pipelined(model, whole, how, ranks)
+        counted.bytes.clear()
+        observed = sums.add(units.losses, batches(units, ranks.share(DRAWN)))
+        sent = dict(counted.bytes)
+        clippers.collect()
+        found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
+        groups = [k for own in clippers._own.values() for k in own]
+        held.append((found, groups, np.concatenate([e.norms.numpy() for e in observed]), sent))
+        clippers.close()
+    return held
+
+
+def options_of(name, style, schedule):
+    several = {"count": stages(schedule, 2)} if style == "per_device" else {}
+    return {"threshold": THRESHOLDS[name], **several}
 
 
 def hidden_bytes(drawn, schedule, length):
@@ -165,46 +167,38 @@ def hidden_bytes(drawn, schedule, length):
     return 2 * between * numbers * 8
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [*(("gpt2", schedule) for schedule in SCHEDULES), ("llama", "1f1b"), ("gpt2 lora", "1f1b")],
-)
-def test_sums_are_those_of_one_process(name, schedule):
-    drawn, count = list(range(11)), stages(schedule, 2)
-    options = {"threshold": THRESHOLDS[name], "count": count}
-    ranks = together(several_ranks, 2, name, "per_device", drawn, schedule, 2, options)
-    sums, norms, clipped, _ = one_process(name, "per_device", drawn, **options)
-    assert 0.2 < clipped < 1
-    seen, sent = {}, Counter()
-    for found, groups, own_norms, by_kind in ranks:
-        seen |= found
-        sent.update(by_kind)
-        columns = [int(group.removeprefix("device ")) for group in groups]
-        np.testing.assert_allclose(own_norms, norms[:, columns], rtol=1e-10)
-    same(seen, sums)
-    # No norm travels: nothing is reduced, and what is sent is what any pipeline sends.
-    assert sent == {"sent": hidden_bytes(drawn, schedule, 2)}
+DRAWN = list(range(11))
+CASES = [
+    *(("gpt2", "per_device", schedule) for schedule in SCHEDULES),
+    *(("llama", "per_device", "1f1b"), ("gpt2 lora", "per_device", "1f1b")),
+    *(("gpt2", "bk", "gpipe"), ("gpt2", "bk", "zbv"), ("gpt2 lora", "per_layer", "zbv")),
+]
+
+
+def test_sums_are_those_of_one_process_and_norms_travel_in_flat_clipping_only():
+    launched = together(several_ranks, 2, CASES)
+    rows = sum(len(batch) for batch in batches(data(), DRAWN))
+    for case, ranks in zip(CASES, zip(*launched, strict=True), strict=True):
+        name, style, schedule = case
+        sums, norms, clipped, _ = one_process(name, style, DRAWN, **options_of(*case))
+        assert 0.2 < clipped < 1
+        seen, sent = {}, Counter()
+        for rank, (found, groups, own_norms, by_kind) in enumerate(ranks):
+            seen |= found
+            sent.update(by_kind)
+            # Flat, they are the same everywhere: the first rank gives them.
+            expected = norms[:, rank:] if style == "bk" else norms[:, groups]
+            np.testing.assert_allclose(own_norms, expected, rtol=1e-10)
+        same(seen, sums)
+        # Of each record one number, or none: what is sent else is what any pipeline sends.
+        assert sent.pop("all_reduce", 0) == (2 * 8 * rows if style == "bk" else 0), case
+        assert sent == {"sent": hidden_bytes(DRAWN, schedule, 2)}, case
 
 
 def same(found, expected, rtol=1e-10, atol=1e-12):
     assert found.keys() == expected.keys()
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "zbv"])
-def test_flat_clipping_adds_up_one_number_for_each_record(schedule):
-    drawn, options = list(range(11)), {"threshold": 3.2}
-    ranks = together(several_ranks, 2, "gpt2", "bk", drawn, schedule, 2, options)
-    sums, norms, clipped, _ = one_process("gpt2", "bk", drawn, **options)
-    assert 0.2 < clipped < 1
-    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
-    rows = sum(len(batch) for batch in batches(data(), drawn))
-    for rank, (_, _, own_norms, sent) in enumerate(ranks):
-        # The same everywhere: the first rank gives them.
-        np.testing.assert_allclose(own_norms, norms[:, rank:], rtol=1e-10)
-        assert sent["all_reduce"] == 8 * rows
-        assert set(sent) == {"sent", "all_reduce"}
 
 
 class Poisoned(Records):
@@ -244,192 +238,15 @@ def test_flat_clipping_drops_a_record_on_all_stages_or_on_none():
     assert [silenced for _, silenced in ranks] == [len(POISON), 0]  # the first gives them
 
 
-# --- styles, models and draws ---
-
-STYLES = ("bk", "materialised", "per_device", "per_layer", "per_param", "block_wise")
-STYLES += tuple(f"{style}_adaptive" for style in ("flat", "per_device", "per_layer"))
-
-
-class Drawn(NamedTuple):
-    """A style on a model, and what a step of it goes through."""
-
-    name: str
-    style: str
-    units: tuple[int, ...]
-    schedule: str
-    microbatches: int
-    users: bool
-
-    @property
-    def options(self):
-        given = {"threshold": THRESHOLDS[self.name], "users": self.users}
-        if self.style.startswith("per_device"):
-            given["count"] = stages(self.schedule, 2)
-        return given
-
-
-def drawn_cases(size):
-    """Every style on every model, by one pipeline or by two, each with a draw of its own.
-
-    Draws may be empty, or too small for all pipelines to have a share.
-    """
-    chance, cases = np.random.default_rng(size), []
-    for number, (name, style) in enumerate(itertools.product(MODELS, STYLES)):
-        users = bool(chance.random() < 0.4)
-        slots = RECORDS // 2 if users else RECORDS
-        drawn = np.flatnonzero(chance.random(slots) < chance.choice([0.1, 0.7, 1.0]))
-        schedule = str(chance.choice(list(SCHEDULES)))
-        rounds = 2 * int(chance.integers(1, 4))
-        microbatches = max(stages(schedule, 2), rounds)
-        units = tuple(int(unit) for unit in chance.permutation(drawn))
-        if number % 2 == (size == 4):  # the number of styles is odd: on another model another size
-            cases.append(Drawn(name, style, units, schedule, microbatches, users))
-    nobody = Drawn("gpt2", "per_device_adaptive", (), "1f1b", 2, False)
-    return [*cases, nobody, nobody._replace(units=(3,), style="bk")]
-
-
-def all_cases(cohort, cases):
-    """Sums, norms and counts that this rank has of each."""
-    held = []
-    for case in cases:
-        ranks = Pipelines(2, case.schedule, case.microbatches)
-        options = dict(case.options)
-        units = data(users=options.pop("users"))
-        options |= adaptive(case.style)
-        model, count = MODELS[case.name](), stages(case.schedule, 2)
-        whole = make_clipper(model, case.style, cohort=ranks, **options)
-        clippers, sums = pipelined(model, whole, Partition("per_device", count), ranks)
-        observed = sums.add(units.losses, batches(units, ranks.share(case.units)))
-        clippers.collect()
-        found = {n: p.grad.numpy().copy() for n, p in clippers.parameters.items()}
-        norms = [each.norms.numpy() for each in observed]
-        records = sum(len(losses) for losses in sums.losses(observed))
-        below = clippers.below.numpy() if clippers.adaptive else None
-        held.append((found, norms, sums.groups, sums.pipeline, records, below))
-        clippers.close()
-    return held
-
-
-def adaptive(style):
-    return {"adaptive": Quantiles(0.5, 0.3)} if style.endswith("adaptive") else {}
-
-
-@pytest.mark.parametrize("size", [pytest.param(2, marks=LONG), 4])
-def test_whatever_was_drawn_each_record_is_clipped_once(size):
-    cases = drawn_cases(size)
-    for case, ranks in zip(cases, zip(*together(all_cases, size, cases), strict=True), strict=True):
-        options = case.options | adaptive(case.style)
-        sums, norms, _, below = one_process(case.name, case.style, case.units, **options)
-        seen = {}
-        pipelines = {}
-        for found, own_norms, groups, pipeline, records, own_below in ranks:
-            for name in found.keys() & seen.keys():  # of two pipelines: the same bits
-                np.testing.assert_array_equal(found[name], seen[name])
-            seen |= found
-            columns = pipelines.setdefault(pipeline, {})
-            assert not columns.keys() & set(groups)  # a group's norms are of one rank
-            joined = np.concatenate(own_norms) if own_norms else np.empty((0, len(groups)))
-            assert len(joined) == records
-            columns |= dict(zip(groups, joined.T, strict=True))
-            assert below is None or (own_below == below).all()
-        same(seen, sums)
-        rows = [np.stack([of[k] for k in sorted(of)], 1) for of in pipelines.values()]
-        assert sum(map(len, rows)) == len(case.units)
-        found, expected = (sorted(each.tolist()) for each in (np.concatenate(rows), norms))
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-# --- training ---
-
-# The second batch is empty, the third smaller than a microbatch.
-DRAWS = ([0, 1, 2, 3, 4, 5, 7, 8, 11], [], [9], [0, 2, 3, 6, 7, 9, 10, 11])
-
-
 def mechanism_of(clipper, allocation):
     sizes = tuple(sum(clipper.sizes[n] for n in g.parameters) for g in clipper.groups)
-    return Mechanism(RECORDS, 8, len(DRAWS), 0.7, (1.0,), 1e-3).over(
+    return Mechanism(RECORDS, 8, 4, 0.7, (1.0,), 1e-3).over(
         tuple(group.threshold for group in clipper.groups),
         allocation=allocation,
         dimensions=sizes,
         quantiles=clipper.adaptive,
         count_noise=None if clipper.adaptive is None else 3.0,
     )
-
-
-def steps(clipper, allocation, add):
-    """Weights, thresholds and released counts of a few noisy steps; ``add`` forms a sum."""
-    noise = mechanism_of(clipper, allocation).noise(KEY, clipper)
-    optimizer = torch.optim.AdamW(clipper.parameters.values(), lr=1e-2)
-    released = []
-    for step, drawn in enumerate(DRAWS):
-        optimizer.zero_grad()
-        add(drawn, step)
-        released.append(noise.privatise_(step))
-        optimizer.step()
-    weights = {n: p.detach().numpy() for n, p in clipper.parameters.items()}
-    return weights, clipper.thresholds, released
-
-
-ADAPTIVE = {"adaptive": Quantiles(0.5, 0.3, rescale=3.2)}
-TRAININGS = [
-    ("gpt2", 2, 2, "1f1b", "global", {}),
-    ("gpt2", 2, 2, "zbv", "weighted", ADAPTIVE),
-    ("gpt2 lora", 2, 2, "gpipe", "equal_budget", {}),
-    ("llama", 3, 3, "1f1b", "global", ADAPTIVE),
-    ("gpt2", 4, 2, "1f1b", "global", ADAPTIVE),  # two pipelines of two ranks
-]
-
-
-def trained(cohort, name, length, schedule, allocation, options):
-    ranks = Pipelines(length, schedule)
-    model, units = MODELS[name](), data()
-    how = Partition("per_device", stages(schedule, length))
-    whole = make_clipper(model, "per_device", groups=how, cohort=ranks, **options)
-    clippers, sums = pipelined(model, whole, how, ranks)
-
-    def add(drawn, step):
-        sums.add(units.losses, batches(units, ranks.share(drawn), step))
-
-    counted = Counted()
-    weights, thresholds, released = steps(clippers, allocation, add)
-    sent = dict(counted.bytes)
-    # The first rank gets what the others have trained.
-    held = dict(model.named_parameters())
-    found = {name: ranks.whole(held[name].detach(), name) for name in ranks.owners}
-    gathered = {} if cohort.rank else {name: tensor.numpy() for name, tensor in found.items()}
-    return weights, thresholds, released, sent, gathered
-
-
-@pytest.mark.parametrize(("name", "size", "length", "schedule", "allocation", "options"), TRAININGS)
-def test_training_is_that_of_one_process(name, size, length, schedule, allocation, options):
-    options = {"threshold": THRESHOLDS[name], **options}
-    count = stages(schedule, length)
-    ranks = together(trained, size, name, length, schedule, allocation, options)
-    model, units = MODELS[name](), data()
-    clipper = make_clipper(model, "per_device", count=count, **options)
-
-    def add(drawn, step):
-        for batch in batches(units, drawn, step):
-            losses = units.losses(model, batch)
-            clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
-
-    weights, thresholds, released = steps(clipper, allocation, add)
-    seen = {}
-    for own, own_thresholds, own_released, sent, _ in ranks:
-        assert own_thresholds == pytest.approx(thresholds, rel=1e-9)
-        assert own_thresholds == ranks[0][1]
-        assert own_released == ranks[0][2]
-        for parameter in own.keys() & seen.keys():  # of two pipelines: the same bits
-            np.testing.assert_array_equal(own[parameter], seen[parameter])
-        seen |= own
-        kinds = {"sent"} | ({"all_reduce"} if clipper.adaptive or size > length else set())
-        assert set(sent) == kinds
-        if size == length and clipper.adaptive:
-            assert sent["all_reduce"] == 8 * count * len(DRAWS)  # counts that are released
-    same(seen, weights, rtol=1e-9, atol=1e-9)
-    for one, other in zip(ranks[0][2], released, strict=True):
-        assert one.fractions == pytest.approx(other.fractions, rel=1e-9)
-    same(ranks[0][4], weights, rtol=1e-9, atol=1e-9)
 
 
 # --- what goes wrong ---
@@ -450,17 +267,10 @@ class Scaled(Records):
         return super().losses(model, batch) * (1 + 0.1 * batch.real.sum())
 
 
-def counting(module, inputs, output):
-    module.seen += len(output)
-
-
 def checked(cohort, case):
     """What the check of records that see each other says on this rank, and the sums it leaves."""
     ranks = Pipelines(2)
     made, units = gpt2(), data()
-    if case == "buffer":
-        made.transformer.ln_f.register_buffer("seen", torch.zeros(1))
-        made.transformer.ln_f.register_forward_hook(counting)
     units.__class__ = {"losses": Scaled, "gradients": Mixing}.get(case, Records)
     style, options = ("bk", {}) if case == "flat" else ("per_device", {"count": 2})
     whole = make_clipper(made, style, threshold=100.0, cohort=ranks, **options)
@@ -484,7 +294,6 @@ SEEN = {
     "flat": ["", ""],
     "losses": ["GPT2LMHeadModel the loss of a record", "(losses differ)"],
     "gradients": ["(gradients differ)"] * 2,
-    "buffer": ["(its buffers change with the batch on another rank)", "(its buffer 0"],
 }
 
 
@@ -538,11 +347,6 @@ REFUSED = [
     ({"style": "ghost"}, {}, "plan 'ghost' in a pipeline; expected bk"),
     ({"count": 2}, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
     ({"count": 2}, {"microbatches": 3}, "expected a multiple of 2, 2 or more"),
-    (
-        {"count": 4},
-        {"microbatches": 2, "schedule": "zbv", "count": 4},
-        "expected a multiple of 2, 4 or more",
-    ),
 ]
 
 

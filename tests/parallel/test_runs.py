@@ -1,8 +1,9 @@
-"""Whole runs of several ranks, as torchrun starts them: what one process would have done."""
+"""Whole runs of several ranks, in every layout: what one process would have done."""
 
 import json
 import signal
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,6 +26,10 @@ def started(monkeypatch):
 
 _STARTED = []
 SIGMA = ("eps=null", "privacy.noise_multiplier=1")
+FSDP = ("parallel=fsdp",)
+PIPELINE = ("parallel=pipeline", "model.tied=false")
+PLAIN = ("clip=none", "eps=null", "optim=sgd", "optim.momentum=0.9")
+PER_DEVICE = ("clip=per_device_adaptive", "record_norms=1")
 
 
 def alone(folder, *settings):
@@ -33,7 +38,6 @@ def alone(folder, *settings):
 
 
 def ranks(size, folder, *settings):
-    """Processes with the environment that torchrun gives them."""
     processes = launched.ranks([*SETTINGS, *settings], *[folder] * size)
     _STARTED.extend(processes)
     return processes
@@ -68,55 +72,102 @@ def killed(size, folder, amid, *settings):
     return [process.finish(60) for process in processes[1:]]
 
 
-def continue_to_the_same_bits(complete, folder, *settings, size=2):
-    """Of two runs of several ranks, one is killed amid its steps and begun again."""
+# Without noise Adam makes a step of a gradient that is zero but for rounding: hence SGD.
+LAYOUTS = {
+    "data": (2, ("clip=per_layer_adaptive",), ()),
+    "data, without privacy": (2, PLAIN, ()),
+    "shards": (2, ("clip=per_layer_adaptive", "optim=adamw"), FSDP),
+    "shards of adapters": (2, ("clip=ghost", "adapt=lora"), FSDP),
+    "copies of shards": (4, ("clip=bk",), (*FSDP, "parallel.shards=2")),
+    "pipeline": (2, PER_DEVICE, PIPELINE),
+    "copies of pipelines": (
+        *(4, ("clip=per_device", "optim=adamw", "record_norms=1")),
+        (*PIPELINE, "parallel.length=2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ranks_end_where_one_process_does(complete, name):
+    size, settings, layout = LAYOUTS[name]
+    own = ("model.tied=false",) if layout[:2] == PIPELINE else ()
+    several = complete(size, *settings, *layout)
+    assert not any(several.said[1:])  # the first rank alone shows what came of it
+    paths = complete(1, *settings, *own).path, several.path
+    close(*map(weights, paths))
+    one, two = map(read_record, paths)
+    for section in ("config_hash", "privacy", "model", "dataset"):
+        assert one[section] == two[section]
+    assert one["training"].get("ranks") is None
+    assert two["training"]["ranks"] == size
+    # Nothing of a layout is typed, so that records of any number of ranks have one hash.
+    assert "parallel" not in json.loads((several.path / "identity.json").read_text())["config"]
+    if settings != PLAIN:
+        ledgers = [read_ledger(path / "ledger.jsonl") for path in paths]
+        spent = [[entry["epsilon_rdp"] for entry in ledger.entries] for ledger in ledgers]
+        assert spent[0] == spent[1]
+        # By another layout sums are added up in another order.
+        compute = ledgers[1].header["compute"]
+        for key in ("ranks", "layout", "shards", "pipeline", "schedule"):
+            assert compute.get(key) == two["training"].get(key)
+    if own:
+        same_metrics(*paths)
+
+
+def same_metrics(*runs):
+    """Of the whole batch and of all groups, whichever ranks saw them."""
+    for one, several in zip(*(lines(path, "metrics") for path in runs), strict=True):
+        assert one["records"] == several["records"]
+        for name in ("loss", "norm_mean", "norm_max", "clipped"):
+            assert several[name] == pytest.approx(one[name], rel=1e-3), name
+    for one, several in zip(*(lines(path, "norms") for path in runs), strict=True):
+        assert one["groups"] == several["groups"]
+        rows = (sorted(found["norms"]) for found in (one, several))
+        np.testing.assert_allclose(*rows, rtol=1e-3)
+
+
+def lines(path, name):
+    return [json.loads(line) for line in (path / f"private/{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["data", "shards", "pipeline"])
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_continues(complete, tmp_path, name):
+    size, *words = LAYOUTS[name]
+    settings = (*words[0], *words[1])
     whole = complete(size, *settings).path
-    ledger = folder / "runs/run/ledger.jsonl"
+    ledger = tmp_path / "runs/run/ledger.jsonl"
     # The third step is released, and no rank's weights have moved by it.
-    others = killed(size, folder, (ledger, 4), *settings)
-    for result in others:
+    for result in killed(size, tmp_path, (ledger, 4), *settings):
         assert result.returncode == 2
         assert "another rank does not answer" in " ".join(result.stderr.split())
         assert "Traceback" not in result.stderr
-    again, *_ = finished(ranks(size, folder, *settings, "name=run"))
+    again, *_ = finished(ranks(size, tmp_path, *settings, "name=run"))
     assert "continuing" in again.stderr
-    for name in ("model/model.safetensors", "ledger.jsonl"):
-        assert (folder / "runs/run" / name).read_bytes() == (whole / name).read_bytes()
+    for file in ("model/model.safetensors", "ledger.jsonl"):
+        assert (tmp_path / "runs/run" / file).read_bytes() == (whole / file).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("clip", "optim"),
-    # Without noise Adam makes a step of a gradient that is zero but for rounding.
-    [("bk", "adam"), ("per_layer_adaptive", "adam"), ("none", "sgd")],
-)
-def test_two_ranks_end_where_one_process_does(complete, clip, optim):
-    plain = ["eps=null", "optim=sgd", "optim.momentum=0.9"]
-    settings = (f"clip={clip}", *(plain if optim == "sgd" else []))
-    both = complete(2, *settings)
-    assert both.said[1] == ""  # the first rank alone shows what came of it
-    paths = complete(1, *settings).path, both.path
-    one, two = map(read_record, paths)
-    close(*map(weights, paths))
-    assert one["config_hash"] == two["config_hash"]
-    assert one["privacy"] == two["privacy"]
-    assert (one["training"].get("ranks"), two["training"]["ranks"]) == (None, 2)
-    # Nothing of a layout is typed, so that records of any number of ranks have one hash.
-    assert "parallel" not in json.loads((both.path / "identity.json").read_text())["config"]
-    if clip != "none":
-        ledgers = [read_ledger(path / "ledger.jsonl") for path in paths]
-        assert ledgers[1].header["compute"]["ranks"] == 2
-        spent = [[entry["epsilon_rdp"] for entry in ledger.entries] for ledger in ledgers]
-        assert spent[0] == spent[1]
+def test_shards_are_asked_of_held_out_records_and_train_the_same(complete):
+    """Of one batch, for two ranks: each must run every layer as often as the other."""
+    plain, watched = (
+        complete(2, "clip=bk", *words, *FSDP).path
+        for words in ((), ("evaluate.every=1", "evaluate.best=loss"))
+    )
+    asked = read_record(watched)["evaluation"]
+    assert [entry["step"] for entry in asked["history"]] == list(range(6))
+    if asked["chosen"] == 5:
+        file = "model/model.safetensors"
+        assert (plain / file).read_bytes() == (watched / file).read_bytes()
+    assert (plain / "ledger.jsonl").read_bytes() == (watched / "ledger.jsonl").read_bytes()
 
 
-def test_what_has_run_is_not_run_again(complete):
-    path = complete(2, "clip=bk").path
-    again = finished(ranks(2, path.parent.parent, "clip=bk", "name=run"))
-    assert "has already run" in again[0].stderr
-
-
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_continues(complete, tmp_path):
-    continue_to_the_same_bits(complete, tmp_path, "clip=per_layer_adaptive")
+def test_one_process_goes_on_from_what_shards_have_saved(complete, tmp_path):
+    """Without privacy, where a step that is repeated costs nothing, to the same end."""
+    saved = tmp_path / "runs/run/checkpoints/step-00000002/manifest.json"
+    killed(2, tmp_path, (saved, 0), *PLAIN, *FSDP)
+    (told,) = finished([alone(tmp_path, *PLAIN, "name=run")])
+    assert "continuing" in told.stderr
+    close(weights(tmp_path / "runs/run"), weights(complete(1, *PLAIN).path))
 
 
 def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
@@ -136,33 +187,29 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("size", "settings", "said"),
     [
-        (("audit=bound",), "audit with 2 processes"),
-        (("adapt=rgp",), "adapt=rgp with 2 processes"),
+        (2, ("audit=bound",), "audit with 2 processes"),
+        (1, FSDP, "parallel=fsdp with one process"),
+        (2, (*FSDP, "optim=lamb"), "optim=lamb with parallel=fsdp"),
+        (2, (*FSDP, "parallel.shards=3"), "expected a number that divides them"),
+        (2, ("clip=per_device", "parallel=pipeline"), "is input embedding and output head"),
     ],
 )
-def test_what_several_processes_cannot_do_is_refused(tmp_path, settings, said):
-    for process in ranks(2, tmp_path, *settings):
+def test_what_a_layout_cannot_do_is_refused(tmp_path, size, settings, said):
+    for process in ranks(size, tmp_path, *settings):
         result = process.finish()
         assert result.returncode == 2
         assert said in " ".join(result.stderr.split())
-    assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ("optim.lr=0.1", "optim.lr: 0.002 -> 0.1"),
-        ("clip.clip_function=automatic", 'clip.clip_function: "abadi" -> "automatic"'),
-    ],
-)
-def test_ranks_that_were_started_with_other_settings_are_refused(tmp_path, other, said):
+def test_ranks_that_were_started_with_other_settings_are_refused(tmp_path):
     """They would add to the sums of another run, whose record and weights are the first one's."""
-    _STARTED.extend(launched.ranks(SETTINGS, tmp_path, tmp_path, others=(other, "name=elsewhere")))
+    other = ("optim.lr=0.1", "name=elsewhere")
+    _STARTED.extend(launched.ranks(SETTINGS, tmp_path, tmp_path, others=other))
     first, second = (process.finish() for process in _STARTED)
     assert first.returncode == second.returncode == 2
     assert "rank 1 of 2 stopped" in " ".join(first.stderr.split())
-    assert said in " ".join(second.stderr.split())
+    assert "optim.lr: 0.002 -> 0.1" in second.stderr
     assert "elsewhere" not in second.stderr  # where a run lies is the first rank's to know
     assert not (tmp_path / "runs").exists()
