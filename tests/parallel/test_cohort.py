@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import pytest
 import torch
-from dpft.parallel.pretended import fake_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -24,7 +23,7 @@ from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import Partition
 from dpft.training.run import check_alike
 from dpft.training.session import Session
-from tests.parallel.ranks import together
+from tests.parallel.ranks import fake_ranks, together
 from tests.parallel.test_pipeline import gpt2
 from tests.small_runs import ready, settings
 
