@@ -206,8 +206,8 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
     ("words", "packages", "told"),
     [
         ([], {}, None),
-        (["clip.threshold=0.7"], {}, r"other settings than the first .*clip.threshold: 0.7 -> "),
-        ([], {"dpft": "0.0.1"}, r'other packages than the first .*dpft: "0.0.1" -> '),
+        (["clip.threshold=0.7"], {}, r"other settings or packages .*clip.threshold: 0.7 -> "),
+        ([], {"package dpft": "0.0.1"}, r'packages .*package dpft: "0.0.1" -> '),
     ],
 )
 def test_a_rank_that_computes_otherwise_is_refused_by_name(tmp_path, words, packages, told):
@@ -220,7 +220,7 @@ def test_a_rank_that_computes_otherwise_is_refused_by_name(tmp_path, words, pack
         rank, size = 1, 2
 
         def from_first(self, value):
-            return first.has[0], {**first.has[1], **packages}
+            return {**first.has, **packages}
 
     first = First()
     check_alike(settings(tmp_path, *words), first)
