@@ -86,16 +86,9 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     from dpft.training.predictions import read_predictions, score_file
 
     task, lines = load_task(run.task), read_predictions(file)
-    joined = task.joined(lines)
-    if len(joined) < len(lines):
-        warn(
-            f"note: {len(lines):,} lines are {len(joined):,} instances: references of the same "
-            "source are taken together, as official scorers do",
-            err=True,
-        )
     again = sum(
         bool(one.source) and one.source == other.source and one.references != other.references
-        for one, other in pairwise(joined)
+        for one, other in pairwise(lines)
     )
     if again:
         warn(
@@ -103,7 +96,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
             "are one instance, put its references into one line, as official scorers do",
             err=True,
         )
-    return {file.name: score_file(task, file, joined)}
+    return {file.name: score_file(task, file, lines)}
 
 
 def score_run(path: Path) -> dict[str, Any]:

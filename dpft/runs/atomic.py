@@ -23,9 +23,6 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
         path: the file; its folder must exist.
         data: content, text as UTF-8.
         mode: permission bits (the process's umask applies), in force from the first byte on.
-
-    Raises:
-        OSError: the disk is full or the folder is not writable.
     """
     content = data.encode() if isinstance(data, str) else data
     temporary = temporary_of(path)
@@ -44,11 +41,7 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 
 def owners_folder(path: Path) -> None:
-    """A folder that only its owner may look into, made if need be, whatever the process's umask.
-
-    Raises:
-        OSError: it cannot be made, or belongs to somebody else.
-    """
+    """A folder that only its owner may look into, made if need be, whatever the process's umask."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:  # a copied folder may have lost it
         path.chmod(0o700)
@@ -95,9 +88,6 @@ def parse_json(text: str | bytes, infinities: bool = False) -> Any:
     Args:
         text: of a file.
         infinities: whether numbers may be infinite or NaN, as Python writes them.
-
-    Raises:
-        ValueError: it is no JSON or no UTF-8, or is nested too deep.
     """
 
     def refuse(constant: str) -> Any:

@@ -117,11 +117,7 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
 
 
 def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
-    """Refuse a finished run of which something is damaged; the arguments are those of `damages`.
-
-    Raises:
-        RunError: naming what is damaged, and the command that repairs it.
-    """
+    """Refuse a finished run of which something is damaged; the arguments are those of `damages`."""
     found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         raise RunError(
@@ -146,19 +142,14 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
     others = {other: state for other, state in marker.files.items() if other != name}
     write_atomic(folder / DONE, Marker(marker.config_hash, others).spelled())
     yield
-    files = {**others, name: state_of_content(content)}
+    data = content.encode() if isinstance(content, str) else content
+    files = {**others, name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
     write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
 
 
 def state_of(file: Path) -> State:
     """Return size and SHA-256 of a file."""
     return {"sha256": sha256_file(file), "size": file.stat().st_size}
-
-
-def state_of_content(content: bytes | str) -> State:
-    """Return what `state_of` will return for a file with that content."""
-    data = content.encode() if isinstance(content, str) else content
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
 def _compared(file: Path, name: str, state: State, thorough: bool) -> Damage | None:

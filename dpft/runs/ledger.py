@@ -104,10 +104,6 @@ def read_ledger(path: Path) -> LedgerContents:
     """Read a ledger without changing it.
 
     A torn last line does not count as spent.
-
-    Raises:
-        LedgerError: the file is missing or damaged anywhere but in a torn last line, or an
-            epsilon is not the one of the header's mechanism after so many releases.
     """
     with _as_ledger_error():
         lines, chain, intact = list[tuple[dict[str, Any], bytes]](), b"", 0

@@ -73,11 +73,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """Return what `NormsLog` wrote, by step.
-
-    Raises:
-        LogError: naming the first line that is damaged.
-    """
+    """Return what `NormsLog` wrote, by step."""
     found = []
     for number, entry in enumerate(read_log(path, REMEDY), start=1):
         try:

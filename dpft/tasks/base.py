@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
-    from dpft.tasks.keeping import Keeping
 
 SPLITS = ("train", "dev", "test")
 
@@ -84,11 +83,7 @@ class Task(ABC):
         return "train"
 
     def rows(self, split: str) -> Sequence[Any]:
-        """Return rows of a split as published; of ``train`` from the file ``synthetic``, if given.
-
-        Raises:
-            DataError: if the data is missing, empty or malformed.
-        """
+        """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""
         if split == "train" and self.synthetic is not None:
             rows = self.read_file(Path(self.synthetic))
             if not rows:
@@ -101,11 +96,7 @@ class Task(ABC):
         return type(self)(source="sample", sample_seed=seed).rows("train")
 
     def read_file(self, path: Path) -> Sequence[Any]:
-        """Return rows of one file, in the first form whose files have its suffix.
-
-        Raises:
-            DataError: if it is missing or malformed.
-        """
+        """Return rows of one file, in the first form whose files have its suffix."""
         forms = self.dataset.all_forms()
         suffixes = [{Path(name).suffix for name in form.files.values()} for form in forms]
         fitting = [f for f, known in zip(forms, suffixes, strict=True) if path.suffix in known]
@@ -116,9 +107,6 @@ class Task(ABC):
 
         By default as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None.
         A task that overrides this writes a published form.
-
-        Raises:
-            ConfigError: if the task's records are not texts.
         """
         if rows is None:
             items = [{"text": target} for target in targets]
@@ -177,8 +165,8 @@ class Task(ABC):
         """Return all records of one file of the task's form."""
         return [self.record(row) for row in self.read_file(path)]
 
-    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        """Set where readings of large files are kept; ``advance`` is called with rows read."""
+    def advance_with(self, advance: Callable[[int], None]) -> None:
+        """Have a function called with numbers of rows while large files are read."""
         return
 
     def owners(self) -> Sequence[str] | None:
@@ -223,24 +211,12 @@ class Task(ABC):
         return Instance(record, (record.target,))
 
     def questions(self, path: Path) -> Sequence[Question]:
-        """Return the questions in a file, row by row; by default one of the task's own form.
-
-        Raises:
-            DataError: if it is missing or malformed.
-        """
+        """Return the questions in a file, row by row; by default one of the task's own form."""
         records = [self.record(row) for row in self.read_file(path)]
         return [
             Question({"source": getattr(record, "source", "")}, Instance(record, ()))
             for record in records
         ]
-
-    def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Return the instances of a foreign predictions file, by default one for each line.
-
-        Raises:
-            DataError: if lines may be one instance, and nothing says so.
-        """
-        return [*predictions]
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation
-from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.texts import write_dart
+from dpft.tasks.samples.texts import Triple, write_dart, write_triples
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
-from dpft.tasks.triples import Triple, write_json
+from dpft.tasks.table_files import Json
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
 
@@ -37,12 +36,12 @@ class Lexicalisation(NamedTuple):
 def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
     """Read rows of a published JSON file; with ``asked``, annotations may be missing."""
     rows: list[Lexicalisation] = []
-    for number, (where, entry) in enumerate(entries(path, _JSON)):
-        if asked and isinstance(entry, Mapping):
-            entry = {"annotations": [], **entry}
-        if not isinstance(entry, Mapping) or not {"tripleset", "annotations"} <= set(entry):
-            raise DataError(f"{where}: got {str(entry)[:60]}; expected {_JSON}")
-        rows += _rows(number, entry["tripleset"], _annotated(entry["annotations"], where), where)
+    for number, row in enumerate(Json(path).rows()):
+        entry = {"annotations": [], **row.values} if asked else row.values
+        if not {"tripleset", "annotations"} <= set(entry):
+            raise DataError(f"{row.place}: got {str(entry)[:60]}; expected {_JSON}")
+        texts = _annotated(entry["annotations"], row.place)
+        rows += _rows(number, entry["tripleset"], texts, row.place)
     if not rows:
         raise DataError(f"{path} is an empty list; expected {_JSON}")
     return rows
@@ -192,7 +191,7 @@ class DART(Generation):
         """Write a file that `read_json` reads, with the triples as they were read."""
         assert rows is not None
         pairs = [(row.triples, [target]) for row, target in zip(rows, targets, strict=True)]
-        write_json(path, pairs, source="synthetic")
+        write_triples(path, pairs, source="synthetic")
 
     def flags(self) -> list[Stored]:
         flags = super().flags()

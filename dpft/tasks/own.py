@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -37,9 +37,6 @@ from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
 from dpft.tasks.tables import TableRow
 from dpft.tasks.views import Mapped
-
-if TYPE_CHECKING:
-    from dpft.tasks.keeping import Keeping
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -264,13 +261,13 @@ class OwnData(Task):
         # users as the one that wrote them.
         return "record" if self.user_column is None else "user"
 
-    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        self._state["kept"] = keeping, advance
+    def advance_with(self, advance: Callable[[int], None]) -> None:
+        self._state["advance"] = advance
 
     @cached_property
     def _state(self) -> dict[str, Any]:
-        """Return what was read, and what `keep_in` was given: a task is frozen otherwise."""
-        return {"readings": {}, "tables": {}, "kept": (None, lambda count: None)}
+        """Return what was read, and what `advance_with` was given: a task is frozen otherwise."""
+        return {"readings": {}, "tables": {}, "advance": lambda count: None}
 
     def _reading(self, split: str) -> Reading:
         """Return what is in a split; its file is read once, with everything held out of it."""
@@ -318,7 +315,7 @@ class OwnData(Task):
         return read_splits(
             rows,
             SPLITS if shared else (split,),
-            self._state["kept"][1],
+            self._state["advance"],
             record=self.record,
             owner=self._owner if named else None,
             split=self._falls_to if shared else None,
@@ -365,7 +362,7 @@ class OwnData(Task):
                 )
             file = files[0]
         if file is not None:
-            return table_file(Path(file)).rows(self._state["kept"][0])
+            return table_file(Path(file)).rows()
         if kind == "hub":
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}

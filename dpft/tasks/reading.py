@@ -72,9 +72,6 @@ def read_splits(
             first split.
         limit: number of records of the first split that are used, and are in its fingerprint.
         owned: True if the fingerprint of the first split covers the owners too.
-
-    Raises:
-        DataError: naming file and line.
     """
     codes = {name: code for code, name in enumerate(splits)}
     digests = [hashlib.sha256() for _ in codes]

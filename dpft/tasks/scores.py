@@ -39,12 +39,7 @@ class Metric(Protocol):
 def all_scores(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[dict[str, float | None], str]:
-    """Return scores of the task and of the further metrics in its settings, and their signature.
-
-    Raises:
-        ConfigError: if two have a score of one name.
-        ValueError: for what a scorer cannot make a number of.
-    """
+    """Return scores of the task and of the further metrics in its settings, and their signature."""
     scores, signatures = dict(task.score(predictions)), [task.signature()]
     for name in task.metrics:
         metric: Metric = imported.load("task.metrics", name)
@@ -97,9 +92,6 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
     Args:
         record: see `dpft.runs.RunRecord`.
         metric: one of the split's; None: the first. Its value is None if it is not finite.
-
-    Raises:
-        ConfigError: if the run has no such score.
     """
     split = record["config"]["decode"]["split"]
     scores: dict[str, float | None] = record.get("scores", {}).get(split, {}).get("metrics", {})
@@ -118,10 +110,6 @@ def check_metric(metric: str, task: Task, split: str) -> None:
     """Refuse a score that runs of a task will not have, before any of them starts.
 
     The first question of each subset is answered with its reference and scored.
-
-    Raises:
-        ConfigError: if it is not among them, or can have no number here.
-        DataError: if the split cannot be read.
     """
     from dpft.tasks.objectives.base import Prediction
 

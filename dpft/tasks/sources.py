@@ -74,11 +74,7 @@ def parquet_form(
 
 
 def _one_set(folder: Path, name: str) -> list[Path]:
-    """Return the one file of a name at any depth, or all its parts in one folder.
-
-    Raises:
-        DataError: for a second copy, whose rows would be records again, or a missing part.
-    """
+    """Return the one file of a name at any depth, or all its parts in one folder."""
     called = re.compile(rf"{re.escape(name)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
     files = sorted(folder.glob(f"**/{name}*.parquet"))
     found = [(file, match) for file in files if (match := called.fullmatch(file.stem))]
@@ -142,11 +138,7 @@ class Dataset:
 
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
-    """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
-
-    Raises:
-        DataError: if files were asked for and none are there.
-    """
+    """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
     if source in ("sample", "hub"):
         return source, None
     folder = None
@@ -166,11 +158,7 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
 
 
 def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Sequence[Any]:
-    """Return the rows of a split.
-
-    Raises:
-        DataError: the split does not exist or is empty, or its file is missing or malformed.
-    """
+    """Return the rows of a split."""
     kind, folder = location
     if folder is not None:
         rows = _read_folder(dataset, folder, split)

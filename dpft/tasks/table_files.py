@@ -22,17 +22,12 @@ import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError
 from dpft.config.files import regular
-from dpft.runs.atomic import sha256_file
-from dpft.tasks.json_list import entries, problem
-from dpft.tasks.keeping import Keeping, code
 from dpft.tasks.owners import IntArray
-from dpft.tasks.sources import LONGEST
+from dpft.tasks.sources import LONGEST, file_text
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
-LARGE = 16 << 20
-"""Bytes of a file from which on its table is kept on disk."""
 _BLOCK = 1 << 12
 # Columns that no file has: where each row is, for messages, and the text of a JSON object.
 _PLACE, _OBJECT = "\0place", "\0object"
@@ -96,16 +91,10 @@ class TableFile(ABC):
         """Return the cells of a row by column."""
         return cells
 
-    def rows(self, keeping: Keeping | None = None) -> Rows:
-        """Return all rows; ``keeping`` keeps the table of a large file, mapped into memory."""
-        table = None
-        if keeping is not None and self.path.is_file() and self.path.stat().st_size >= LARGE:
-            identity = json.dumps([self.path.suffix, sha256_file(self.path), code()])
-            table = keeping.table("the data file", identity, self.batches)
-        if table is None:
-            empty = pa.record_batch({_PLACE: pa.array([], pa.string())})
-            table = pa.Table.from_batches(list(self.batches()) or [empty])
-        return Rows(self, table)
+    def rows(self) -> Rows:
+        """Return all rows."""
+        empty = pa.record_batch({_PLACE: pa.array([], pa.string())})
+        return Rows(self, pa.Table.from_batches(list(self.batches()) or [empty]))
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of a UTF-8 file with their ends, without a byte order mark."""
@@ -149,7 +138,7 @@ class JsonLines(TableFile):
             value = _DECODER.decode(cells[_OBJECT])
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{place}: {problem(error)}; expected JSON, each column once"
+                f"{place}: {_problem(error)}; expected JSON, each column once"
             ) from error
         if not isinstance(value, dict):
             raise DataError(
@@ -166,11 +155,13 @@ class Json(JsonLines):
             head = file.read(1 << 10).removeprefix(b"\xef\xbb\xbf")
         if not head.lstrip().startswith(b"["):
             return super().batches()
-        listed = entries(self.path, _LIST, _DECODER)
-        skipped = len(f"{self.path}, ")
-        return _batches(
-            [_OBJECT], ((place[skipped:], json.dumps(entry)) for place, entry in listed)
-        )
+        try:
+            listed = _DECODER.decode(file_text(self.path, _LIST))
+        except (ValueError, RecursionError) as error:
+            line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise DataError(f"{self.path}{line}: {_problem(error)}; expected {_LIST}") from error
+        numbered = enumerate(listed, 1)
+        return _batches([_OBJECT], ((f"entry {n}", json.dumps(entry)) for n, entry in numbered))
 
 
 class Separated(TableFile):
@@ -267,11 +258,7 @@ def table_file(path: Path) -> TableFile:
 
 
 def read_table(path: Path) -> Rows:
-    """Return all rows of a file, in memory.
-
-    Raises:
-        DataError: naming file and line, if it is missing, of another format, or malformed.
-    """
+    """Return all rows of a file, in memory."""
     return table_file(path).rows()
 
 
@@ -298,6 +285,15 @@ def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterato
 def _check_each_once(place: str, columns: Sequence[str]) -> None:
     if twice := next((name for name in columns if columns.count(name) > 1), None):
         raise DataError(f"{place}: column {twice!r} is there twice; expected each column once")
+
+
+def _problem(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a text that `json` refused, as a clause."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (column {error.colno})"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return str(error).partition(":")[0]  # a number of thousands of digits
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,11 +29,7 @@ class TableRow:
     values: Mapping[str, Any]
 
     def cell(self, column: str, setting: str) -> Any:
-        """Return the cell of a column, which ``setting`` names.
-
-        Raises:
-            DataError: there is no such column.
-        """
+        """Return the cell of a column, which ``setting`` names."""
         if column not in self.values:
             found = ", ".join(map(repr, self.values)) or "none"
             advice = f"Type {setting}=NAME, or rename it if other files of the task call it so"
@@ -61,11 +57,7 @@ class TableRow:
         return well_formed(value, f"{self.place}, column {column!r}")
 
     def name(self, column: str, setting: str) -> str:
-        """Return the name of a user or a class: a text or a whole number, as text.
-
-        Raises:
-            DataError: for anything else, a list of several among it.
-        """
+        """Return the name of a user or a class: a text or a whole number, as text."""
         value = self.cell(column, setting)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)

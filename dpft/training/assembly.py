@@ -66,11 +66,7 @@ class TrainingParts:
 
 
 def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
-    """Attach the clipper of the settings to a model.
-
-    Raises:
-        ConfigError: the model cannot be grouped like that, or not be clipped exactly.
-    """
+    """Attach the clipper of the settings to a model."""
     try:
         if not clip.private:
             return make_clipper(model, "none", cohort=cohort)
@@ -90,11 +86,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
 
 
 def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
-    """Return the mechanism with its noise spread over the groups of the clipper.
-
-    Raises:
-        ConfigError: counts leave no budget for the gradients, or settings contradict.
-    """
+    """Return the mechanism with its noise spread over the groups of the clipper."""
     if not clip.private:
         return mechanism
     try:
@@ -158,11 +150,7 @@ def assemble(
     device: torch.device,
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
-    """Load and adapt the model, attach the clipper, and spread the noise over its groups.
-
-    Raises:
-        DpftError: these settings do not go together.
-    """
+    """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
     cohort = cohort or SingleProcess()
     if isinstance(cohort, Pipelines):
         return _in_stages(run, task, mechanism, device, cohort)
@@ -282,9 +270,6 @@ def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None
 
     Returns:
         What was not checked, and why; None: all was.
-
-    Raises:
-        DpftError: they do not go together.
     """
     if run.task.get("classes") == FROM_DATA:
         return "the classes are not known without the data, so the model was not checked"
@@ -307,11 +292,7 @@ _METRIC = "metric"
 
 
 def clip_function(clip: Clip) -> str | ClipFunction:
-    """Return the clip function of the settings: a name of dpft's, or the user's function.
-
-    Raises:
-        SettingError: it cannot be imported, or does not bound what a record contributes.
-    """
+    """Return the clip function of the settings: a name of dpft's, or the user's function."""
     if clip.clip_function in CLIP_FUNCTIONS:
         return clip.clip_function
     function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)

@@ -41,9 +41,6 @@ class Evaluations(Closing):
         cohort: the ranks.
         progress: shows figures where they may be shown.
         tracked: whether figures that are not public may be tracked.
-
-    Raises:
-        LogError: the file of earlier evaluations is damaged, or lacks the best.
     """
 
     def __init__(

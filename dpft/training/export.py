@@ -65,10 +65,6 @@ def plan_export(
         merge: export a whole model; else the adapter, where one was trained.
         base: hub id or folder that an adapter names as its base; None: what the run knows.
         licence: as the hub spells it; None: that of the base, if it is known.
-
-    Raises:
-        ConfigError: a prefix is to be merged, or an adapter's base is not on the hub.
-        RunError: the run is not finished, or damaged.
     """
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
@@ -115,12 +111,7 @@ def plan_export(
 
 
 def export(plan: ExportPlan, folder: Path) -> None:
-    """Write a plan into a new or empty folder, which gets its name when it is complete.
-
-    Raises:
-        ConfigError: the folder holds something.
-        DataError: it cannot be written.
-    """
+    """Write a plan into a new or empty folder, which gets its name when it is complete."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
@@ -164,11 +155,7 @@ def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
 
 
 def _listed(path: Path) -> list[str]:
-    """Return the model files of a finished run, all of them undamaged and none a link.
-
-    Raises:
-        RunError: it is not finished, damaged, or has links, which may lead into ``private/``.
-    """
+    """Return the model files of a finished run, all of them undamaged and none a link."""
     runs.check_whole(path, (MODEL, ADAPTER))
     marker = runs.read_marker(path)
     if marker is None:
@@ -214,11 +201,7 @@ def asked(trained: TrainedRun) -> str:
 
 
 def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
-    """Return the hub's name of an adapter's base, twice.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Return the hub's name of an adapter's base, twice."""
     if config["base_model_name_or_path"] is None:
         raise ConfigError(
             "the adapter belongs to weights that this run drew, or gave a token more, and that are "

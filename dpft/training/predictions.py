@@ -107,9 +107,6 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     """Write JSON lines of `Prediction`, atomically and readable by their owner only.
 
     Prompts and references may be records that no guarantee covers.
-
-    Raises:
-        DataError: the file cannot be written.
     """
     try:
         write_atomic(file, spelled(predictions), mode=0o600)
@@ -134,12 +131,7 @@ def spelled(predictions: Sequence[Prediction]) -> str:
 
 
 def read_predictions(file: Path) -> list[Prediction]:
-    """Return the predictions of a JSON-lines file of `write_predictions` or another program.
-
-    Raises:
-        DataError: naming the line that is not of the form
-            ``{"prediction": str, "references": [str, ...]}``.
-    """
+    """Return the predictions of a JSON-lines file of `write_predictions` or another program."""
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
         lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
@@ -177,9 +169,6 @@ def score_file(
         task: whose metrics are used.
         file: of the predictions.
         predictions: read from it and joined; None: they are read here.
-
-    Raises:
-        DataError: a scorer cannot use a prediction.
     """
     if predictions is None:
         predictions = read_predictions(file)

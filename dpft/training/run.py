@@ -65,9 +65,6 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
     Args:
         run: the settings.
         data: of the run, if they were read before; None: they are read here.
-
-    Raises:
-        DpftError, RunError: with a message for the user.
     """
     check_launcher(run.ranks)
     check_processes(run, launched())

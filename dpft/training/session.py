@@ -370,11 +370,7 @@ class Session(Closing):
             raise
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint of the same form for every layout; each rank writes its part.
-
-        Raises:
-            ModelError: something that is not trained has changed since training began.
-        """
+        """Write a checkpoint of the same form for every layout; each rank writes its part."""
         touched = [] if self._untouched is None else self._untouched.changed()
         with together(self._cohort):
             if touched:

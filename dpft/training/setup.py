@@ -18,7 +18,6 @@ from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.runs.ledger import LedgerContents
 from dpft.tasks.base import Task, fingerprint
-from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
@@ -93,9 +92,6 @@ def prepare(
         directory: the run's folder; None on the ranks that do not hold it.
         progress: shows the phases.
         cohort: the processes that train together; None: this one.
-
-    Raises:
-        DpftError, UnsupportedLayerError: with a message for the user.
     """
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
@@ -133,13 +129,7 @@ def prepare(
     # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:
-        examples = encoded(
-            objective,
-            records,
-            advance,
-            keeping=keeping_of(run, progress.warn, progress.say),
-            identity=f"{plain} {tokenizer}",
-        )
+        examples = encoded(objective, records, advance)
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
             f"encoding the records changed the tokenizer of {run.model.name}, which is saved with "

@@ -1,12 +1,9 @@
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import dpft
 from dpft.runs import (
     Ledger,
     LedgerMismatchError,
@@ -32,12 +29,8 @@ def test_equal_settings_have_equal_hashes() -> None:
     left = {"eps": 3, "lr": 1e-3, "sizes": (1, 2), "out": Path("a")}
     right = {"out": "a", "sizes": [1, 2.0], "lr": 0.001, "eps": 3.0}
     assert config_hash(left) == config_hash(right)
-    assert len(config_hash(left)) == 12
-
-
-@pytest.mark.parametrize("other", [4, "3", None, True, float("inf")])
-def test_unequal_settings_have_unequal_hashes(other: object) -> None:
-    assert config_hash({"eps": 3}) != config_hash({"eps": other})
+    others = (4, "3", None, True, float("inf"))
+    assert len({config_hash({"eps": eps}) for eps in (3, *others)}) == 6
 
 
 def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
@@ -110,12 +103,6 @@ def test_another_key_cannot_continue_a_ledger(run: RunDirectory) -> None:
         Ledger(run.ledger, header)
 
 
-def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, dpft.runs; sys.exit('torch' in sys.modules)"
-    root = str(Path(dpft.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, check=True)
-
-
 def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):
     """Else what is taken away could be the key of whoever began there."""
     gone = shutil.rmtree
@@ -129,20 +116,3 @@ def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatc
         monkeypatch.setattr("dpft.runs.directory.shutil.rmtree", at_the_same_time)
         run.discard_unused()
     assert not (tmp_path / "run").exists()
-
-
-def test_what_was_there_before_or_was_spent_stays(tmp_path):
-    folder = tmp_path / "run"
-    with RunDirectory.open(folder, {"a": 1}, "a: 1\n"):
-        pass
-    with RunDirectory.open(folder, {"a": 1}, "a: 1\n") as run:
-        run.discard_unused()
-        assert run.identity.exists()
-    with RunDirectory.open(tmp_path / "other", {"a": 1}, "a: 1\n") as run:
-        run.ledger.write_text("spent")
-        (run.path / "notes.txt").write_text("mine")
-        run.discard_unused()
-        assert run.identity.exists()
-        run.ledger.unlink()
-        run.discard_unused()
-        assert [path.name for path in run.path.iterdir()] == ["notes.txt"]

@@ -5,12 +5,6 @@ import torch
 
 from dpft.runs import NORMS, NormsLog, RunError, read_norms
 
-SMALL = [
-    *("task.source=sample", "task.limit_train=48", "task.limit_eval=2", "optim.batch_size=16"),
-    *("optim.steps=3", "decode=greedy", "decode.max_new_tokens=3", "threads=1"),
-    *("clip=per_layer", "privacy.noise_seed=1"),
-]
-
 
 def test_every_so_many_steps_and_again_from_where_a_run_goes_on(tmp_path):
     with NormsLog(tmp_path, 2, ["a", "b"]) as log:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from dpft import runs
 from dpft.config.compose import compose
@@ -226,21 +225,3 @@ def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_
 ) -> None:
     found = schedules(life, Disk(life.recorder), 400, target)
     assert [said for said in found if said] == []
-
-
-def test_what_is_left_is_continued_to_the_same_bits(life: Life, tmp_path: Path) -> None:
-    disk = Disk(life.recorder)
-    begun = 0
-    for number in range(20):
-        target = tmp_path / f"left-{number}"
-        draw = random.Random(f"continued {number}")
-        disk.after(draw.randint(1, life.finished), draw, target)
-        spent = counted(target / "runs/run")
-        if not spent > 0 or begun == 2:
-            continue
-        begun += 1
-        outcome = run_experiment(parse({**life.raw, "runs_dir": str(target / "runs")}))
-        for name in ("ledger.jsonl", "model/model.safetensors"):
-            assert (outcome.path / name).read_bytes() == life.files[name], (number, name)
-        assert load_file(outcome.path / "model/model.safetensors")
-    assert begun == 2

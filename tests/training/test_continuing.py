@@ -170,22 +170,3 @@ def test_where_the_checkpoint_holds_all_steps_nothing_counts_again(tmp_path, mon
     ledger = ledger_of(tmp_path)
     assert (ledger.steps_spent, ledger.repeated, len(ledger.stretches)) == (6, 0, 1)
     assert "repeated" not in record["mechanism"]
-
-
-def test_a_damaged_checkpoint_that_comes_back_is_not_taken(stopped, monkeypatch):
-    """It has the history of the first stretch, and steps that the new one has not released."""
-    newest = stopped / "small/checkpoints/step-00000004"
-    newest.rename(stopped / "aside")
-    newest.mkdir()
-    with killed_after(6, monkeypatch):
-        go(stopped, "threads=2")
-    assert not newest.exists()
-    record = go(stopped, "threads=2").record
-    assert record["privacy"]["steps_taken"] == ledger_of(stopped).steps_spent == 6 + 3
-
-
-def test_more_releases_than_are_accounted_for_end_the_run(stopped, monkeypatch):
-    """Whatever mistake leads there."""
-    monkeypatch.setattr("dpft.training.session.in_stretch", lambda prepared, stretch: prepared)
-    with pytest.raises(runs.LedgerError, match="counts 7 releases, of which 6 are accounted for"):
-        go(stopped, "threads=2")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
-from dpft.config.schema import Optim, lr_factor
+from dpft.config.schema import Optim
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
@@ -280,21 +280,6 @@ def test_a_record_whose_gradient_is_not_finite_is_counted_once():
     assert seen[0]["seconds"] > 0
 
 
-def test_a_step_has_the_learning_rate_of_its_schedule():
-    settings = dataclasses.replace(OPTIM, schedule="linear")
-    model, rates = gpt2().float(), []
-    optimizer = make_optimizer(settings, model.parameters())
-    run(
-        steps=4,
-        model=model,
-        optimizer=optimizer,
-        settings=settings,
-        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
-    )
-    assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
-    assert rates == sorted(set(rates), reverse=True)
-
-
 def test_one_weight_that_is_not_finite_ends_a_private_run():
     model = gpt2().float()
 
@@ -474,30 +459,6 @@ def test_blanks_change_neither_the_weights_nor_the_count_of_records(style):
     assert [s.records for s in seen] == [len(EXAMPLES)] * 2
     assert [s.dropped for s in seen] == [bad] * 2
     assert [sum(map(len, s.norms)) for s in seen] == [len(EXAMPLES) - bad] * 2
-
-
-def test_stages_of_a_pipeline_compute_without_tf32():
-    """Whose rounding would couple records: see `dpft.privacy.precision`."""
-    seen = []
-
-    class Stages:
-        pipeline, groups = 0, None
-
-        def add(self, losses, batches):
-            list(batches)
-            seen.append(torch.backends.cuda.matmul.fp32_precision)
-            return []
-
-        def losses(self, found):
-            return []
-
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        run("bk", steps=1, pipeline=Stages())
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-    assert seen == ["ieee"]
 
 
 @pytest.mark.parametrize(

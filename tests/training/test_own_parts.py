@@ -5,11 +5,8 @@ import sys
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli.app import app
-from dpft.config.errors import SettingError
 from dpft.config.schema import Clip
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import OwnGroup
@@ -213,26 +210,3 @@ def test_a_clip_function_is_held_to_its_bound_between_the_points_of_the_grid():
 def test_own_groups_that_are_no_partition_are_refused(groups, said):
     with pytest.raises(ValueError, match=said):
         make_clipper(nn.Linear(2, 1), "per_layer", threshold=1.0, groups=groups)
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("task.metrics", "+task.metrics=[mine:nothing]"),
-        ("clip.groups", "clip.plan=bk clip.groups=nowhere:thing"),
-        ("clip.clip_function", "clip.clip_function=mine:nothing"),
-    ],
-)
-def test_a_part_that_cannot_be_imported_is_named(key, words, tmp_path):
-    given = ("task=sst2", "eps=null", "privacy.noise_multiplier=1", "model=random-bert")
-    result = CliRunner().invoke(app, ["validate", *given, *words.split()])
-    assert result.exit_code == 2
-    assert key in result.stderr
-    assert "cannot be imported" in result.stderr
-
-
-def test_a_function_of_the_user_that_bounds_nothing_is_refused():
-    clip = Clip("bk", threshold=1.0, clip_function="torch:ones_like")
-    with pytest.raises(SettingError) as caught:
-        attach_clipper(clip, nn.Linear(2, 1))
-    assert caught.value.key == "clip.clip_function"

@@ -76,20 +76,3 @@ def steps(losses, dropped=0):
 def test_training_that_went_nowhere_is_told(course, said):
     caution = caution_of(course)
     assert caution is None if said is None else caution.startswith(said)
-
-
-def test_long_work_is_told_without_a_terminal_too(capsys, monkeypatch):
-    seconds = iter([0.0, *(10.0 * count for count in range(1, 11))])
-    monkeypatch.setattr("dpft.training.progress.time.monotonic", lambda: next(seconds))
-    with Progress() as progress:
-        # How many records all users have together is private.
-        for name, total in [("encoding", None), ("sampling", 500)]:
-            with progress.phase(name, total) as advance:
-                for _ in range(5):
-                    advance(100)
-    assert capsys.readouterr().err.splitlines() == [
-        "encoding ...",
-        "sampling 500 ...",
-        "sampling 200/500",
-        "sampling 400/500",
-    ]

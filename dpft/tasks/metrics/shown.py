@@ -121,11 +121,7 @@ def packed(right: Bits) -> str:
 
 
 def unpacked(text: str, count: int) -> tuple[bool, ...]:
-    """Return the bits that were `packed`.
-
-    Raises:
-        ValueError: if they are not of so many records.
-    """
+    """Return the bits that were `packed`."""
     data = base64.b64decode(text, validate=True)
     if len(data) != -(-count // 8):
         raise ValueError(f"got {len(data)} bytes of bits; expected those of {count} records")

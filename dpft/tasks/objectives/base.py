@@ -135,7 +135,7 @@ class Objective(Losses, Protocol):
 
         The model is left in training mode if it was. ``seed`` is that of sampling, and ``advance``
         is called with the number of instances that are done. All processes of ``cohort`` return all
-        answers (`dpft.tasks.objectives.dealing`).
+        answers (`dpft.tasks.objectives.evaluation`).
         """
 
 

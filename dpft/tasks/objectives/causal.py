@@ -17,9 +17,8 @@ from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
-from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.evaluation import evaluating, longest_first
+from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
 

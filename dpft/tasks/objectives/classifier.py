@@ -23,8 +23,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.dealing import answered
-from dpft.tasks.objectives.evaluation import evaluating, longest_first
+from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, Piece, parse_template
 from dpft.tasks.objectives.tokens import fast_backend
@@ -217,10 +216,6 @@ class Infilling(Choice):
         template: see `dpft.tasks.objectives.template.parse_template`.
         label_words: the word of each class; looked up with a leading space, as in a sentence.
         classes: their names, in the order of labels.
-
-    Raises:
-        ConfigError: for a word that is not one token or that two classes share, and where the
-            template alone fills ``max_length``.
     """
 
     tokenizer: PreTrainedTokenizerBase

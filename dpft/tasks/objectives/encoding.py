@@ -1,31 +1,21 @@
-"""Encoding all training records: in pieces, and once for several runs."""
+"""Encoding all training records, in pieces."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from dpft.tasks.keeping import Keeping, code
 from dpft.tasks.objectives.packed import Packed, pack, schema_of
 from dpft.tasks.views import blocks
 
 PIECE = 1024
 """Records that are encoded at a time."""
-LARGE = 100_000
-"""From so many records on, what they are encoded to is kept between runs."""
 
 
 def encoded(
-    objective: Any,
-    records: Sequence[Any],
-    advance: Callable[[int], None],
-    *,
-    keeping: Keeping | None = None,
-    identity: str = "",
+    objective: Any, records: Sequence[Any], advance: Callable[[int], None]
 ) -> Sequence[Any]:
     """Encode every record.
 
@@ -33,8 +23,6 @@ def encoded(
         objective: a `dpft.tasks.objectives.base.Objective`.
         records: one at least.
         advance: called with the number of records that are done.
-        keeping: where many are kept; None: nowhere.
-        identity: of the records and the tokenizer.
 
     Returns:
         Examples, which are made from Arrow columns on access; a list if examples are other than
@@ -54,17 +42,7 @@ def encoded(
             yield pack(encode_all(objective, piece), schema)
             advance(len(piece))
 
-    table = None
-    # The code of a class outside of this package is not part of `code`.
-    ours = type(objective).__module__.startswith("dpft.")
-    if keeping is not None and len(records) >= LARGE and ours:
-        names = [f.name for f in dataclasses.fields(objective) if f.name != "tokenizer"]
-        settings = {name: repr(getattr(objective, name)) for name in names}
-        key = [identity, type(objective).__qualname__, settings, code()]
-        table = keeping.table("encoded records", json.dumps(key), batches)
-    if table is None:
-        table = pa.Table.from_batches(batches())
-    return Packed(kind, table)
+    return Packed(kind, pa.Table.from_batches(batches()))
 
 
 def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:

@@ -120,10 +120,6 @@ def test_an_empty_reference_counts_only_when_it_is_the_first() -> None:
     assert e2e.bleu(hypotheses, [words("", "a b c d e f g h i")]) > alone
 
 
-def test_nothing_predicted_scores_zero_in_bleu() -> None:
-    assert e2e.bleu([[], []], [words("a"), words("b")]) == 0.0
-
-
 # Tokens and NIST of the `mteval` script. Expected scores are worked out by hand.
 
 
@@ -184,9 +180,4 @@ def test_a_prefix_that_is_the_word_zero_counts_all_words() -> None:
 
 
 def test_empty_hypotheses_score_zero() -> None:
-    assert nist([[], []], [[["a"]], [["b"]]]) == 0.0
-
-
-def test_references_without_a_word_are_refused() -> None:
-    with pytest.raises(ValueError, match="only empty references"):
-        nist([["a"]], [[[]]])
+    assert nist([[], []], [[["a"]], [["b"]]]) == e2e.bleu([[], []], [[["a"]], [["b"]]]) == 0.0
