@@ -49,10 +49,9 @@ def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
 
 def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[Lexicalisation]:
     """Return rows of one triple set, with no space around the parts of triples and the texts."""
-    fits = isinstance(triples, Sequence) and not isinstance(triples, str) and len(triples) > 0
+    fits = isinstance(triples, Sequence) and len(triples) > 0
     if not fits or not all(
         isinstance(triple, Sequence)
-        and not isinstance(triple, str)
         and len(triple) == 3
         and all(isinstance(part, str) and part.strip() for part in triple)
         for triple in triples
@@ -71,9 +70,7 @@ def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[L
 
 
 def _annotated(annotations: Any, where: str) -> list[Any]:
-    """Return texts of annotations, which parquet may hold as one mapping of lists."""
-    if isinstance(annotations, Mapping) and isinstance(annotations.get("text"), Sequence):
-        return list(annotations["text"])
+    """Return texts of annotations."""
     if isinstance(annotations, Sequence) and all(
         isinstance(annotation, Mapping) and "text" in annotation for annotation in annotations
     ):
@@ -85,18 +82,11 @@ def _annotated(annotations: Any, where: str) -> list[Any]:
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
-    """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training.
-
-    Columns named as in the published JSON are read too.
-    """
+    """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training."""
     out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
-        where = f"the hub's copy, row {number + 1}"
-        if "annotations" in row:
-            texts = _annotated(row["annotations"], where)
-        else:
-            texts = list(row.get("references") or [row["target"]])
-        out += _rows(number, row["tripleset"], texts, where)
+        texts = list(row.get("references") or [row["target"]])
+        out += _rows(number, row["tripleset"], texts, f"the hub's copy, row {number + 1}")
     return out
 
 

@@ -197,12 +197,8 @@ def hub_images(
 ) -> Callable[[Iterable[Mapping[str, Any]]], Rows]:
     """Return a reader of rows of the hub's form: an encoded image and the index of its class.
 
-    Args:
-        image: the column of the image.
-        label: the column of its class.
-        decode: whether to keep pixels, which is right for images no larger than their encoding.
-            They are then the same records as those of the official files, where encoding is
-            lossless.
+    With ``decode`` pixels are kept, which is right for images no larger than their encoding. They
+    are then the same records as those of the official files, where encoding is lossless.
     """
 
     def read(rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -218,9 +214,8 @@ def hub_images(
         data = cell.get("bytes") if isinstance(cell, Mapping) else cell
         if not isinstance(data, bytes) or not isinstance(index, int):
             raise DataError(
-                f"image {number}: got columns {', '.join(row)} with {image} of type "
-                f"{type(cell).__name__} and {label} {index!r}; expected an encoded image and the "
-                "number of a class"
+                f"image {number}: got {image} of type {type(cell).__name__} and {label} {index!r}; "
+                "expected an encoded image and the number of a class"
             )
         path = cell.get("path") if isinstance(cell, Mapping) else None
         name = f"image {number}" if path is None else f"image {number} ({Path(path).name})"

@@ -1,8 +1,5 @@
 """Shared parts of the tasks on the user's own data: where it is, its users, and held-out shares.
 
-The data are files, or a data set of the hub, whose columns the settings name. Either each record is
-a unit of privacy, or all records of one user are; see docs/how-to/own_data.md.
-
 Nothing here may make one unit depend on another. Whether a record is held out for testing follows
 from a digest of that record (of its user, where users are units), and not from its place in the
 file; class names are given rather than collected.
@@ -68,7 +65,14 @@ class OwnData(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_places()
-        self._check_users()
+        if self.unit == "user":
+            self._check_users()
+        elif self.user_column is not None and self.synthetic is None:
+            raise ConfigError(
+                f"got task.user_column={self.user_column} and task.unit=record, which protects "
+                "single records; type task.unit=user to protect all records of a user together, or "
+                "task.user_column=null"
+            )
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
                 f"task.dev_share and task.test_share are {self.dev_share} and {self.test_share}; "
@@ -90,14 +94,6 @@ class OwnData(Task):
             )
 
     def _check_users(self) -> None:
-        if self.unit == "record" and self.user_column is not None and self.synthetic is None:
-            raise ConfigError(
-                f"got task.user_column={self.user_column} and task.unit=record, which protects "
-                "single records; type task.unit=user to protect all records of a user together, or "
-                "task.user_column=null"
-            )
-        if self.unit == "record":
-            return
         if self.user_column is None:
             raise ConfigError(
                 "task.unit=user needs the user of each record. Type task.user_column=NAME"

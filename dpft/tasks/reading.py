@@ -66,10 +66,9 @@ def read_splits(
         rows: of the table.
         splits: names of all splits.
         advance: called with the number of rows that were read.
-        record: returns the record of a row.
-        owner: returns the user of a row; None: not needed.
-        split: returns the split of a row, given the digest of its record; None: all are of the
-            first split.
+        record: makes the record of a row.
+        owner: makes the user of a row; None: not needed.
+        split: makes the split of a row and its record's digest; None: all are of the first.
         limit: number of records of the first split that are used, and are in its fingerprint.
         owned: True if the fingerprint of the first split covers the owners too.
     """

@@ -57,9 +57,7 @@ def all_scores(
 def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> bool:
     """Return whether of two runs the one with the lower score is the better one.
 
-    Args:
-        metric: its name, perhaps with a subset behind it.
-        scored: the record's section of the split, which knows it of metrics of other packages.
+    ``scored``, the record's section of the split, knows it of metrics of other packages.
     """
     return metric in _LOWER or metric in ((scored or {}).get("lower") or ())
 

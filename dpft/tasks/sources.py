@@ -1,8 +1,7 @@
 """Where a data set is and how it is read: a folder of published files, the hub, or a sample.
 
 A `Dataset` lists the forms in which its rows are published. Files of any of them are searched for
-in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy. The
-parquet files of the hub are themselves a form of a folder (``dpft data get`` writes it).
+in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy.
 """
 
 from __future__ import annotations

@@ -115,17 +115,12 @@ class Units(Protocol):
 
 
 class TrainingSet(Units, Protocol):
-    """Units whose own random choices follow from a key."""
-
-    def under(self, key: bytes) -> TrainingSet: ...
-
-
-class _Encoded:
-    """Units that are made of encoded records: how their rows become a batch."""
+    """Units that are made of encoded records; their own random choices follow from a key."""
 
     _objective: Losses
     _examples: Sequence[Any]
-    shapes: FixedShapes | None
+
+    def under(self, key: bytes) -> TrainingSet: ...
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         if list(indices) == [BLANK]:
@@ -147,13 +142,15 @@ class _Encoded:
         return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
-        raise NotImplementedError
+        """Return the examples of a unit that take part in a step."""
+        ...
 
     def _shape(self, unit: int) -> Shape:
-        raise NotImplementedError
+        """Return rows and widths that any step of a unit fits in."""
+        ...
 
 
-class Records(_Encoded):
+class Records(TrainingSet):
     """Each record is a unit.
 
     Args:
@@ -191,7 +188,7 @@ class Records(_Encoded):
         return (1, *self._objective.widths(self._examples[unit]))
 
 
-class Users(_Encoded):
+class Users(TrainingSet):
     """All records of one owner are a unit.
 
     Args:
@@ -296,14 +293,8 @@ def finite_losses(
     """Return the losses of the units whose loss is finite, and their batch.
 
     The others contribute nothing: their forward is left out of the graph, since zero times NaN is
-    NaN. What a unit adds still depends on that unit alone, so the guarantee holds.
-
-    Args:
-        data: the units.
-        model: gives the losses.
-        batch: of the units.
-        agreed: returns True if any of the ranks that must run the model together has such a unit;
-            None: one process.
+    NaN. What a unit adds still depends on that unit alone, so the guarantee holds. ``agreed``
+    returns True if any of the ranks that must run the model together has such a unit.
     """
     losses = data.losses(model, batch)
     infinite = ~torch.isfinite(losses.detach())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -63,23 +63,3 @@ class Mapped(View[T]):
 
     def __iter__(self) -> Iterator[T]:
         return map(self._make, self._items)
-
-
-class Joined(View[T]):
-    """The items of one sequence, then those of another."""
-
-    def __init__(self, first: Sequence[T], second: Sequence[T]) -> None:
-        self._both = first, second
-
-    def __len__(self) -> int:
-        return sum(map(len, self._both))
-
-    def _item(self, index: int) -> T:
-        first, second = self._both
-        return first[index] if index < len(first) else second[index - len(first)]
-
-    def _part(self, chosen: slice) -> Sequence[T]:
-        return [self._item(index) for index in range(len(self))[chosen]]
-
-    def __iter__(self) -> Iterator[T]:
-        return chain(*self._both)

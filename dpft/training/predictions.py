@@ -21,7 +21,6 @@ from dpft.runs.memory import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores, lower_ones
 from dpft.training.progress import Progress
 
@@ -91,14 +90,12 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
-        limit = "the model or task.max_length allows"
-        if isinstance(objective, Causal):
-            limit = objective.too_long_for(settings)
-        what, lost = ("prompts", "a part of their source")
-        if task.unconditional:
-            what, lost = ("texts", "their end")
+        lost = (
+            "texts lost their end" if task.unconditional else "prompts lost a part of their source"
+        )
         progress.warn(
-            f"{cut:,} of {len(predictions):,} {what} were longer than {limit}, and lost {lost}"
+            f"{cut:,} of {len(predictions):,} {lost}: longer than the model or task.max_length "
+            "allows, or than decode.max_new_tokens leaves of the model's positions"
         )
     return predictions
 

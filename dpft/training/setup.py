@@ -25,7 +25,6 @@ from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.reading import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
-from dpft.tasks.views import Joined
 from dpft.training.assembly import TrainingParts, assemble, deciding_parts, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
@@ -123,7 +122,7 @@ def prepare(
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
-        records = Joined(records, planted.records)
+        records = [*records, *planted.records]
     plain = None if planted is not None else task.known_fingerprint
     plain = plain or fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.

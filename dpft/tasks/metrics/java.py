@@ -49,12 +49,7 @@ def run(args: Sequence[str], lines: Iterable[str], *, timeout_s: float) -> list[
     """Run a Java program on lines of text and return the lines that it prints.
 
     A program that fails is run a second time, with more time: a training run of days may precede a
-    score, and a Java that starts slowly must not lose it.
-
-    Args:
-        args: arguments of `java`, from `-cp` or `-jar` on.
-        lines: standard input, without line ends; unpaired surrogates are sent as "?".
-        timeout_s: seconds after which the program is killed.
+    score, and a Java that starts slowly must not lose it. Unpaired surrogates are sent as "?".
     """
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="replace")
     find_java()  # where there is none, there is none the second time

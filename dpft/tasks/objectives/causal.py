@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -147,15 +146,6 @@ class Causal:
             return most
         return min(most, max(half, self.positions - settings.max_new_tokens))
 
-    def too_long_for(self, settings: Decode) -> str:
-        """What prompts that were cut are longer than, in words."""
-        if self.room is None and self.longest(settings) < self.max_length - 1:
-            return (
-                f"decode.max_new_tokens={settings.max_new_tokens} leaves of the model's "
-                f"{self.positions:,} positions"
-            )
-        return "the model or task.max_length allows"
-
     def collate(
         self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
     ) -> Batch:
@@ -198,20 +188,14 @@ class Causal:
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity and all(instance.references for instance in instances):
             likelihoods = [*self.likelihoods(model, instances, settings.batch_size, cohort)]
+        found = zip(instances, prompts, texts, likelihoods, strict=True)
         return [
             Prediction(
-                instance.record.source,
-                written.text,
-                instance.references,
-                instance.subset,
-                nll,
-                tokens,
-                written.finished,
-                lost > 0,
+                *(one.record.source, written.text, one.references, one.subset, nll, tokens),
+                finished=written.finished,
+                cut=lost > 0,
             )
-            for instance, (_, lost), written, (nll, tokens) in zip(
-                instances, prompts, texts, likelihoods, strict=True
-            )
+            for one, (_, lost), written, (nll, tokens) in found
         ]
 
     @torch.no_grad()
@@ -225,7 +209,7 @@ class Causal:
         """Return the negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         examples = self.encode_all([self._referenced(instance) for instance in instances])
-        out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
+        out: dict[int, tuple[float, int]] = {}
 
         def answer(chosen: list[int]) -> list[float]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -237,7 +221,7 @@ class Causal:
             for chosen, sums in answered(batches, answer, cohort):
                 for i, nll in zip(chosen, sums, strict=True):
                     out[i] = nll, examples[i].counted
-        return out
+        return [out[i] for i in range(len(examples))]
 
     def _referenced(self, instance: Instance) -> Any:
         """Return the record whose target is the first reference."""

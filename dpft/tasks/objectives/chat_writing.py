@@ -33,16 +33,8 @@ def write_conversations(
     """Return ``count`` conversations, each drawn by itself from the end token on.
 
     A text is read back by `ChatForm.read` up to its last end token that closes an answer; what
-    follows it is left out.
-
-    Args:
-        objective: of a model that was trained with ``train_on="all"``.
-        model: the model; left in training mode if it was.
-        count: how many.
-        settings: how to sample; ``max_new_tokens`` are those of a whole conversation.
-        seed: of the random numbers.
-        system: the system prompt of all conversations; None: the model may write one.
-        advance: called with the number of conversations that are done.
+    follows it is left out. The objective is of ``train_on="all"``, ``max_new_tokens`` are those of
+    a whole conversation, and without ``system``, the system prompt of all, the model may write one.
 
     Returns:
         As text, JSON of role and text of the turns; empty where no conversation was written. One

@@ -6,7 +6,6 @@ Pre-trained Language Models Better Few-shot Learners".
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,7 +67,7 @@ class Choice(Objective):
         """
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        found: list[tuple[int, float, tuple[float, ...]]] = [(0, math.nan, ())] * len(examples)
+        found: dict[int, Prediction] = {}
 
         def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -80,25 +79,29 @@ class Choice(Objective):
         with evaluating(model):
             batches = list(longest_first(examples, settings.batch_size))
             for chosen, answers in answered(batches, answer, cohort):
-                for i, one in zip(chosen, answers, strict=True):
-                    found[i] = one
+                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
+                    one, lost = instances[i], getattr(examples[i], "cut_source", None)
+                    found[i] = Prediction(
+                        *(one.record.source, self.classes[index], one.references, one.subset),
+                        nll=nll,
+                        tokens=1,
+                        cut=None if lost is None else lost > 0,  # an image has no such
+                        probabilities=likely,
+                    )
                 advance(len(chosen))
-        made = []
-        for instance, (index, nll, likely), example in zip(instances, found, examples, strict=True):
-            lost = getattr(example, "cut_source", None)  # an image has none
-            made.append(
-                Prediction(
-                    instance.record.source,
-                    self.classes[index],
-                    instance.references,
-                    instance.subset,
-                    nll,
-                    1,
-                    cut=None if lost is None else lost > 0,
-                    probabilities=likely,
-                )
-            )
-        return made
+        return [found[i] for i in range(len(examples))]
+
+
+class TextChoice(Choice):
+    """A choice for texts of at most ``max_length`` tokens."""
+
+    max_length: int
+
+    def widths(self, example: Any) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class ClassExample:
 
 
 @dataclass(frozen=True)
-class Classifier(Choice):
+class Classifier(TextChoice):
     """One or two texts in, a class out, by a model with a classification head.
 
     Args:
@@ -172,12 +175,6 @@ class Classifier(Choice):
         labels = torch.tensor([e.label for e in examples])
         return Batch({**pad_right(rows, self.tokenizer.pad_token_id, widths), "labels": labels})
 
-    def widths(self, example: ClassExample) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
-
-    def widest(self) -> tuple[int]:
-        return (self.max_length,)
-
     def blank(self) -> ClassExample:
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
@@ -203,7 +200,7 @@ class InfillExample:
 
 
 @dataclass(frozen=True)
-class Infilling(Choice):
+class Infilling(TextChoice):
     """One or two texts in, a class out: the class whose word is the most likely in the blank.
 
     The loss is the cross entropy over the words of the classes at the blank, not over the whole
@@ -296,12 +293,6 @@ class Infilling(Choice):
                 "labels": torch.tensor([e.label for e in examples]),
             }
         )
-
-    def widths(self, example: InfillExample) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
-
-    def widest(self) -> tuple[int]:
-        return (self.max_length,)
 
     def blank(self) -> InfillExample:
         return InfillExample((self.tokenizer.mask_token_id,), 0, 0)

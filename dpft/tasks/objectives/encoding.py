@@ -17,12 +17,7 @@ PIECE = 1024
 def encoded(
     objective: Any, records: Sequence[Any], advance: Callable[[int], None]
 ) -> Sequence[Any]:
-    """Encode every record.
-
-    Args:
-        objective: a `dpft.tasks.objectives.base.Objective`.
-        records: one at least.
-        advance: called with the number of records that are done.
+    """Encode every record, one at least; call ``advance`` with the number that are done.
 
     Returns:
         Examples, which are made from Arrow columns on access; a list if examples are other than

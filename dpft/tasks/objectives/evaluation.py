@@ -26,15 +26,8 @@ A = TypeVar("A")
 _ROUND = 4
 _DROPOUTS = frozenset(
     {
-        F.dropout,
-        F.dropout1d,
-        F.dropout2d,
-        F.dropout3d,
-        F.alpha_dropout,
-        F.feature_alpha_dropout,
-        torch.dropout,
-        torch.alpha_dropout,
-        torch.feature_dropout,
+        *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
+        *(F.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout),
         torch.feature_alpha_dropout,
     }
 )
@@ -69,11 +62,8 @@ class Undropped(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
             if len(args) > _DROPOUT_PLACE:
-                args = (
-                    *args[:_DROPOUT_PLACE],
-                    kwargs.pop("dropout_p"),
-                    *args[_DROPOUT_PLACE + 1 :],
-                )
+                rest = args[_DROPOUT_PLACE + 1 :]
+                args = (*args[:_DROPOUT_PLACE], kwargs.pop("dropout_p"), *rest)
         return func(*args, **kwargs)
 
 
@@ -149,13 +139,7 @@ def answered(
 
     A batch, and with it its padding and rounding, is the same whatever the number of ranks.
     Neighbours, which are about equally long, go to different ranks. A rank that fails ends all
-    within a round of a few batches.
-
-    Args:
-        batches: the same on all ranks; ``repr`` tells different ones apart.
-        answer: of one batch, as plain strings, numbers and tuples of them. What is random in it
-            depends on the batch alone.
-        cohort: the ranks, which all call this; None: one process.
+    within a round of a few batches. What is random in an answer depends on the batch alone.
 
     Raises:
         RankError: another rank failed, or has other batches.

@@ -54,19 +54,11 @@ def check_independence(
     """Compare losses of training units alone, among others, and alone again.
 
     The shortest and a middle unit are batched with the longest, since what a model does may change
-    with the length; where shapes are fixed, each with others of its own shape. The third time shows
-    whether a batch left something behind in the model. The check runs as training does, with
-    gradients, a clipper's hooks and training mode. Dropout alone is off, whose masks are other
-    random numbers for other batches. Other randomness shows: what is drawn for a whole microbatch,
-    as dropped layers are, affects every record whose microbatch changes when a record joins. So
-    would a mask of dropout that all rows share: one that is as large for a unit once as for the
-    same unit twice.
-
-    The losses are also computed with as many copies of the longest as a microbatch has room for:
-    some models hold places for a number of tokens, however many there are.
-
-    With a clipper the sum of their clipped gradients is compared with those of each alone: noise is
-    scaled to that, and it shows what losses hide while a new head's weights are small.
+    with the length; where shapes are fixed, each with others of its own shape. A full microbatch of
+    copies of the longest is tried too. The check runs as training does, without dropout: masks are
+    other random numbers for other batches. A mask of dropout that all rows share couples records;
+    it is as large for a unit once as for the same unit twice. With a clipper, sums of clipped
+    gradients are compared, which show what losses hide while a new head's weights are small.
 
     What few draws and batches may not show is found by structure: rates at which whole layers are
     dropped, and what the loss or the model keeps from one forward to the next (`kept`).

@@ -32,12 +32,7 @@ def values(examples: Sequence[Any], field: str) -> IntArray:
 def schema_of(kind: type, tokens: pa.DataType) -> pa.Schema | None:
     """Return the columns of a class of examples: its fields and ``length``.
 
-    Args:
-        kind: the class.
-        tokens: the type of a token.
-
-    Returns:
-        None if the class is not a dataclass of numbers and sequences of tokens.
+    None if the class is not a dataclass of numbers and sequences of tokens of type ``tokens``.
     """
     if not dataclasses.is_dataclass(kind):
         return None

@@ -44,20 +44,7 @@ def test_the_published_templates_word_for_word():
     assert spelled("roberta", ("the film ",), ONE) == "<s>theĠfilmĠItĠwas<mask>Ġ.</s>"
     assert spelled("roberta", ("who", "the mill"), TWO) == "<s>whoĠ?<mask>Ġ,ĠtheĠmill</s>"
     assert spelled("roberta", ("who", "it"), "<S1> [MASK] , <S2>") == "<s>who<mask>Ġ,Ġit</s>"
-
-
-def test_lm_bffs_own_forms_can_be_written():
-    text = ("who built it ?", "The mill.")
-    assert spelled("roberta", text, "<S1:open>?[MASK], <S2:lower>") == (
-        "<s>whoĠbuiltĠit?<mask>,ĠtheĠmill.</s>"
-    )
-    assert spelled("roberta", ("the film",), "<S1> It was[MASK].") == (
-        "<s>theĠfilmĠItĠwas<mask>.</s>"
-    )
-    # A text without final punctuation keeps its last letter.
-    assert spelled("bert", ("who built it",), "<S1:open> [MASK]") == (
-        "[CLS] who built it [MASK] [SEP]"
-    )
+    assert spelled("roberta", ("who",), "<S1> It was[MASK].") == "<s>whoĠItĠwas<mask>.</s>"
 
 
 def test_long_texts_are_cut_longest_first_and_the_blank_never():
