@@ -126,9 +126,3 @@ def test_a_ledger_that_counts_less_than_anything_else_tells_of_is_refused(
             runs.check_ledger(run.path, planned=5)
         ledger.spend(steps - 1)
     runs.check_ledger(run.path, planned=5)
-
-
-def test_a_key_that_metrics_tell_of_is_not_made_anew(run: RunDirectory) -> None:
-    run.metrics.write_text('{"step": 0}\n{"step": 1}\n')
-    with pytest.raises(runs.NoiseKeyLostError, match="2 steps were spent"):
-        run.noise_key()

@@ -47,8 +47,7 @@ def test_a_last_line_that_lost_blocks_to_a_power_cut_is_cut_off(path: Path) -> N
     assert path.read_bytes() == b"".join(lines[:2])
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[1]", '{"n": NaN}'])
-@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize(("line", "place"), [("nonsense", 0), ("[1]", 1), ('{"n": NaN}', 3)])
 def test_damage_elsewhere_is_an_error_by_line_and_nothing_is_cut(
     path: Path, line: str, place: int
 ) -> None:
@@ -69,12 +68,8 @@ def test_several_writers_lose_nothing_and_mend_what_a_dead_one_left(path: Path) 
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(write, range(1, 5)))
-    assert sorted(entries(path)) == [
-        0,
-        1,
-        2,
-        *(100 * w + n for w in range(1, 5) for n in range(20)),
-    ]
+    written = (100 * w + n for w in range(1, 5) for n in range(20))
+    assert sorted(entries(path)) == [0, 1, 2, *written]
     with Log(path, REMEDY) as log:
         with path.open("ab") as other:
             other.write(b'{"n": 1')

@@ -293,15 +293,3 @@ def test_conversations_are_written_until_they_are_closed(loaded, template):
         made, Parrot(loaded.model.config, [whole[len(opening) :]]), 1, settings, 0, "Be brief."
     )
     assert tuple(map(tuple, json.loads(written.text))) == TALK.turns
-
-
-def test_what_has_no_room_is_not_rendered(loaded, monkeypatch):
-    made, turns, render = replace(objective(loaded), max_length=100), [], ChatObjective._rendered
-
-    def rendered(self, shown, asks=False):
-        turns.append(len(shown))
-        return render(self, shown, asks)
-
-    monkeypatch.setattr(ChatObjective, "_rendered", rendered)
-    assert made.encode(Conversation(TALK.turns[1:3] * 2000)).cut_target > 0
-    assert sum(turns) < 3000

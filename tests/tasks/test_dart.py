@@ -1,7 +1,5 @@
 """Reading DART in all its forms, its records and instances, and the generated sample."""
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
@@ -35,28 +33,6 @@ def test_json_is_read_one_row_a_reference(tmp_path):
         Lexicalisation(0, TRIPLES, "One."),
         Lexicalisation(0, TRIPLES, "Two."),
         Lexicalisation(1, (("B", "is", "x"),), "Three."),
-    ]
-
-
-def test_triple_sets_of_several_parts_stay_apart(tmp_path):
-    """Each part counts its own from 0: the last of one may have the number of the next's first."""
-
-    def part(number, *rows):
-        table = pa.Table.from_pylist(
-            [{"tripleset": [[s, "r", "o"]], "references": said} for s, said in rows]
-        )
-        pq.write_table(table, tmp_path / f"test-0000{number}-of-00002.parquet")
-
-    part(0, ("a", ["of a", "too"]))
-    part(1, ("b", ["of b", ""]), ("c", [""]))
-    task = DART(data_dir=str(tmp_path))
-    assert [(one.record.source, one.references) for one in task.instances("test")] == [
-        ("a : r : o", ("of a", "too")),
-        ("b : r : o", ("of b",)),
-    ]
-    assert task.details("test") == [
-        "1 empty references left out",
-        "1 triple sets without a reference left out",
     ]
 
 

@@ -116,20 +116,6 @@ def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch,
     assert sentences(task.flags()) == expected
 
 
-@pytest.mark.parametrize(
-    ("form", "expected"), [("PNG", []), ("JPEG", [sentence(flag(Flag.LOSSY_COPIES))])]
-)
-def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
-    encoded = io.BytesIO()
-    Image.fromarray(noise(1)[0]).save(encoded, form)
-    table = pa.table({"img": [{"bytes": encoded.getvalue(), "path": "0"}], "label": [3]})
-    for split in ("train", "test"):
-        pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
-    task = CIFAR10(data_dir=str(tmp_path))
-    assert len(task.records("test")) == 1
-    assert sentences(task.flags()) == expected
-
-
 class Call:
     """Pickles as a call."""
 

@@ -46,15 +46,6 @@ def table(path, rows):
 # Reading.
 
 
-def test_a_folder_may_hold_the_splits(tmp_path):
-    lines(tmp_path / "train.jsonl", [{"text": "a"}])
-    table(tmp_path / "test.csv", [{"text": "b"}])
-    task = LanguageModeling(data_dir=str(tmp_path))
-    assert [task.records(s)[0].target for s in ("train", "test")] == ["a", "b"]
-    with pytest.raises(DataError, match=r"given no dev split.*task\.dev_share=0\.1"):
-        task.records("dev")
-
-
 def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch):
     asked = []
 
@@ -239,13 +230,6 @@ def test_classes_are_given_or_asked_for(tmp_path):
     assert collected.class_names == ("0", "yes")
     with pytest.raises(DataError, match=r"line 2: label '0' is no class; .* yes, no.*add it to"):
         TextClassification(train_file=file, classes=("yes", "no")).records("train")
-
-
-@pytest.mark.parametrize("classes", ["[yes]", "[a,b,a]", "yes", "[true,false]", "[a,null]"])
-def test_classes_that_are_none_are_refused(classes):
-    settings = compose(["task=classification", f"task.classes={classes}"])["task"]
-    with pytest.raises(ConfigError, match=r"task\.classes is"):
-        load_task(settings)
 
 
 # The sample, and the command line.

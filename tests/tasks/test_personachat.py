@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dpft.config.errors import DataError
 from dpft.config.flags import sentences
 from dpft.tasks.personachat import PersonaChat, Reply, read_text
 from dpft.tasks.sources import hub_rows
@@ -64,11 +63,6 @@ def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
     lines = "".join(json.dumps(one) + "\n" for one in DIALOGUES)
     write(tmp_path / "train.jsonl", lines)
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
-
-
-def test_there_is_no_test_split():
-    with pytest.raises(DataError, match=r"never published.*decode\.split=dev"):
-        PersonaChat(source="sample").records("test")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Files of rows: every form gives the same records, and a bad file one clear error."""
 
-import csv
 import json
 import os
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from dpft.config.errors import DataError
 from dpft.tasks import table_files
 from dpft.tasks.own_texts import LanguageModeling
-from dpft.tasks.table_files import read_table, table_file
+from dpft.tasks.table_files import table_file
 from tests.tasks.files import write_parquet
 
 ROWS = [
@@ -53,21 +52,6 @@ def test_every_form_gives_the_same_rows_in_any_part(tmp_path, monkeypatch, form)
     assert [rows[i].values for i in (3, 0, -1)] == [ROWS[3], ROWS[0], ROWS[3]]
     for part in (slice(1, 3), slice(None, None, -2), slice(9, 12)):
         assert [row.values for row in rows[part]] == ROWS[part]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_places_are_lines_of_a_text_file(tmp_path, form):
-    path = write(tmp_path, form)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        if form.startswith("jsonl"):
-            numbers = [n for n, line in enumerate(file, 1) if line.strip()]
-        else:
-            reader, before, numbers = csv.reader(file, delimiter=",\t"["tsv" in form]), 0, []
-            for cells in reader:
-                numbers += [before + 1] if cells else []
-                before = reader.line_num
-            numbers = numbers[1:]
-    assert [row.place for row in read_table(path)] == [f"{path}, line {n}" for n in numbers]
 
 
 @given(cells=st.lists(st.text('ab,"\r\n\u2028', min_size=1).filter(str.strip), min_size=1))

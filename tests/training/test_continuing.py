@@ -149,24 +149,3 @@ def test_killed_again_it_goes_on_bit_for_bit(stopped, monkeypatch):
     go(other, "threads=2")
     for name in ("ledger.jsonl", "model/model.safetensors"):
         assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()
-
-
-def test_where_the_checkpoint_holds_all_steps_nothing_counts_again(tmp_path, monkeypatch, capsys):
-    """Also with a target epsilon, which stays as it is."""
-    words = ("privacy.noise_multiplier=null", "eps=3")
-    save = runs.checkpoint.save
-
-    def dying(run, step, *rest):
-        save(run, step, *rest)
-        if step == 4:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs.checkpoint, "save", dying)
-        with pytest.raises(Killed):
-            go(tmp_path, *words)
-    record = go(tmp_path, *words, "threads=2").record
-    assert "repeats no released step" in " ".join(capsys.readouterr().err.split())
-    ledger = ledger_of(tmp_path)
-    assert (ledger.steps_spent, ledger.repeated, len(ledger.stretches)) == (6, 0, 1)
-    assert "repeated" not in record["mechanism"]

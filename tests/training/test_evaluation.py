@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.schema import Evaluate, parse
+from dpft.config.schema import parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
@@ -229,18 +229,6 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(own, caps
     assert [bool(row["epsilon"]) for row in table] == [False, True, True]
     found = [entry["accuracy"] for entry in record["evaluation"]["history"]]
     assert [float(row["eval/accuracy"]) for row in table] == found
-
-
-def test_few_records_of_a_file_are_spread_over_all_of_it(tmp_path):
-    """The first ones of a file that is sorted by class would be of one class."""
-    for name in ("train", "dev"):
-        rows = [json.dumps({"source": name, "target": f"{n}"}) for n in range(10)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    words = ["task=text2text", f"task.train_file={tmp_path / 'train.jsonl'}"]
-    task = load_task(parse(compose(words)).task)
-    for most, targets in ((4, "0257"), (3, "036"), (10, "0123456789"), (99, "0123456789")):
-        evaluate = Evaluate(every=1, file=str(tmp_path / "dev.jsonl"), max_records=most)
-        assert [record.target for record in held_out_records(evaluate, task)] == [*targets]
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):

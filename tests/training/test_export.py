@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import dpft.models
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.images import LabelledImage
-from dpft.training.export import preprocessor
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.small_runs import settings
@@ -160,16 +156,3 @@ def test_probabilities_of_all_classes_stand_beside_the_answer(tmp_path, monkeypa
         again = ("--probabilities", "--column", "x", "--out", "two.csv")
         done = invoke("predict", folder, "out.csv", *again)
         assert "out.csv has a column 'probability_" in done.output
-
-
-def test_strangers_give_a_model_of_images_the_pixels_it_was_trained_on(tmp_path):
-    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
-    config = {"model_type": "vit", "image_size": 8, "image_mean": mean, "image_std": std}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "preprocessor_config.json").write_text(preprocessor(config, None))
-    pixels = torch.randint(0, 256, (11, 9, 3), dtype=torch.uint8).numpy()
-    theirs = AutoImageProcessor.from_pretrained(tmp_path)
-    found = theirs(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
-    ours = ImageClassifier(8, mean, std, 4, ("a", "b"))
-    expected = ours.collate([ours.encode(LabelledImage(pixels, 0, ""))]).tensors["pixels"]
-    torch.testing.assert_close(found, expected)

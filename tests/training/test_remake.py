@@ -138,13 +138,3 @@ def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
     assert (path / "DONE").exists()
     shutil.copy(original / WEIGHTS, path / WEIGHTS)
     assert again(path)
-
-
-def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) -> None:
-    more = runs.read_record(path)["generations"]
-    assert len(more) == 2
-    score_run(path)
-    gone(path / "model")
-    assert not again(path)
-    assert runs.read_record(path)["generations"] == more
-    assert runs.read_record(path)["scores"].keys() == more.keys()

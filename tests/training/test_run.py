@@ -152,29 +152,6 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     assert has(flags, Flag.TRAINED_BEFORE)
 
 
-def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):
-    events = []
-    synced, marked = runs.fsync_tree, runs.write_record
-    monkeypatch.setattr("dpft.runs.fsync_tree", lambda p: (events.append("synced"), synced(p)))
-    monkeypatch.setattr("dpft.runs.write_record", lambda *a: (events.append("record"), marked(*a)))
-    monkeypatch.setattr(
-        runs.RunDirectory, "mark_done", lambda self: events.append("done"), raising=True
-    )
-    run_experiment(parse(config(tmp_path, "name=one")))
-    assert events == ["synced", "record", "done"]
-
-
-def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
-    """Else `resume=` would repeat the refused command."""
-    (tmp_path / "one/DONE").unlink()
-    shutil.rmtree(tmp_path / "one/checkpoints")
-    before = (tmp_path / "one/config.yaml").read_text()
-    with pytest.raises(DpftError, match="threads"):
-        run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "threads=2")))
-
-    assert (tmp_path / "one/config.yaml").read_text() == before
-
-
 def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("nobody expected this")

@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
-from tests.small_runs import ready, settings, trained
+from tests.small_runs import settings, trained
 
 
 def losses_of(run):
@@ -133,33 +133,6 @@ def test_what_nobody_trains_is_looked_at_before_anything_is_saved(tmp_path, monk
     with pytest.raises(ModelError, match=r"writes to .*, which nobody trains"):
         trained(run)
     assert not list((run_path(run) / "checkpoints").iterdir())
-
-
-def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
-    run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
-    with ready(run) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
-            session.train()
-        first, seconds = prepared.parts.clipper.estimates, session.seconds
-        assert len(set(first)) > 1
-    with ready(run) as (prepared, directory, progress):
-        assert prepared.parts.clipper.estimates != first
-        with Session(run, prepared, directory, progress) as session:
-            assert session.seconds == pytest.approx(seconds)
-        assert prepared.parts.clipper.estimates == first
-
-
-@pytest.mark.parametrize(("minutes", "steps"), [("1e-9", [1, 2, 3]), ("5", [3])])
-def test_checkpoints_are_kept_by_time_too(tmp_path, monkeypatch, minutes, steps):
-    save, saved = runs.checkpoint.save, []
-    monkeypatch.setattr(
-        runs.checkpoint,
-        "save",
-        lambda run, step, *rest: (saved.append(step), save(run, step, *rest)),
-    )
-    words = ("optim.steps=3", "checkpoint_every=100", f"checkpoint_minutes={minutes}")
-    trained(settings(tmp_path, *words))
-    assert saved == steps
 
 
 STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")

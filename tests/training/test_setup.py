@@ -199,16 +199,6 @@ def test_an_objective_that_changes_the_tokenizer_is_refused_before_the_first_ste
         pass
 
 
-@pytest.mark.parametrize(
-    ("words", "told"), [(["privacy.noise_multiplier=0.5"], False), (["clip=none"], True)]
-)
-def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
-    tmp_path, capsys, words, told
-):
-    with ready(settings(tmp_path, "task.max_length=4", *words)):
-        assert ("training records" in capsys.readouterr().err) is told
-
-
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")

@@ -82,21 +82,6 @@ def test_a_source_that_training_shows_whole_is_whole_when_it_is_asked():
     assert asked(113, 100, size=9) == "bcdefgh|"
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "size", "options", "lost"),
-    [
-        ("abcd", "x" * 9, 16, {}, (0, 0)),  # 5 and 11 with the end tokens and a space
-        ("abcd", "x" * 9, 15, {}, (0, 1)),  # its end token
-        ("abcdefgh", "x" * 9, 8, {}, (2, 10)),
-        ("abcdefgh", "xy", 10, {"cut": "source", "before": "I:", "after": ">"}, (6, 0)),
-        ("abcdefgh", "xy", 10, {"cut": "source", "keep": 1}, (4, 0)),  # a persona's end
-    ],
-)
-def test_an_example_says_what_it_lost(source, target, size, options, lost):
-    example = letters(size, **options).encode(TextRecord((source,), target))
-    assert (example.cut_source, example.cut_target) == lost
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_equal_the_plain_computation_record_by_record(tiny, records, reduction):
     """Batching, left padding and keeping only the last logits change nothing."""
