@@ -83,12 +83,7 @@ def sha256_file(path: Path) -> str:
 
 
 def parse_json(text: str | bytes, infinities: bool = False) -> Any:
-    """Return the content of a JSON text in UTF-8.
-
-    Args:
-        text: of a file.
-        infinities: whether numbers may be infinite or NaN, as Python writes them.
-    """
+    """Return the content of a JSON text in UTF-8."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON number")

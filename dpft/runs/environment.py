@@ -21,11 +21,7 @@ _GIT_SECONDS = 20
 
 
 def code_version(package: Path | None = None) -> dict[str, Any]:
-    """Return version, git commit, and whether files had uncommitted changes. Never fails.
-
-    Args:
-        package: folder of the code; default: where dpft was imported from.
-    """
+    """Return version, git commit, and whether files had uncommitted changes. Never fails."""
     folder = package or Path(dpft.__file__).parent
     commit: str | None = None
     dirty: bool | None = None

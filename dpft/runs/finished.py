@@ -93,12 +93,9 @@ def marked(folder: Path, config_hash: str) -> Marker:
 
 
 def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[Damage]:
-    """Return which files of a finished run are gone or changed; none of a run that is not finished.
+    """Return which files of a finished run are gone or changed; large ones by size unless thorough.
 
-    Args:
-        folder: of the run.
-        parts: names, or beginnings such as ``model/``, of what to check; all if empty.
-        thorough: whether large files are hashed too. Sizes are always compared.
+    ``parts`` are names, or beginnings such as ``model/``, of what to check; all if empty.
     """
     marker = read_marker(folder)
     if marker is None:

@@ -71,11 +71,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return names that tell runs apart: of their folders, or paths below a common one.
-
-    Args:
-        paths: of runs, or of their records.
-    """
+    """Return names that tell runs apart: of their folders, or paths below a common one."""
     # Not resolved: a link may have a name that says more.
     whole = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100
     runs = [path.parent if path.name == "record.json" else path for path in whole]

@@ -69,11 +69,7 @@ def opened(held: Any) -> dict[str, Any]:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return the name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
-
-    Args:
-        config: the settings that define the run, see `dpft.config.schema.experiment`.
-    """
+    """Return the name of a configuration: 12 hex characters of SHA-256 of its canonical JSON."""
     return digest_of(config)[:HASH_LENGTH]
 
 

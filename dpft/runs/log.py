@@ -179,12 +179,7 @@ def read_checked(path: Path, remedy: str) -> list[Entry]:
 
 
 def read_log(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a log, oldest first, without a torn last one; nothing is changed.
-
-    Args:
-        path: the file.
-        remedy: see `Log`.
-    """
+    """Return the entries of a log, oldest first, without a torn last one; nothing is changed."""
     return [entry for entry, _ in read_lines(path, remedy)]
 
 

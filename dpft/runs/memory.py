@@ -27,12 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Within this context running out of memory is a TrainingError.
-
-    Args:
-        doing: what takes the memory, with the settings that decide how much.
-        advice: what to type.
-    """
+    """Within this context running out of memory is a TrainingError."""
     try:
         yield
     except Exception as error:

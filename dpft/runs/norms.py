@@ -18,14 +18,7 @@ _DIGITS = 6
 
 
 class NormsLog(Closing):
-    """JSON lines with the norms ``(B, K)`` of every so many steps; nothing where not asked for.
-
-    Args:
-        folder: ``private/`` of a run.
-        every: how many steps; None: nothing is written.
-        groups: names of the ``K`` clipping groups.
-        resume_step: see `MetricsLog`.
-    """
+    """JSON lines with the norms ``(B, K)`` of every so many steps; nothing where not asked for."""
 
     def __init__(
         self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.tasks.generation import Generation
-from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
@@ -33,15 +33,14 @@ class Lexicalisation(NamedTuple):
         return self.entry, self.triples
 
 
-def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
-    """Read rows of a published JSON file; with ``asked``, annotations may be missing."""
+def read_json(path: Path) -> list[Lexicalisation]:
+    """Read rows of a published JSON file."""
     rows: list[Lexicalisation] = []
     for number, row in enumerate(Json(path).rows()):
-        entry = {"annotations": [], **row.values} if asked else row.values
-        if not {"tripleset", "annotations"} <= set(entry):
-            raise DataError(f"{row.place}: got {str(entry)[:60]}; expected {_JSON}")
-        texts = _annotated(entry["annotations"], row.place)
-        rows += _rows(number, entry["tripleset"], texts, row.place)
+        if not {"tripleset", "annotations"} <= set(row.values):
+            raise DataError(f"{row.place}: got {str(row.values)[:60]}; expected {_JSON}")
+        texts = _annotated(row.values["annotations"], row.place)
+        rows += _rows(number, row.values["tripleset"], texts, row.place)
     if not rows:
         raise DataError(f"{path} is an empty list; expected {_JSON}")
     return rows
@@ -156,13 +155,6 @@ class DART(Generation):
 
     def record(self, row: Lexicalisation) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
-
-    def questions(self, path: Path) -> Sequence[Question]:
-        """Return those of a published file, or of one without references."""
-        if path.suffix != ".json":
-            return super().questions(path)
-        records = map(self.record, read_json(path, asked=True))
-        return [Question({"source": one.source}, Instance(one, ())) for one in records]
 
     def records_of(self, path: Path) -> list[TextRecord]:
         return [self.record(row) for row in self.read_file(path) if row.text]

@@ -113,8 +113,7 @@ def read_mat(path: Path) -> Rows:
     fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[:3] == (_SIDE, _SIDE, 3)
     if not fits or classes.shape != (images.shape[3], 1):
         raise DataError(
-            f"{path}: got X of shape {images.shape} in {images.dtype} and y of shape "
-            f"{classes.shape}; {expected}"
+            f"{path}: got X {images.shape} in {images.dtype} and y {classes.shape}; {expected}"
         )
     for number in np.flatnonzero((classes < 1) | (classes > 10)):
         raise DataError(f"{path}: y of image {number} is {classes[number, 0]}; {expected}")
@@ -147,8 +146,7 @@ def read_signs(path: Path) -> Rows:
         name, number = row.values.get("Filename", ""), row.values.get("ClassId", "")
         if Path(name).name != name or not name or not number.isdecimal():
             raise DataError(
-                f"{row.place}: got file {name!r} of class {number!r}; expected columns "
-                "Filename;...;ClassId, the name of an image and a number"
+                f"{row.place}: got file {name!r} of class {number!r}; expected Filename;...;ClassId"
             )
         image = image_file(folder / name, row.place)
         rows.append(LabelledImage(image, int(number), f"{folder.name}/{name}"))
@@ -174,8 +172,7 @@ def read_list(path: Path) -> Rows:
             raise DataError(f"{where}: got {entry!r}; expected class/number, as apple_pie/1005649")
         if name not in index:
             raise DataError(
-                f"{where}: got class {name!r}{suggestion(name, index)}; expected one of Food-101's "
-                f"{len(index)}"
+                f"{where}: got class {name!r}{suggestion(name, index)}; expected one of Food-101's"
             )
         file = image_file(images / name / f"{image}.jpg", where)
         rows[entry] = LabelledImage(file, index[name], f"{entry}.jpg")

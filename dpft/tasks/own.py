@@ -27,13 +27,12 @@ from dpft.config.schema import Count, Fraction
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners, one_spelling
 from dpft.tasks.reading import Reading, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
 from dpft.tasks.tables import TableRow
-from dpft.tasks.views import Mapped
+from dpft.tasks.views import Mapped, Owners, one_spelling
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -100,8 +99,8 @@ class OwnData(Task):
             )
         if self.synthetic is not None:
             raise ConfigError(
-                "got task.synthetic and task.unit=user; expected task.unit=record, since synthetic "
-                "records belong to no user. task.user_column may stay: it holds out the same users"
+                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
+                "task.unit=record. task.user_column may stay: it holds out the same users"
             )
         # Which records are the first ones depends on how many each user has.
         if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
@@ -182,9 +181,9 @@ class OwnData(Task):
         if self.unit == "record":
             return self.record_is
         m = self.records_per_user
-        drawn = "one of them, drawn anew, takes"
-        if m > 1:
-            drawn = f"at most {m} of them, drawn anew, take"
+        drawn = (
+            f"at most {m} of them, drawn anew, take" if m > 1 else "one of them, drawn anew, takes"
+        )
         return (
             f"all training records that name the same user (column {self.user_column}); {drawn} "
             "part in a step"
@@ -273,9 +272,8 @@ class OwnData(Task):
         found = readings[split]
         if not len(found.rows):
             raise DataError(
-                f"no record fell to the {split} split: shares of {self.dev_share:g} (dev) and "
-                f"{self.test_share:g} (test) of too few {self._held_out}s; expected at least one. "
-                "Give it a file of its own, or choose other shares"
+                f"no {self._held_out} fell to the {split} split; expected at least one: give it a "
+                "file of its own, or choose other shares"
             )
         return found
 

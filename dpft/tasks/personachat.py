@@ -175,18 +175,16 @@ class PersonaChat(Generation):
             there = folder and any(f.found(folder, "train") for f in self.dataset.all_forms())
             if split == "train" and kind == "files" and not there:
                 raise DataError(
-                    f"{folder} holds the validation file of Persona-Chat but no training file, "
-                    "such as train_self_original.txt. Put it there, or type "
-                    "task.split_by_persona=0.8 to train on the dialogues of about 80% of the "
-                    "validation file's personas"
+                    f"{folder} holds no training file of Persona-Chat; put "
+                    "train_self_original.txt there, or type task.split_by_persona=0.8 to train on "
+                    "the dialogues of about 80% of the validation file's personas"
                 )
             return super().rows(split)
         rows = super().rows("dev")
         chosen = [row for row in rows if self._trains(row) == (split == "train")]
         if not chosen:
             raise DataError(
-                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}; "
-                "expected another share, or more personas"
+                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}"
             )
         return chosen
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from dpft.tasks.base import digest_owners, framed
 from dpft.tasks.objectives.records import LabelledText, Record
-from dpft.tasks.owners import IntArray, Owners
 from dpft.tasks.table_files import Rows
 from dpft.tasks.tables import TableRow
+from dpft.tasks.views import IntArray, Owners
 
 _BLOCK = 1 << 12
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
+from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import write_samsum
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
@@ -76,14 +76,6 @@ class SAMSum(Generation):
     def record(self, row: Row) -> TextRecord:
         dialogue, summary = row
         return TextRecord((dialogue,), summary)
-
-    def questions(self, path: Path) -> list[Question]:
-        """Return entries of a published file, or of one without summaries."""
-        asked = []
-        for row in read_table(path):
-            dialogue, _ = _row({**row.values, "summary": "-"}, row.place)
-            asked.append(Question(row.values, Instance(self.record((dialogue, "")), ())))
-        return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_rows` reads."""

@@ -85,12 +85,7 @@ def impossible_share(record: Mapping[str, Any]) -> str | None:
 
 
 def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | None]:
-    """Return name and value of a run's score on the split that it was decoded on.
-
-    Args:
-        record: see `dpft.runs.RunRecord`.
-        metric: one of the split's; None: the first. Its value is None if it is not finite.
-    """
+    """Return name and value of a run's score on the split that it was decoded on."""
     split = record["config"]["decode"]["split"]
     scores: dict[str, float | None] = record.get("scores", {}).get(split, {}).get("metrics", {})
     if not scores:

@@ -22,10 +22,9 @@ import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError
 from dpft.config.files import regular
-from dpft.tasks.owners import IntArray
 from dpft.tasks.sources import LONGEST, file_text
 from dpft.tasks.tables import TableRow, brief
-from dpft.tasks.views import View
+from dpft.tasks.views import IntArray, View
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
 _BLOCK = 1 << 12
@@ -35,13 +34,7 @@ _LIST = "a list of JSON objects, or one on each line"
 
 
 class Rows(View[TableRow]):
-    """Rows of a file, made from an Arrow table on access.
-
-    Args:
-        file: the file that the table was read from.
-        table: all of its rows.
-        chosen: indices of the rows that belong to this view, ``(n,)``; None: all.
-    """
+    """Rows of a file, made from an Arrow table on access."""
 
     def __init__(self, file: TableFile, table: pa.Table, chosen: IntArray | None = None) -> None:
         self._file = file

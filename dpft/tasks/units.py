@@ -20,7 +20,7 @@ from dpft.privacy import keys, microbatches
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.packed import IntArray, lengths
-from dpft.tasks.owners import Owners
+from dpft.tasks.views import Owners
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,17 @@ class Units(Protocol):
 
 
 class TrainingSet(Units, Protocol):
-    """Units that are made of encoded records; their own random choices follow from a key."""
+    """Units whose own random choices follow from a key."""
+
+    def under(self, key: bytes) -> TrainingSet: ...
+
+
+class _Encoded:
+    """Units that are made of encoded records: how their rows become a batch."""
 
     _objective: Losses
     _examples: Sequence[Any]
-
-    def under(self, key: bytes) -> TrainingSet: ...
+    shapes: FixedShapes | None
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         if list(indices) == [BLANK]:
@@ -142,22 +147,14 @@ class TrainingSet(Units, Protocol):
         return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
-        """Return the examples of a unit that take part in a step."""
-        ...
+        raise NotImplementedError
 
     def _shape(self, unit: int) -> Shape:
-        """Return rows and widths that any step of a unit fits in."""
-        ...
+        raise NotImplementedError
 
 
-class Records(TrainingSet):
-    """Each record is a unit.
-
-    Args:
-        objective: gives the losses.
-        examples: the encoded records.
-        shapes: fixed shapes of microbatches; None: as wide as the widest record in them.
-    """
+class Records(_Encoded):
+    """Each record is a unit."""
 
     def __init__(
         self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
@@ -188,7 +185,7 @@ class Records(TrainingSet):
         return (1, *self._objective.widths(self._examples[unit]))
 
 
-class Users(TrainingSet):
+class Users(_Encoded):
     """All records of one owner are a unit.
 
     Args:

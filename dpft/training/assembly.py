@@ -263,11 +263,6 @@ def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
 def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
     """Check without weights that task, model, adaptation and clipping go together.
 
-    Args:
-        run: the settings.
-        task: of the run.
-        mechanism: of the run; None: the number of units of privacy is not known.
-
     Returns:
         What was not checked, and why; None: all was.
     """

@@ -132,12 +132,7 @@ def export(plan: ExportPlan, folder: Path) -> None:
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
-    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does.
-
-    Args:
-        config: of the model, with ``image_mean`` and ``image_std``.
-        size: pixels a side; None: those of the model.
-    """
+    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
     side = size or config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {

@@ -80,11 +80,6 @@ def check_repeated(share: float, where: str, instead: str) -> None:
     """Refuse records most of which are trained on, in whatever form and order they are saved.
 
     A few may be, since people say the same things; `dpft data check` counts them.
-
-    Args:
-        share: of the records, how many training records repeat.
-        where: the name of the records in the message.
-        instead: what to type.
     """
     if share > _MOST:
         raise ConfigError(
@@ -188,10 +183,6 @@ class HeldOut:
     @torch.no_grad()
     def figures(self, model: Any, cohort: TrainingCohort) -> Figures:
         """Return the model's loss on the records; a collective, with the same result on all ranks.
-
-        Args:
-            model: as it is trained; it is not changed.
-            cohort: the ranks, each of which computes some of the batches.
 
         Returns:
             ``loss``, the mean over records of the loss that is trained on; ``accuracy`` of classes;

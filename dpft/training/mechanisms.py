@@ -16,7 +16,7 @@ from dpft.privacy.spec import default_delta
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners
+from dpft.tasks.views import Owners
 from dpft.training.progress import Progress
 
 

@@ -55,15 +55,6 @@ def predict(
 ) -> list[Prediction]:
     """Answer every instance, and warn of cut prompts and texts that were stopped.
 
-    Args:
-        task: of the instances.
-        loaded: the whole model, the same on all ranks.
-        instances: all of them, on all ranks.
-        settings: how to decode.
-        seed: for sampling.
-        progress: counts the answers of all ranks.
-        cohort: ranks that each answer some batches, and all return all answers; None: this one.
-
     Raises:
         RankError: another rank failed, or has other instances.
         TrainingError: memory runs out.
@@ -161,11 +152,6 @@ def score_file(
     (``correct``), in a record. ``distinct`` counts different answers where more than one prompt
     was answered, ``unfinished`` texts that were stopped before they ended, and ``cut_prompts``
     published questions that lost a part, where the file says so of all.
-
-    Args:
-        task: whose metrics are used.
-        file: of the predictions.
-        predictions: read from it and joined; None: they are read here.
     """
     if predictions is None:
         predictions = read_predictions(file)

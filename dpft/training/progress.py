@@ -151,11 +151,7 @@ class Progress:
 
 
 def caution_of(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the noiseless losses of some steps, and what to type.
-
-    Args:
-        steps: of each, ``loss``, ``records`` and ``dropped`` of its summary.
-    """
+    """Return what is wrong with the noiseless losses of some steps, and what to type."""
     if not steps:
         return None
     tenth = max(1, len(steps) // 10)

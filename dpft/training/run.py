@@ -61,10 +61,6 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
 
     Under torchrun all ranks train, each on its share of every batch, and decode. The first one
     holds the run's folder and scores.
-
-    Args:
-        run: the settings.
-        data: of the run, if they were read before; None: they are read here.
     """
     check_launcher(run.ranks)
     check_processes(run, launched())

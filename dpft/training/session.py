@@ -249,9 +249,9 @@ class Session(Closing):
             what = not_finite_on_a_blank(self.prepared.objective, model)
         if what is not None:
             raise DivergedError(
-                f"after step {step} the model has no finite loss for an empty record, so it "
-                "answers nothing and learns nothing; expected finite numbers. Type a smaller "
-                "optim.lr, which is another run; what this one spent stays in its ledger"
+                f"after step {step} the model has no finite loss for an empty record, so it learns "
+                "nothing. Type a smaller optim.lr, which is another run; what this one spent stays "
+                "in its ledger"
             )
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
@@ -296,9 +296,8 @@ class Session(Closing):
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         if held != {f"{_WEIGHTS}{name}" for name in self._names}:
             raise ConfigError(
-                f"the checkpoint holds {len(held)} parameters, the model trains "
-                f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
-                "force=true to start over"
+                f"the checkpoint holds {len(held)} parameters and the model trains "
+                f"{len(self._moved)}; expected the same ones: was the model replaced? Type force=true to start over"
             )
         for what, own, expected in (
             ("data", self.prepared.data, "the same records in the same order"),
@@ -363,9 +362,7 @@ class Session(Closing):
             if self._saved:
                 note = f"step {self._saved} of {self._mechanism.steps} is saved"
             elif self._done:
-                note = (
-                    "no step is saved: those that were taken are repeated exactly, and count once"
-                )
+                note = "no step is saved: those that were taken are repeated and count once"
             stopped.add_note(note)
             raise
 
@@ -459,14 +456,6 @@ def go_on(
     progress: Progress,
 ) -> None:
     """Set where the ledger continues, and report what repeated steps cost before their release.
-
-    Args:
-        run: the settings.
-        mechanism: of the whole run, without repeated steps.
-        directory: the run's folder.
-        ledger: of the run.
-        start: steps of the newest good checkpoint.
-        progress: shows the cost.
 
     Raises:
         LedgerMismatchError: steps would count again in a run with a target epsilon, in one that

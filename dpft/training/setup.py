@@ -83,15 +83,7 @@ def prepare(
     progress: Progress,
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
-    """Read, load, encode and check, so that what cannot work is reported before the first step.
-
-    Args:
-        run: the settings.
-        task: what the model is trained on, or the data if they were read before.
-        directory: the run's folder; None on the ranks that do not hold it.
-        progress: shows the phases.
-        cohort: the processes that train together; None: this one.
-    """
+    """Read, load, encode and check, so that what cannot work is reported before the first step."""
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances

@@ -6,8 +6,6 @@ import pytest
 
 from dpft.runs import (
     Ledger,
-    LedgerMismatchError,
-    NoiseKeyLostError,
     RunDirectory,
     RunError,
     RunLockedError,
@@ -87,20 +85,6 @@ def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) 
     assert run.noise_key(1) == run.noise_key(1) != run.noise_key(2)
     assert len(run.noise_key(1)) == 32
     assert not run.noise_key_file.exists()
-
-
-def test_a_lost_key_stops_a_run_that_spent_something(run: RunDirectory) -> None:
-    spend(run, 2)
-    run.noise_key_file.unlink()
-    with pytest.raises(NoiseKeyLostError, match=r"2 steps were spent.*fresh noise.*force=true"):
-        run.noise_key()
-
-
-def test_another_key_cannot_continue_a_ledger(run: RunDirectory) -> None:
-    spend(run, 1)
-    header = {"key_fingerprint": key_fingerprint(run.noise_key(1))}
-    with pytest.raises(LedgerMismatchError, match="key_fingerprint"):
-        Ledger(run.ledger, header)
 
 
 def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):

@@ -96,15 +96,6 @@ def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, words):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_file_of_the_run_is_found(tmp_path):
-    a_run(tmp_path / "run")
-    (tmp_path / "linked").symlink_to("run")
-    for run in (tmp_path / "run", tmp_path / "linked"):
-        found = generations_files(run, {"generations": {"test": "generations/test.jsonl"}})
-        assert found == {"test": run / "generations/test.jsonl"}
-    assert generations_files(tmp_path / "run", {}) == {}
-
-
 @pytest.fixture(params=["up", "absolute", "file link", "folder link"])
 def astray(tmp_path, request):
     """Make a run whose record leads to a secret outside of its generations."""

@@ -27,18 +27,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"
 
 
-@pytest.mark.parametrize("last", [2, 0])
-def test_a_line_torn_at_any_byte_is_left_out_and_cut_off(path: Path, last: int) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    before, torn = b"".join(lines[:last]), lines[last]
-    for kept in range(len(torn)):
-        path.write_bytes(before + torn[:kept])
-        assert entries(path) == list(range(last))
-        with Log(path, REMEDY) as log:
-            log.append({"n": 9})
-        assert path.read_bytes() == before + b'{"n":9}\n'
-
-
 def test_a_last_line_that_lost_blocks_to_a_power_cut_is_cut_off(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:5] + b"\0" * 10 + lines[2][-2:])

@@ -70,19 +70,6 @@ def test_a_stretch_replays_its_own_steps_and_no_others(moved: Path) -> None:
     assert moved.read_bytes() == before
 
 
-def test_a_first_line_that_is_torn_at_any_byte_has_begun_nothing(spent: Path) -> None:
-    before = spent.read_bytes()
-    with Ledger(spent, header(2)) as ledger:
-        begun = ledger.go_on(1)
-        ledger.spend(1, update="second-1")
-    whole = spent.read_bytes()
-    for kept in range(len(before), len(whole)):
-        spent.write_bytes(whole[:kept])
-        with Ledger(spent, header(2)) as ledger:
-            assert ledger.go_on(1) == begun
-        assert spent.read_bytes() == before
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_no_life_of_a_run_releases_what_is_not_counted(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -51,15 +51,6 @@ def test_empty_references_and_bare_triple_sets_are_left_out_and_counted(tmp_path
     ]
 
 
-def test_triple_sets_are_asked_without_references(tmp_path):
-    bare = [{"tripleset": GOOD["tripleset"]}, {"tripleset": [["B", "is", "C"]]}]
-    asked = DART().questions(write(tmp_path / "a.json", bare))
-    assert [one.cells["source"] for one in asked] == [linearise(TRIPLES), "B : is : C"]
-    assert [one.instance.references for one in asked] == [(), ()]
-    with pytest.raises(DataError, match="entry 1: got"):
-        DART().questions(write(tmp_path / "a.json", [{"triples": []}]))
-
-
 def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_path):
     folder = folder_of(tmp_path, dev=[GOOD], test=[entry("B", "Three.")])
     task = DART(data_dir=folder, train_split="dev")

@@ -40,19 +40,6 @@ def test_a_copy_without_the_empty_dialogue_reads_the_same():
         hub_rows(SAMSum.dataset.hub, [{"id": "1", "dialogue": "a"}])
 
 
-def test_dialogues_are_asked_without_summaries(tmp_path):
-    """All that stands beside them is given back."""
-    entries = [{"id": "1", "dialogue": "A: hi\r\nB: yo ", "room": 3}, ENTRIES[1]]
-    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
-    for file in (write(tmp_path / "a.json", entries), write(tmp_path / "a.jsonl", lines)):
-        asked = SAMSum().questions(file)
-        assert [one.cells for one in asked] == entries
-        assert [one.instance.record.source for one in asked] == ["A: hi\nB: yo", ""]
-        assert {one.instance.references for one in asked} == {()}
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: got "):
-        SAMSum().questions(write(tmp_path / "a.jsonl", '{"text": "A: hi"}'))
-
-
 def letters(positions=10_000, **settings):
     """The task's objective over a tokenizer of letters, whose end token is ``^``."""
     return SAMSum(**settings).objective(loaded_letters("^", positions))

@@ -206,15 +206,6 @@ def test_a_loss_that_is_not_finite_spoils_its_user_alone():
     assert losses[2].isinf()
 
 
-def test_records_are_units_of_one_row():
-    data = Records(Objective(), [Example(n, length=n + 1) for n in range(5)])
-    assert len(data) == 5
-    batch = data.batch([3, 1], 0)
-    assert (len(batch), batch.rows_per_unit) == (2, 1)
-    assert data.losses(None, batch).tolist() == [3, 1]
-    assert data.microbatches(range(5), 6) == [[0, 1], [2], [3], [4]]
-
-
 def test_only_finite_losses_reach_the_clipper():
     data = Records(Objective({2: float("nan"), 3: float("inf")}), [Example(n) for n in range(5)])
     for indices, kept in (([0, 1, 2, 3, 4], [0, 1, 4]), ([0, 4], [0, 4]), ([2, 3], [])):

@@ -6,8 +6,7 @@ from operator import neg
 import numpy as np
 import pytest
 
-from dpft.tasks.owners import Owners
-from dpft.tasks.views import Mapped, blocks
+from dpft.tasks.views import Mapped, Owners, blocks
 
 NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6]
 

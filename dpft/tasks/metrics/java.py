@@ -82,9 +82,8 @@ def _run(args: Sequence[str], text: bytes, timeout_s: float) -> list[str]:
     if done.returncode != 0:
         tail = done.stderr.decode("utf-8", errors="replace").strip()[-2000:]
         raise JavaError(
-            f"Java ended with status {done.returncode}, expected 0, while running "
-            f"{' '.join(args)}.\n{tail or '(it printed nothing)'}\nThe Java used is {command[0]}; "
-            "set JAVA_HOME to use another one."
+            f"{command[0]} ended with status {done.returncode} while running {' '.join(args)}; set "
+            f"JAVA_HOME to use another one.\n{tail or '(it printed nothing)'}"
         )
     return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
 

@@ -87,12 +87,7 @@ def _vectors(weights: Weights, texts: set[str]) -> dict[str, Tensor]:
 
 
 def match(prediction: Tensor, reference: Tensor) -> float:
-    """Return F1 of one prediction and one reference; 0 if one has no other than special tokens.
-
-    Args:
-        prediction: unit vectors of its tokens, ``(T, d)``, the first and last of special tokens.
-        reference: the same, ``(S, d)``.
-    """
+    """Return F1 of one prediction and one reference; 0 if one has no other than special tokens."""
     if min(len(prediction), len(reference)) <= 2:
         return 0.0
     similarity = prediction @ reference.T

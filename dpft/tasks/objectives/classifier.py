@@ -122,13 +122,7 @@ class ClassExample:
 
 @dataclass(frozen=True)
 class Classifier(TextChoice):
-    """One or two texts in, a class out, by a model with a classification head.
-
-    Args:
-        tokenizer: the model's, with a padding token.
-        max_length: tokens of a record, special ones included; of two texts the longer is cut first.
-        classes: their names, in the order of the head's outputs.
-    """
+    """One or two texts in, a class out, by a model with a classification head."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
@@ -322,11 +316,6 @@ def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[No
     Logits of a whole sequence are ``(B, T, V)``, by far the largest tensor of a small encoder. The
     head's input is replaced, and its layers are called as ever: hooks on them see their calls with
     inputs ``(B, 1, d)``. A model without a head of a known name is left as it is.
-
-    Args:
-        model: a masked language model, adapted or not.
-        positions: of the one position of each record, ``(B,)``.
-        width: ``T``.
     """
 
     def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -363,11 +352,6 @@ def pad_right(
 
     Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
     with the padding on the right, no record's positions depend on the length of another.
-
-    Args:
-        rows: tokens and types; types of all that is text, or of nothing.
-        padding: the token that pads.
-        widths: ``T`` alone; None: the most tokens in a row.
 
     Returns:
         ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where rows have types:

@@ -56,12 +56,6 @@ def test_the_jackknife_leaves_each_reference_out(scores: list[float]) -> None:
     assert gem.jackknife(scores) == pytest.approx(left_out(scores))
 
 
-def test_words_are_those_of_nltk_before_they_are_stemmed() -> None:
-    assert gem.rouge(["It cannot swim"], [["it can not swims"]])["ROUGE_1"] == pytest.approx(100)
-    # "do", "n", "t" and "do", "not": one word of three and of two.
-    assert gem.rouge(["don't"], [["do not"]])["ROUGE_1"] == pytest.approx(100 * 2 / 5)
-
-
 # BLEU and METEOR.
 
 

@@ -31,15 +31,6 @@ def test_batches_sorted_by_length_give_what_single_prompts_give(tiny, prompts, b
     assert all(one.text == one.text.strip() != "" for one in together)
 
 
-def test_equal_prompts_are_decoded_once(tiny, prompts):
-    counts = []
-    settings = Decode(beams=1, max_new_tokens=3)
-    doubled = [prompts[0], prompts[1], prompts[0]]
-    texts = decode(tiny.model, tiny.tokenizer, doubled, settings, 0, counts.append)
-    assert counts == [3]  # in one batch
-    assert texts[0] == texts[2]
-
-
 def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
     settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
     one, same, other = (

@@ -55,14 +55,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_words_are_looked_up_as_inside_a_sentence(name):
-    tokenizer = TOKENIZERS[name]()
-    tokens = tokenizer.convert_ids_to_tokens(list(infilling(tokenizer).words))
-    space = "Ġ" if name == "roberta" else ""
-    assert tokens == [f"{space}terrible", f"{space}great"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
