@@ -361,15 +361,14 @@ class Ledger(Closing):
 
     def _replay(self, old: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         with _as_ledger_error():
-            equal = spelled(old) == spelled(line)
-        if not equal:
-            listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
-            raise LedgerMismatchError(
-                f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
-                f"{listed}\nExpected the replay to be identical: same data, code, machine, device "
-                f"and number of threads. Restore them and run the same command again, or "
-                f"{START_OVER}"
-            )
+            if spelled(old) == spelled(line):
+                return
+        listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
+        raise LedgerMismatchError(
+            f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
+            f"{listed}\nExpected the replay to be identical: same data, code, machine, device and "
+            f"number of threads. Restore them and run the same command again, or {START_OVER}"
+        )
 
     def close(self) -> None:
         """Close the file; `spend` refuses from now on."""

@@ -77,10 +77,6 @@ def stored_key(path: Path, *, steps_spent: int) -> bytes:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         problem = "is missing"
-    except IsADirectoryError as error:
-        raise NoiseKeyLostError(
-            f"{path} is a folder; expected the key file. Put it back, or {START_OVER}"
-        ) from error
     else:
         try:
             key = bytes.fromhex(text)

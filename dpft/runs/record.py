@@ -38,8 +38,7 @@ def _known(stored: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def _optional() -> Any:
-    """Return the default of a key that may be left out, but not be null."""
+def _optional() -> Any:  # a key that may be left out, but not be null
     return Field(default=None)
 
 

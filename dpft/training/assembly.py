@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -111,36 +111,20 @@ def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch
     LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
     moves a parameter by ``lr`` times its norm, which counts as 10 at most.
     """
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
+        return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
     first, second = settings.betas
+    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
     if settings.name == "lamb":
         from pytorch_optimizer import Lamb
 
-        lamb: torch.optim.Optimizer = Lamb(
-            parameters,
-            lr=settings.lr,
-            betas=(first, second),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            # Without this, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the first
-            # one is ten times as long as lr says.
-            adam_debias=True,
-        )
+        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
+        # first one is ten times as long as lr says.
+        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
         return lamb
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return cls(
-        parameters,
-        lr=settings.lr,
-        betas=(first, second),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-    )
+    return cls(parameters, **common)
 
 
 def assemble(

@@ -105,16 +105,11 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
 def spelled(predictions: Sequence[Prediction]) -> str:
     """Return the text that `write_predictions` writes."""
     lines = []
-    for prediction in predictions:
-        line: dict[str, Any] = {
-            "source": prediction.source,
-            "prediction": prediction.prediction,
-            "references": list(prediction.references),
-        }
-        for name in _OPTIONAL:
-            if (value := getattr(prediction, name)) not in (None, ""):
-                line[name] = value
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    for one in predictions:
+        known = {"source": one.source, "prediction": one.prediction, "references": one.references}
+        more = {name: getattr(one, name) for name in _OPTIONAL}
+        known |= {name: value for name, value in more.items() if value not in (None, "")}
+        lines.append(json.dumps(known, ensure_ascii=False) + "\n")
     return "".join(lines)
 
 

@@ -264,17 +264,13 @@ def _decode_stage(
     progress: Progress,
     tracker: Tracking,
 ) -> None:
-    split, task = run.decode.split, prepared.task
+    split = run.decode.split
     file = directory.generations(split)
     write_predictions(file, _answers(run, prepared, loaded, progress))
     with progress.phase("scoring", None):
-        scores = score_file(task, file)
-    runs.update_record(
-        directory,
-        stage="scored",
-        scores={split: scores},
-        generations={split: str(file.relative_to(directory.path))},
-    )
+        scores = score_file(prepared.task, file)
+    name = str(file.relative_to(directory.path))
+    runs.update_record(directory, stage="scored", scores={split: scores}, generations={split: name})
     signature = scores["signature"]
     tracker.scores(
         split,
@@ -286,12 +282,5 @@ def _answers(
     run: Run, prepared: Prepared, loaded: LoadedModel, progress: Progress
 ) -> list[Prediction]:
     """Return the model's answers; a collective, of which every rank has all answers."""
-    return predict(
-        prepared.task,
-        loaded,
-        prepared.instances,
-        run.decode,
-        run.seed,
-        progress,
-        cohort=prepared.cohort,
-    )
+    asked = (prepared.task, loaded, prepared.instances, run.decode, run.seed, progress)
+    return predict(*asked, cohort=prepared.cohort)

@@ -297,7 +297,8 @@ class Session(Closing):
         if held != {f"{_WEIGHTS}{name}" for name in self._names}:
             raise ConfigError(
                 f"the checkpoint holds {len(held)} parameters and the model trains "
-                f"{len(self._moved)}; expected the same ones: was the model replaced? Type force=true to start over"
+                f"{len(self._moved)}; expected the same ones: was the model replaced? Type "
+                "force=true to start over"
             )
         for what, own, expected in (
             ("data", self.prepared.data, "the same records in the same order"),
