@@ -13,22 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
+from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
 from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
+    from dpft.tasks.objectives.causal import Causal
 
 SPLITS = ("train", "dev", "test")
 
@@ -278,3 +280,58 @@ def digest_owners(digest: Any, owners: Sequence[str]) -> None:
 def framed(parts: Iterable[bytes]) -> bytes:
     """Return parts, each after its length."""
     return b"".join([x for part in parts for x in (len(part).to_bytes(8, "big"), part)])
+
+
+@dataclass(frozen=True)
+class Generation(Task):
+    """The settings that all of these tasks share."""
+
+    max_length: int = 256
+    loss: Literal["mean", "sum"] = "mean"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal", source=True)
+
+    def objective(self, loaded: LoadedModel) -> Causal:
+        check_room(loaded.model, self.max_length)
+        how = (loaded.text_tokenizer, self.max_length, self.loss)
+        config = loaded.model.config
+        if getattr(config, "is_encoder_decoder", False):
+            from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+
+            start: int = config.decoder_start_token_id
+            return EncoderDecoder(*how, **self.prompt_settings, start=start)
+        from dpft.tasks.objectives.causal import Causal
+
+        return Causal(*how, **self.prompt_settings, positions=text_room(loaded.model))
+
+    @property
+    def prompt_settings(self) -> Mapping[str, Any]:
+        """Return settings of `Causal` on how a prompt is made and cut."""
+        return {}
+
+
+def perplexity(predictions: Sequence[Prediction]) -> float | None:
+    """Return the `token_perplexity` of predictions."""
+    return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
+
+
+def text_room(model: Any) -> int | None:
+    """Return the tokens that a model has positions for, behind a prefix; None: no limit.
+
+    With encoder and decoder, it is the limit of either text.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - getattr(model, "prefix_length", 0)
+
+
+def check_room(model: Any, max_length: int) -> None:
+    """Raise ConfigError if texts may be longer than the model has positions for."""
+    room, prefix = text_room(model), getattr(model, "prefix_length", 0)
+    if room is not None and max_length > room:
+        smaller = f", or an adapt.length below {prefix}" if prefix else ""
+        raise ConfigError(
+            f"task.max_length is {max_length}, but the model has positions for {room} tokens; type "
+            f"task.max_length={room}{smaller}"
+        )

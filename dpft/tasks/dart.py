@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.generation import Generation
+from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.generation import Generation
+from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,15 +25,105 @@ import pyarrow.compute as pc
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Count, Fraction
-from dpft.tasks.base import SPLITS, Task
+from dpft.tasks.base import SPLITS, Task, digest_owners, framed
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.records import Record
-from dpft.tasks.reading import Reading, contents_of, read_splits
+from dpft.tasks.objectives.records import LabelledText, Record
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
-from dpft.tasks.tables import TableRow
-from dpft.tasks.views import Mapped, Owners, one_spelling
+from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, TableRow, read_table, table_file
+from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
+
+_BLOCK = 1 << 12
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found in one split of a table.
+
+    Attributes:
+        rows: of the split.
+        owners: of the rows; None where they are not needed.
+        fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
+        contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
+            in a million at ten million records.
+        labels: how many records have a label; empty where they have none.
+    """
+
+    rows: Rows
+    owners: Owners | None
+    fingerprint: str
+    contents: IntArray
+    labels: Counter[int]
+
+
+def contents_of(records: Iterable[Record]) -> IntArray:
+    """Return the `Reading.contents` of records, wherever they were read."""
+    digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
+    return np.frombuffer(array("Q", map(_short, digests)), np.uint64)
+
+
+def _short(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
+
+
+def read_splits(
+    rows: Rows,
+    splits: Sequence[str],
+    advance: Callable[[int], None],
+    *,
+    record: Callable[[TableRow], Record],
+    owner: Callable[[TableRow], str] | None = None,
+    split: Callable[[TableRow, str], str] | None = None,
+    limit: int | None = None,
+    owned: bool = False,
+) -> Mapping[str, Reading]:
+    """Read a table once, and sort its rows into splits.
+
+    Args:
+        rows: of the table.
+        splits: names of all splits.
+        advance: called with the number of rows that were read.
+        record: makes the record of a row.
+        owner: makes the user of a row; None: not needed.
+        split: makes the split of a row and its record's digest; None: all are of the first.
+        limit: number of records of the first split that are used, and are in its fingerprint.
+        owned: True if the fingerprint of the first split covers the owners too.
+    """
+    codes = {name: code for code, name in enumerate(splits)}
+    digests = [hashlib.sha256() for _ in codes]
+    counts, labels = [0] * len(codes), [Counter[int]() for _ in codes]
+    sides, contents = array("B"), array("Q")
+
+    def named() -> Iterable[str]:
+        for number, row in enumerate(rows, 1):
+            made = record(row)
+            content = framed(made.parts())
+            digest = hashlib.sha256(content)
+            side = 0 if split is None else codes[split(row, digest.hexdigest())]
+            if side or limit is None or counts[0] < limit:
+                digests[side].update(content)
+            counts[side] += 1
+            sides.append(side)
+            contents.append(_short(digest.digest()))
+            if isinstance(made, LabelledText):
+                labels[side][made.label] += 1
+            if number % _BLOCK == 0:
+                advance(_BLOCK)
+            if owner is not None:
+                yield owner(row)
+
+    owners = Owners.of(named())
+    side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
+    found = {}
+    for name, code in codes.items():
+        chosen = np.flatnonzero(side == code)
+        theirs = None if owner is None else owners.part(chosen)
+        if owned and theirs is not None and code == 0:
+            digest_owners(digests[code], theirs)
+        found[name] = Reading(
+            rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen], labels[code]
+        )
+    return found
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:

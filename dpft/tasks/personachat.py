@@ -11,14 +11,13 @@ from typing import Any
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.generation import Generation, perplexity
+from dpft.tasks.base import Generation, perplexity
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import SILENCE, write_personachat
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
-from dpft.tasks.table_files import JsonLines
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import JsonLines, write_lines
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.generation import Generation, text_room
+from dpft.tasks.base import Generation, text_room
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord

@@ -11,6 +11,7 @@ import json
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,9 +23,74 @@ import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError
 from dpft.config.files import regular
-from dpft.tasks.sources import LONGEST, file_text
-from dpft.tasks.tables import TableRow, brief
+from dpft.tasks.sources import LONGEST, file_text, well_formed
 from dpft.tasks.views import IntArray, View
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row.
+
+    Attributes:
+        place: file and line, for messages.
+        values: cells by column.
+    """
+
+    place: str
+    values: Mapping[str, Any]
+
+    def cell(self, column: str, setting: str) -> Any:
+        """Return the cell of a column, which ``setting`` names."""
+        if column not in self.values:
+            found = ", ".join(map(repr, self.values)) or "none"
+            advice = f"Type {setting}=NAME, or rename it if other files of the task call it so"
+            only = str(next(iter(self.values))) if len(self.values) == 1 else ""
+            if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
+                advice = f"Cells seem to be separated by {mark!r}; expected commas"
+            raise DataError(f"{self.place}: no column {column!r}; found {found}. {advice}")
+        return self.values[column]
+
+    def text(self, column: str, setting: str) -> str:
+        """Return a text that is not empty; raise DataError for anything else."""
+        value = self.cell(column, setting)
+        if not isinstance(value, str):
+            raise DataError(
+                f"{self.place}: column {column!r} is {brief(value)} ({type(value).__name__}); "
+                "expected text"
+            )
+        if not value.strip():
+            raise DataError(
+                f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
+                "it"
+            )
+        if value.isascii() and len(value) <= LONGEST:  # quick, for ten million texts
+            return value
+        return well_formed(value, f"{self.place}, column {column!r}")
+
+    def name(self, column: str, setting: str) -> str:
+        """Return the name of a user or a class: a text or a whole number, as text."""
+        value = self.cell(column, setting)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str):
+            return self.text(column, setting)
+        got = "missing" if value is None else f"{brief(value)} ({type(value).__name__})"
+        raise DataError(
+            f"{self.place}: column {column!r} is {got}; expected one name, a text or a whole number"
+        )
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines."""
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def brief(value: Any) -> str:
+    """Return a value shortened for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
 _BLOCK = 1 << 12

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dpft.privacy import keys, microbatches
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.packed import IntArray, lengths
+from dpft.tasks.objectives.encoding import IntArray, lengths
 from dpft.tasks.views import Owners
 
 

@@ -20,8 +20,8 @@ from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, licence_of, model_card, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
+from dpft.tasks.base import Generation
 from dpft.tasks.classification import Classification
-from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
 # Files of the weights in a run's ``model/``; the others are the tokenizer's.

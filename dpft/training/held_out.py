@@ -23,9 +23,8 @@ from dpft.tasks.metrics.shown import majority
 from dpft.tasks.objectives.base import Objective
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.encoding import encode_all
+from dpft.tasks.objectives.encoding import encode_all, lengths
 from dpft.tasks.objectives.evaluation import answered, evaluating
-from dpft.tasks.objectives.packed import lengths
 from dpft.tasks.objectives.records import Record
 
 Figures = dict[str, float]

@@ -23,7 +23,7 @@ from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.reading import contents_of
+from dpft.tasks.own import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.assembly import TrainingParts, assemble, deciding_parts, fixed_shapes
 from dpft.training.devices import all_round_like, device_of

@@ -79,15 +79,6 @@ def test_one_pass_gives_the_fingerprint_of_the_records(tmp_path, monkeypatch, se
     assert len(passes) == 1
 
 
-def test_copies_of_records_are_counted(tmp_path):
-    file = lines(tmp_path / "a.jsonl", [*ROWS, *ROWS[:3], ROWS[0]])
-    task = TextToText(train_file=file)
-    (remark,) = task.remarks()
-    assert "training records repeat others word for word: 4 (one occurs 3 times)" in remark
-    assert remark in task.details("train")
-    assert TextToText(train_file=file, **USERS).remarks() == []
-
-
 # Settings.
 
 

@@ -1,6 +1,5 @@
 """Persona-Chat: both published forms, prompts that keep the persona, losses, scores."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -96,20 +95,6 @@ def test_one_dialogue_more_moves_no_other(validation):
     old = [row for row in after if "i am new." not in row.persona]
     kept = [(row.persona, row.history, row.text) for row in old]
     assert kept == texts
-
-
-def test_a_persona_whose_facts_come_in_another_order_is_on_the_same_side(tmp_path):
-    facts = ["i like tea .", "i sing .", "i have a dog ."]
-    dialogues = []
-    for number, order in itertools.product(range(4), itertools.permutations(facts)):
-        persona = [f"i am number {number} .", *order]
-        dialogues += [f"{line} your persona: {fact}\n" for line, fact in enumerate(persona, 1)]
-        dialogues.append(f"5 hi\tit is {number}\n")
-    write(tmp_path / "valid_self_original.txt", "".join(dialogues))
-    task = PersonaChat(data_dir=str(tmp_path), split_by_persona=0.5)
-    train, dev = ({row.text for row in task.rows(split)} for split in ("train", "dev"))
-    assert not train & dev
-    assert len(train | dev) == 4
 
 
 def letters(**settings):

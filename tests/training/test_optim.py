@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config.compose import compose
-from dpft.config.schema import OPTIMIZERS, Optim, lr_factor, parse
+from dpft.config.schema import OPTIMIZERS, Optim, lr_factor
 from dpft.training.assembly import make_optimizer
-from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
+from dpft.training.mechanisms import expected_batch_size
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
@@ -82,21 +81,3 @@ def test_a_batch_size_is_given_or_follows_from_a_rate():
     for size in (67349, 104743, 363846, 392702):
         rates = expected_batch_size(like, size) / size
         assert math.isclose(rates, 1000 / 67349, rel_tol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("audit", "canaries"),
-    [
-        (["audit=bound", "audit.records=100"], 1100),
-        (["audit=canary", "audit.repetitions=10"], 100),
-    ],
-)
-def test_canaries_count_before_the_run_as_they_do_in_it(audit, canaries):
-    """They are among the records of the run, so that rate, steps and noise follow from them."""
-    own = ["task=text2text", "task.train_size=1000", "optim.batch_size=100", "eps=3", *audit]
-    run = parse(compose(own))
-    assert published_size(run) == 1000 + canaries
-    said = make_mechanism(run, published_size(run)).to_dict()
-    assert said["sampling_rate"] == 100 / (1000 + canaries)
-    limited = parse(compose(["task=e2e", "task.limit_train=300", "optim.batch_size=30", *audit]))
-    assert published_size(limited) == 300 + canaries

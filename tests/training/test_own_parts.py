@@ -73,12 +73,8 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
-    words = (
-        "task=sst2",
-        "+task.metrics=[mine:Distinct]",
-        "clip=per_layer",
-        "clip.groups=mine:apart",
-    )
+    words = ("task=sst2", "+task.metrics=[mine:Distinct]", "clip=per_layer")
+    words += ("clip.groups=mine:apart",)
     words += ("clip.clip_function=mine:smooth", "task.name=mine:Reviews", "optim.steps=1")
     outcome = run_experiment(settings(tmp_path / "runs", *words))
     record = outcome.record

@@ -39,11 +39,6 @@ def test_a_line_for_each_step_tells_no_more_of_it_and_quiet_is_quiet(capsys):
     assert capsys.readouterr().err == "warning: careful\n"
 
 
-def test_without_noise_there_is_nothing_to_keep(capsys):
-    assert "step 2/2 loss 6.434 dropped 3" in shown(capsys, sigma=0.0)
-    assert "loss -" in shown(capsys, sigma=0.0, summary={"loss": None, "records": 0, "dropped": 0})
-
-
 def test_who_looks_at_the_terminal_sees_the_loss(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes it one
     monkeypatch.setenv("COLUMNS", "200")

@@ -31,14 +31,8 @@ from dpft.training.session import release_digest
 from tests.processes import command, dpft
 
 SMALL = [
-    "task.source=sample",
-    "task.limit_train=64",
-    "task.limit_eval=2",
-    "optim.batch_size=16",
-    "optim.steps=4",
-    "decode=greedy",
-    "decode.max_new_tokens=5",
-    "checkpoint_every=1",
+    *("task.source=sample", "task.limit_train=64", "task.limit_eval=2", "optim.batch_size=16"),
+    *("optim.steps=4", "decode=greedy", "decode.max_new_tokens=5", "checkpoint_every=1"),
     "threads=1",
 ]
 
@@ -249,12 +243,8 @@ def test_a_digest_covers_gradients_and_counts():
     assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
 
 
-USERS = [
-    "task=language_modeling",
-    "task.unit=user",
-    "task.user_column=user",
-    "task.limit_train=null",
-]
+USERS = ["task=language_modeling", "task.unit=user", "task.user_column=user"]
+USERS += ["task.limit_train=null"]
 
 
 @pytest.mark.parametrize(

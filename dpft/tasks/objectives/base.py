@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dpft.config.schema import Decode
-from dpft.tasks.objectives.packed import values
+from dpft.tasks.objectives.encoding import values
 
 if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
     import torch

@@ -2,13 +2,94 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dpft.tasks.objectives.packed import Packed, pack, schema_of
-from dpft.tasks.views import blocks
+from dpft.tasks.views import View, blocks
+
+IntArray = npt.NDArray[np.integer[Any]]
+_LENGTH = "length"
+
+
+def lengths(examples: Sequence[Any]) -> IntArray:
+    """Return the ``length`` of every example, ``(n,)``."""
+    return values(examples, _LENGTH)
+
+
+def values(examples: Sequence[Any], field: str) -> IntArray:
+    """Return a field of numbers of every example, ``(n,)``; zeros if there is no such field."""
+    if isinstance(examples, Packed):
+        return examples.numbers(field)
+    return np.array([getattr(example, field, 0) for example in examples], np.int64)
+
+
+def schema_of(kind: type, tokens: pa.DataType) -> pa.Schema | None:
+    """Return the columns of a class of examples: its fields and ``length``.
+
+    None if the class is not a dataclass of numbers and sequences of tokens of type ``tokens``.
+    """
+    if not dataclasses.is_dataclass(kind):
+        return None
+    types: dict[Any, pa.DataType] = {int: pa.int32()}
+    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.list_(tokens))
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    if any(hints[name] not in types for name in names):
+        return None
+    columns = {_LENGTH: pa.int32()} | {name: types[hints[name]] for name in names}
+    return pa.schema(list(columns.items()))
+
+
+def pack(examples: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return examples of one class as Arrow columns.
+
+    Raises:
+        OverflowError: a token does not fit its type.
+    """
+    columns = [
+        pa.array([getattr(example, field.name) for example in examples], field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+class Packed(View[Any]):
+    """Examples that are made from an Arrow table on access."""
+
+    def __init__(self, kind: type, table: pa.Table) -> None:
+        self._kind = kind
+        self._table = table
+        fields = [field.name for field in dataclasses.fields(kind)]
+        self._tokens = {n: table[n] for n in fields if not pa.types.is_int32(table[n].type)}
+        self._numbers = {n: self.numbers(n) for n in fields if n not in self._tokens}
+
+    def numbers(self, field: str) -> IntArray:
+        """Return a column of numbers, ``(n,)``; zeros if there is none."""
+        if field not in self._table.column_names:
+            return np.zeros(len(self), np.int32)
+        numbers: IntArray = self._table[field].to_numpy()
+        return numbers
+
+    def __len__(self) -> int:
+        count: int = self._table.num_rows
+        return count
+
+    def _item(self, index: int) -> Any:
+        found: dict[str, Any] = {n: int(numbers[index]) for n, numbers in self._numbers.items()}
+        for name, column in self._tokens.items():
+            tokens = column[index].values
+            found[name] = None if tokens is None else tuple(tokens.to_numpy().tolist())
+        return self._kind(**found)
+
+    def _part(self, chosen: slice) -> list[Any]:
+        return [self._item(index) for index in range(len(self))[chosen]]
+
 
 PIECE = 1024
 """Records that are encoded at a time."""

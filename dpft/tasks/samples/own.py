@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpft.tasks.samples.grammar import vocabulary
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import write_lines
 
 CLASSES = ("repair", "spare part", "opening hours", "thanks")
 

@@ -10,9 +10,16 @@ from dpft.tasks.objectives import encoding
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import Causal, CausalExample, LanguageModel
 from dpft.tasks.objectives.classifier import ClassExample, Classifier, InfillExample
-from dpft.tasks.objectives.encoding import encode_all, encoded
+from dpft.tasks.objectives.encoding import (
+    Packed,
+    encode_all,
+    encoded,
+    lengths,
+    pack,
+    schema_of,
+    values,
+)
 from dpft.tasks.objectives.image import ImageExample
-from dpft.tasks.objectives.packed import Packed, lengths, pack, schema_of, values
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
 from tests.tasks.objectives.encoders import byte_level, wordpiece

@@ -6,13 +6,13 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, ModelError
+from dpft.config.errors import ModelError
 from dpft.config.schema import parse
 from dpft.privacy.shapes import FixedShapes
 from dpft.runs import RunDirectory
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.tasks.objectives.mixed import Mixed
 from dpft.training import setup as preparation
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
@@ -74,15 +74,6 @@ def test_attention_that_makes_no_numbers_of_padding_is_refused(
     with pytest.raises(ModelError, match=f"no finite {what}.*attention makes none of padding"):
         run_experiment(parse(compose(settings)))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_gpu_without_it_is_refused(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Old GPU")
-    with pytest.raises(ConfigError, match=r"Old GPU.*precision=float32"):
-        check_supported("bfloat16", torch.device("cuda"))
-    check_supported("float32", torch.device("cuda"))
-    check_supported("bfloat16", torch.device("cpu"))
 
 
 def prepared(tmp_path, monkeypatch, *more):
