@@ -17,12 +17,8 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``; a reader sees the old or the new content, never a mixture.
 
     Durable on return: file and folder entry are fsynced. On failure the old content stays and the
-    temporary file is removed.
-
-    Args:
-        path: the file; its folder must exist.
-        data: content, text as UTF-8.
-        mode: permission bits (the process's umask applies), in force from the first byte on.
+    temporary file is removed. The process's umask applies to ``mode``, which is in force from the
+    first byte on.
     """
     content = data.encode() if isinstance(data, str) else data
     temporary = temporary_of(path)

@@ -87,14 +87,7 @@ def save(
 
     Guarantee: it is written under a temporary name, made durable by every rank and then renamed by
     the first, so a kill of any of them at any moment leaves the previous ones untouched and at
-    worst a folder that is removed on resuming.
-
-    Args:
-        run: the run, locked by this process; None on the ranks that do not hold it.
-        step: steps taken so far.
-        tensors: trainable parameters and optimizer state, or this rank's parts of them.
-        state: of the first rank: plain data that JSON can hold.
-        cohort: the ranks; None: this process.
+    worst a folder that is removed on resuming. Ranks that do not hold the run's folder pass None.
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are as they were.

@@ -86,11 +86,8 @@ class RunDirectory(Closing):
     ) -> RunDirectory:
         """Create the run, or continue it if the folder already holds it.
 
-        Args:
-            path: the folder; files that dpft did not make are left alone.
-            config: the fields that define the run, see `config_hash`.
-            config_text: the resolved configuration, kept as ``config.yaml``.
-            force: move the run that is there aside first and start a new one.
+        ``config`` are the fields that define the run (`config_hash`), ``config_text`` is kept as
+        ``config.yaml``, and with ``force`` a run that is there is moved aside first.
 
         Raises:
             RunLockedError: another process is using the run.

@@ -143,12 +143,8 @@ class Log(Closing):
 class MetricsLog(Closing):
     """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
 
-    Args:
-        path: the file, ``private/metrics.jsonl`` of a run.
-        resume_step: steps that the current weights have behind them. Entries of that step and later
-            ones are dropped, since those steps will be replayed.
-        remedy: what to do about a damaged line, as a clause.
-        checksums: whether each entry gets a SHA-256, for `read_checked`.
+    Entries from ``resume_step`` on are dropped, since those steps will be replayed. With
+    ``checksums`` each entry gets a SHA-256, for `read_checked`.
     """
 
     def __init__(

@@ -63,9 +63,7 @@ class Chat(Generation, OwnData):
         # Saved with the model: whoever loads it asks as it was trained.
         tokenizer.chat_template = own if isinstance(own, str) else PLAIN
         return ChatObjective(
-            tokenizer,
-            self.max_length,
-            self.loss,
+            *(tokenizer, self.max_length, self.loss),
             perplexity=True,
             positions=positions,
             template=tokenizer.chat_template,

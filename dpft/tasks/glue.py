@@ -76,8 +76,6 @@ def _cells(
             f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
             f"{len(header)} tab-separated fields"
         )
-    if not good:
-        raise DataError(f"{path} has a header but no rows; expected at least one record")
 
 
 def read_hub(

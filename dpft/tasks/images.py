@@ -6,7 +6,7 @@ Names of classes, and what CIFAR's archives hold, are in ``images.yaml``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -302,32 +302,26 @@ class Images(Classes):
     @cached_property
     def _copies(self) -> tuple[Flag, ...]:
         """Flags of CIFAR's files that are not the published ones."""
-        return tuple(dict.fromkeys(self._look_at_files()))
-
-    def _look_at_files(self) -> Iterator[Flag]:
-        kind, folder = self.location
-        layout = self.layout
+        (kind, folder), layout, flags = self.location, self.layout, list[Flag]()
         if kind != "files" or folder is None or layout is None:
-            return
+            return ()
         for split in ("train", "test"):
             found = ((form, form.found(folder, split)) for form in self.dataset.all_forms())
             form, files = next(((form, files) for form, files in found if files), (None, []))
             if isinstance(form, ParquetForm):
                 if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
-                    yield Flag.LOSSY_COPIES
+                    flags.append(Flag.LOSSY_COPIES)
             elif files:
-                paths = (files[0].with_name(name) for name in layout.files(split))
-                if any(_md5(path) != layout.md5[path.name] for path in paths):
-                    yield Flag.OTHER_FILES
+                for path in (files[0].with_name(name) for name in layout.files(split)):
+                    digest = hashlib.md5(path.read_bytes(), usedforsecurity=False)
+                    if digest.hexdigest() != layout.md5[path.name]:
+                        flags.append(Flag.OTHER_FILES)
+        return tuple(dict.fromkeys(flags))
 
 
 def _holds_jpeg(row: Mapping[str, Any]) -> bool:
     cells = [cell.get("bytes") if isinstance(cell, Mapping) else cell for cell in row.values()]
     return any(isinstance(cell, bytes) and cell.startswith(b"\xff\xd8\xff") for cell in cells)
-
-
-def _md5(file: Path) -> str:
-    return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def _cifar(layout: Layout, hub: str, label: str) -> Dataset:

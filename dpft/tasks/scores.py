@@ -19,8 +19,6 @@ _LOWER = frozenset(
         *("exposure", "exposure max", "exposure by rank"),  # of secrets, which should stay secret
     }
 )
-# Metrics that count records: the share of those answered rightly.
-_SHARES = ("accuracy",)
 
 
 class Metric(Protocol):
@@ -70,7 +68,7 @@ def lower_ones(task: Task) -> list[str]:
 
 def is_share(metric: str) -> bool:
     """Return whether a score, of all records or of a subset, is an accuracy."""
-    return metric.partition("_")[0] in _SHARES
+    return metric.partition("_")[0] == "accuracy"
 
 
 def impossible_share(record: Mapping[str, Any]) -> str | None:

@@ -179,10 +179,10 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         if files:
             several = [form.rows(file) for file in files]
             return several[0] if len(several) == 1 else [*chain(*several)]
-    other = dataset.form_in(folder) or dataset.forms[0]
+    other = (dataset.form_in(folder) or dataset.forms[0]).files.get(split, "")
     raise SplitError(
-        f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it there, "
-        "choose another split, or type task.data_dir=FOLDER"
+        f"{folder} holds no {split} split: no file {other!r}; put it there, choose another split, "
+        "or type task.data_dir=FOLDER"
     )
 
 

@@ -27,12 +27,7 @@ _RISE = 1.1  # of the mean loss; a smaller rise may be chance
 
 
 class Progress:
-    """Bars for the phases of a run, on standard error so that output can be piped.
-
-    Args:
-        quiet: nothing is shown.
-        verbosity: ``quiet``: only warnings; ``steps``: a line for each step.
-    """
+    """Bars for the phases of a run, on standard error so that output can be piped."""
 
     def __init__(self, quiet: bool = False, verbosity: str = "normal") -> None:
         self.console = Console(stderr=True, quiet=quiet)

@@ -63,14 +63,6 @@ _MORE_ROOM = (
 class Session(Closing):
     """Training from the newest good checkpoint on.
 
-    Args:
-        run: the settings.
-        prepared: what is trained.
-        directory: the run's folder, with ledger, logs and checkpoints; None on the ranks that do
-            not hold it.
-        progress: shows steps and warnings.
-        tracker: receives the figures of every step; None: nothing is tracked.
-
     Attributes:
         prepared: with the key and the accounting of the ledger's latest stretch.
         seconds: that the steps took, those before the checkpoint included.

@@ -68,25 +68,6 @@ def test_the_best_stays_as_long_as_one_of_the_last_two_names_it(run: RunDirector
     assert kept == [[1], [1, 2], [1, 2, 3], [1, 3, 4], [4, 5]]
 
 
-def test_tensors_of_every_shape_are_saved_without_what_they_are_cut_from(
-    run: RunDirectory,
-) -> None:
-    flat = torch.randn(10_000)
-    saved = {
-        "parameter": torch.nn.Parameter(torch.randn(50, 8)).detach(),
-        "transposed": torch.randn(3, 2).T,
-        "cut": flat[:8].view(2, 4),
-        "every second": flat[:10:2],
-        "empty": torch.empty(0, 3),
-        "one": torch.tensor(7.0),
-    }
-    checkpoint.save(run, 1, saved, {})
-    part = run.checkpoints / "step-00000001/part-00000"
-    assert part.stat().st_size == 4 * (400 + 6 + 8 + 5 + 1)
-    loaded = tensors(load(run))
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
-
-
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

@@ -8,35 +8,19 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import parse
 from dpft.report.gather import gather
 from dpft.runs.errors import RecordError
 from dpft.runs.folders import (
     check_no_trial,
     generations_files,
     is_run,
-    run_path,
     runs_below,
 )
 from dpft.sweep.find import find
 from tests.report.pages.example import a_run, a_selection, record
 
 SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'
-
-
-@pytest.mark.parametrize(
-    ("words", "begins"),
-    [
-        (["task=sst2", "task.name=dpft.tasks.glue:SST2"], "SST2-"),
-        (["clip=none", "eps=null", "model.name=mine"], "e2e-mine-none-s0-"),
-    ],
-)
-def test_a_folders_name_has_the_main_choices(words, begins):
-    path = run_path(parse(compose(["runs_dir=there", *words])))
-    assert str(path.parent) == "there"
-    assert path.name.startswith(begins)
 
 
 @pytest.fixture

@@ -145,21 +145,6 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, payload, named):
     assert not trap.exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({b"data": planes(noise(1))[:, :-1], b"labels": [1]}, r"got data of shape \(1, 3071\)"),
-        ({b"data": planes(noise(2)), b"labels": [1]}, "got 1 labels for 2 images"),
-        ({b"data": planes(noise(2)), b"labels": [1, 10]}, "image 1: got class 10; expected 0 to 9"),
-    ],
-)
-def test_a_malformed_batch_is_named(tmp_path, content, message):
-    write_cifar10(tmp_path, noise(1), [1])
-    write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content))
-    with pytest.raises(DataError, match=message):
-        CIFAR10(data_dir=str(tmp_path)).records("test")
-
-
 def test_cifar100_takes_the_fine_labels(tmp_path):
     meta = {b"fine_label_names": [n.encode() for n in HUNDRED.classes], b"coarse_label_names": []}
     batch = {b"data": planes(noise(2)), b"fine_labels": [99, 3], b"coarse_labels": [5, 6]}

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from dpft.config.errors import DataError
 from dpft.tasks.objectives.records import TextRecord
@@ -56,13 +55,3 @@ def test_a_long_dialogue_loses_its_start_and_nothing_else_is_cut():
     assert len(prompt) == 50
     assert prompt.startswith(INSTRUCTION)
     assert prompt.endswith(f"B: bye{DELIMITER}")
-
-
-def test_a_model_with_few_positions_is_not_given_more(tiny, sample):
-    record = TextRecord(("Anna: we like the river. " * 200,), "Anna likes the river.")
-    assert letters(positions=90).encode(record).length == 90
-    objective = sample.objective(tiny)
-    example = objective.encode(record)
-    assert example.length == tiny.model.config.max_position_embeddings == 256
-    with torch.no_grad():
-        assert objective.losses(tiny.model.eval(), objective.collate([example])).isfinite().all()

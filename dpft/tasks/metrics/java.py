@@ -17,10 +17,7 @@ from dpft.config.errors import DpftError
 # process which characters a file name may have: both are fixed, so that a score does not depend on
 # where it is computed.
 _JVM_FLAGS = (
-    "-Xmx2048m",
-    "-Dfile.encoding=UTF-8",
-    "-Duser.language=en",
-    "-Duser.country=US",
+    *("-Xmx2048m", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"),
     "-XX:+UseSerialGC",
 )
 _PROBE_TIMEOUT_S = 120.0
@@ -120,13 +117,8 @@ def _candidates(java_home: str, path: str) -> Iterator[tuple[str, Path | None]]:
 
 def _version(java: Path) -> str | None:
     try:
-        done = subprocess.run(
-            [str(java), "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
+        command = [str(java), "-version"]
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except (subprocess.TimeoutExpired, OSError):
         return None
     found = re.search(r'version "([^"]+)"', (done.stderr + done.stdout).decode("utf-8", "replace"))

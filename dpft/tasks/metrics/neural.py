@@ -149,13 +149,8 @@ def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int, how:
                 f"not computed ({name} is a {config.model_type} of {config.num_hidden_layers} "
                 f"layers; expected a {kind} of {layers} or more)"
             )
-        model, report = cls.from_pretrained(
-            name,
-            trust_remote_code=False,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        how_loaded = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        model, report = cls.from_pretrained(name, trust_remote_code=False, **how_loaded)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # other scores are not lost because of these weights
         return Weights(f"not computed ({name} could not be loaded: {type(error).__name__})")

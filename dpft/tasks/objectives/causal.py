@@ -379,27 +379,15 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
         if example.silent:
             targets[row, first + torch.tensor(example.silent)] = -100
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    return Batch(
-        {
-            "input_ids": ids[:, :-1],
-            "attention_mask": mask[:, :-1],
-            "position_ids": positions[:, :-1],
-            "targets": targets,
-        }
-    )
+    read = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    return Batch({**{name: x[:, :-1] for name, x in read.items()}, "targets": targets})
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:
     """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
-    tensors = batch.tensors
-    targets = tensors["targets"]
-    logits = model(
-        input_ids=tensors["input_ids"],
-        attention_mask=tensors["attention_mask"],
-        position_ids=tensors["position_ids"],
-        use_cache=False,
-        logits_to_keep=targets.shape[1],
-    ).logits
+    targets = batch.tensors["targets"]
+    read = {name: batch.tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**read, use_cache=False, logits_to_keep=targets.shape[1]).logits
     if logits.shape[1] > targets.shape[1]:  # some models do not do as they are asked
         logits = logits[:, -targets.shape[1] :]
     return token_losses(logits, targets)

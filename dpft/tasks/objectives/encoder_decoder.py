@@ -61,14 +61,8 @@ class EncoderDecoder(Causal):
             given[row, 0] = self.start
             given[row, 1 : len(target)] = target[:-1]
             targets[row, : len(target)] = target
-        return Batch(
-            {
-                "input_ids": ids,
-                "attention_mask": mask,
-                "decoder_input_ids": given,
-                "targets": targets,
-            }
-        )
+        read = {"input_ids": ids, "attention_mask": mask}
+        return Batch({**read, "decoder_input_ids": given, "targets": targets})
 
     def widths(self, example: CausalExample) -> tuple[int, int, int]:  # type: ignore[override]
         """Of both texts together, of the source, and of the target."""

@@ -8,11 +8,10 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.objectives import encoding
 from dpft.tasks.objectives.base import cut_in_encoding
-from dpft.tasks.objectives.causal import Causal, CausalExample, LanguageModel
+from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.classifier import ClassExample, Classifier, InfillExample
 from dpft.tasks.objectives.encoding import (
     Packed,
-    encode_all,
     encoded,
     lengths,
     pack,
@@ -65,16 +64,6 @@ def test_classified_texts_are_encoded_alike_together_and_alone(tokenizer):
             assert [e.cut_source for e in together] == [
                 objective.encode(r).cut_source for r in some
             ]
-
-
-def test_a_class_that_says_only_how_one_record_is_encoded_is_heeded(tiny):
-    class Mine(LanguageModel):
-        def encode(self, record):
-            return super().encode(TextRecord((), "mine"))
-
-    some = records(3)
-    assert encode_all(Mine(tiny, 32), some) == [LanguageModel(tiny, 32).encode(
-        TextRecord((), "mine"))] * 3  # fmt: skip
 
 
 def test_all_records_are_encoded_in_order(causal, monkeypatch):
