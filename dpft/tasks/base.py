@@ -20,7 +20,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.metrics.scorers import token_perplexity
-from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
+from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
 from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
@@ -315,15 +315,6 @@ class Generation(Task):
 def perplexity(predictions: Sequence[Prediction]) -> float | None:
     """Return the `token_perplexity` of predictions."""
     return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
-
-
-def text_room(model: Any) -> int | None:
-    """Return the tokens that a model has positions for, behind a prefix; None: no limit.
-
-    With encoder and decoder, it is the limit of either text.
-    """
-    positions: int | None = getattr(model.config, "max_position_embeddings", None)
-    return None if positions is None else positions - getattr(model, "prefix_length", 0)
 
 
 def check_room(model: Any, max_length: int) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
-from dpft.tasks.base import Generation, check_room, perplexity, text_room
+from dpft.tasks.base import Generation, check_room, perplexity
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, text_room, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import well_formed

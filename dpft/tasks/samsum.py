@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.base import Generation, text_room
+from dpft.tasks.base import Generation
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Prediction, texts
+from dpft.tasks.objectives.base import Prediction, text_room, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import write_samsum
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed

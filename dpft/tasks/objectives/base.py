@@ -68,6 +68,15 @@ class Prediction:
     probabilities: tuple[float, ...] = field(default=(), compare=False)
 
 
+def text_room(model: Any) -> int | None:
+    """Return the tokens that a model has positions for, behind a prefix; None: no limit.
+
+    With encoder and decoder, it is the limit of either text.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - getattr(model, "prefix_length", 0)
+
+
 def texts(predictions: Sequence[Prediction]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return answers and references as metrics take them."""
     return [p.prediction for p in predictions], [p.references for p in predictions]

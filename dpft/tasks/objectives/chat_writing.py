@@ -13,7 +13,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy import keys
-from dpft.tasks.base import text_room
+from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import Written, how_to_choose, own_settings
 from dpft.tasks.objectives.evaluation import evaluating

@@ -16,7 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from dpft.config.schema import Decode
 from dpft.privacy import keys
-from dpft.tasks.base import text_room
+from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.evaluation import answered, evaluating
 
 if TYPE_CHECKING:
