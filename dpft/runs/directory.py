@@ -172,10 +172,8 @@ class RunDirectory(Closing):
     ) -> bytes:
         """Return the 32 bytes from which the key of sampling and noise follows (`run_key`).
 
-        Args:
-            explicit_seed: for repeatable research; the key then follows from it and hides nothing.
-                None: the run's own secret under ``private/``, made on first use.
-            held: the ledger, if it was read already.
+        With an explicit seed it follows from that, and hides nothing; else it is the run's own
+        secret under ``private/``, made on first use. ``held`` is the ledger, if it was read.
 
         Raises:
             NoiseKeyLostError: steps were spent with a secret that is gone.

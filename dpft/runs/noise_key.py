@@ -66,10 +66,6 @@ def stored_key(path: Path, *, steps_spent: int) -> bytes:
     kill forgets; and a key is never replaced once a step was spent with it, since a replayed step
     with fresh noise is a second release of the same step that no ledger line counts.
 
-    Args:
-        path: the key file, 64 hex characters, readable by its owner only.
-        steps_spent: lines in the ledger.
-
     Raises:
         NoiseKeyLostError: steps were spent and the key is missing or damaged.
     """

@@ -14,7 +14,7 @@ from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
-from dpft.tasks.sources import Dataset, Form, Hub, well_formed
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, well_formed
 from dpft.tasks.table_files import Json
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
@@ -117,15 +117,8 @@ class DART(Generation):
     written_as = "dart-v1.1.1-full-train.json"
     record_is = "one lexicalisation: a triple set with one reference sentence"
     dataset = Dataset(
-        forms=(
-            Form({s: f"dart-v1.1.1-full-{s}.json" for s in ("train", "dev", "test")}, read_json),
-        ),
-        hub=Hub(
-            "GEM/dart",
-            {"train": "train", "dev": "validation", "test": "test"},
-            _from_hub,
-            revision="refs/convert/parquet",
-        ),
+        (Form({s: f"dart-v1.1.1-full-{s}.json" for s in ("train", "dev", "test")}, read_json),),
+        Hub("GEM/dart", SAME_SPLITS, _from_hub, revision="refs/convert/parquet"),
         write_sample=write_dart,
     )
 

@@ -15,7 +15,7 @@ from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs
-from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import Separated
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
@@ -89,7 +89,7 @@ class E2E(Generation):
         ),
         hub=Hub(
             "tuetschek/e2e_nlg",
-            {"train": "train", "dev": "validation", "test": "test"},
+            SAME_SPLITS,
             one_by_one(_from_hub),
             revision="refs/convert/parquet",
         ),

@@ -95,9 +95,8 @@ class TextToText(Generation, OwnData):
         }
 
     def signature(self) -> str:
-        return (
-            f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|cut to {self.max_length} tokens"
-        )
+        cut = f"cut to {self.max_length} tokens"
+        return f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|{cut}"
 
 
 @dataclass(frozen=True)
@@ -208,11 +207,8 @@ class TextClassification(OwnData):
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
-        names = sorted({*given[0], *given[1]})
-        return {
-            "baselines": {"accuracy": shown.majority(given[1])},
-            **shown.confused(*given, names),
-        }
+        confused = shown.confused(*given, sorted({*given[0], *given[1]}))
+        return {"baselines": {"accuracy": shown.majority(given[1])}, **confused}
 
     def signature(self) -> str:
         return scorers.CLASSES

@@ -109,10 +109,10 @@ def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
 
 def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
     values = item.get(name) if isinstance(item, Mapping) else None
-    fits = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
-    if not fits or not all(isinstance(value, str) and value.strip() for value in values or ()):
+    texts = values if isinstance(values, Sequence) and not isinstance(values, str) else []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
-    return tuple(well_formed(value, where).strip() for value in values or ())
+    return tuple(well_formed(text, where).strip() for text in texts)
 
 
 def _turns(texts: Iterable[str]) -> list[str]:

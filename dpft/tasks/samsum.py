@@ -14,7 +14,7 @@ from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, text_room, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import write_samsum
-from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import read_table
 
 if TYPE_CHECKING:
@@ -65,11 +65,7 @@ class SAMSum(Generation):
                 read_rows,
             ),
         ),
-        hub=Hub(
-            "knkarthick/samsum",
-            {"train": "train", "dev": "validation", "test": "test"},
-            one_by_one(_row),
-        ),
+        hub=Hub("knkarthick/samsum", SAME_SPLITS, one_by_one(_row)),
         write_sample=write_samsum,
     )
 

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dpft.config.errors import DataError, SplitError
 from dpft.config.files import regular
 
 Location = tuple[str, Path | None]
+SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
+"""The hub's names of splits of most data sets."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 

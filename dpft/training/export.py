@@ -58,14 +58,7 @@ class ExportPlan:
 def plan_export(
     trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
 ) -> ExportPlan:
-    """Return what to copy of a finished run, and its card.
-
-    Args:
-        trained: the run.
-        merge: export a whole model; else the adapter, where one was trained.
-        base: hub id or folder that an adapter names as its base; None: what the run knows.
-        licence: as the hub spells it; None: that of the base, if it is known.
-    """
+    """Return what to copy of a finished run, and its card."""
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
