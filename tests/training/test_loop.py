@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
-from dpft.config.schema import Optim
+from dpft.config.schema import Optim, lr_factor
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
@@ -267,6 +267,21 @@ def test_a_record_whose_gradient_is_not_finite_is_counted_once():
     assert seen[0]["records"] == len(EXAMPLES)
     assert len(seen[0]["clipped"]) == len(clipper.groups)
     assert seen[0]["seconds"] > 0
+
+
+def test_a_step_has_the_learning_rate_of_its_schedule():
+    settings = dataclasses.replace(OPTIM, schedule="linear")
+    model, rates = gpt2().float(), []
+    optimizer = make_optimizer(settings, model.parameters())
+    run(
+        steps=4,
+        model=model,
+        optimizer=optimizer,
+        settings=settings,
+        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
+    )
+    assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
+    assert rates == sorted(set(rates), reverse=True)
 
 
 def test_one_weight_that_is_not_finite_ends_a_private_run():

@@ -135,6 +135,20 @@ def test_what_nobody_trains_is_looked_at_before_anything_is_saved(tmp_path, monk
     assert not list((run_path(run) / "checkpoints").iterdir())
 
 
+def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
+    run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
+    with ready(run) as (prepared, directory, progress):
+        with Session(run, prepared, directory, progress) as session:
+            session.train()
+        first, seconds = prepared.parts.clipper.estimates, session.seconds
+        assert len(set(first)) > 1
+    with ready(run) as (prepared, directory, progress):
+        assert prepared.parts.clipper.estimates != first
+        with Session(run, prepared, directory, progress) as session:
+            assert session.seconds == pytest.approx(seconds)
+        assert prepared.parts.clipper.estimates == first
+
+
 STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")
 
 
