@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
-from tests.small_runs import settings, trained
+from tests.small_runs import ready, settings, trained
 
 
 def losses_of(run):
