@@ -43,7 +43,7 @@ def main(
     best, whose record states the price of the choice (Papernot & Steinke 2022).
     docs/how-to/sweeps.md explains it.
     """
-    from dpft.privacy.accounting import Trials
+    from dpft.privacy.accounting.selection import Trials
     from dpft.privacy.rounding import up
     from dpft.sweep.release import release
     from dpft.sweep.selection import Candidate, Selection, check, draw, price

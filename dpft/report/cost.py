@@ -106,15 +106,16 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 def _curve(record: Mapping[str, Any]) -> RDPCurve:
     """Return the Renyi DP of what was released of a run, the choice of it included."""
     from dpft.privacy import accounting
+    from dpft.privacy.accounting.selection import Trials, at_most
 
     selection = record.get("selection")
     if selection is None:
         mechanism = record["mechanism"]
         steps = mechanism["steps"] + mechanism.get("repeated", 0)
         return accounting.run_curve(**accounting.spent(mechanism), steps=steps)
-    trials = accounting.Trials(float(selection["mean"]), float(selection["shape"]))
+    trials = Trials(float(selection["mean"]), float(selection["shape"]))
     return trials.cost(
-        accounting.at_most([accounting.run_curve(**spent) for spent in selection["mechanisms"]])
+        at_most([accounting.run_curve(**spent) for spent in selection["mechanisms"]])
     )
 
 

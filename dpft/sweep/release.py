@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ from typing import Any
 import yaml
 
 from dpft.config.schema import Audit
-from dpft.privacy.accounting import Trials
-from dpft.privacy.guarantee import Guarantee, of_selection
+from dpft.privacy.accounting.selection import Trials
+from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync_directory, fsync_tree
 from dpft.runs.errors import RunError
@@ -146,3 +147,36 @@ def _copy(source: Path, target: Path) -> None:
         target.mkdir()
         for path in sorted(source.iterdir()):
             _copy(path, target / path.name)
+
+
+def of_selection(
+    trial: Guarantee, *, epsilon: float, delta: float, size: int, caveats: Sequence[str]
+) -> Guarantee:
+    """Return the guarantee of the best of several runs, in place of the trial's own.
+
+    Args:
+        trial: of the run that was chosen. Its epsilons, by whichever accountant, hold no longer.
+        epsilon: of the whole selection, by Renyi DP.
+        delta: at which it holds.
+        size: how many units delta is compared with, as in the trial's own guarantee.
+        caveats: on what the choice leaves open.
+    """
+    epsilons = {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None}
+    choice = "the choice of the best of a random number of runs included, "
+    stated = claim(epsilons, delta, trial.noun, trial.unit, size, choice)
+    if trial.strength == "none":
+        stated["strength"] = "none"
+    if not trial.meaning:
+        stated["meaning"] = ""
+    # What was said of the trial's own epsilon and delta is said of these.
+    said = own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
+    kept = [caveat for caveat in trial.caveats if caveat not in said]
+    own = own_caveats(epsilon if math.isfinite(epsilon) else None, delta, trial.noun, size)
+    return made(
+        *("private", trial.noun, trial.unit, trial.steps_taken, epsilons, delta),
+        **stated,
+        voided_by=trial.voided_by,
+        warnings=trial.warnings,
+        caveats=(*own, *kept, *caveats),
+        selected=True,
+    )

@@ -19,7 +19,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import SERVICES, Run
 from dpft.privacy import accounting, keys
-from dpft.privacy.accounting import Trials
+from dpft.privacy.accounting.selection import Trials, at_most
 from dpft.runs.atomic import owners_folder, parse_json, write_atomic
 from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
@@ -215,5 +215,5 @@ def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[float, float, floa
     """
     curves = [accounting.run_curve(**spent) for spent in spending(mechanisms)]
     delta = min(mechanism.delta for mechanism in mechanisms)
-    each = accounting.at_most(curves)
+    each = at_most(curves)
     return each.epsilon(1, delta), trials.cost(each).epsilon(1, delta), delta

@@ -1274,7 +1274,7 @@ def test_routers_with_a_loss_of_their_own_are_refused():
 
 @pytest.mark.parametrize("name", ["gdp_clt", "pdl"])
 def test_an_accountant_that_bounds_nothing_is_refused(name):
-    with pytest.raises(ConfigError, match=f"accountant is '{name}'.*expected one of pld, rdp, prv"):
+    with pytest.raises(ConfigError, match=f"accountant is '{name}'.*expected one of pld, rdp"):
         PrivacyArguments(epsilon=1, accountant=name)
 
 

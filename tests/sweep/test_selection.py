@@ -19,7 +19,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import SERVICES, parse
 from dpft.privacy import Mechanism, accounting
-from dpft.privacy.accounting import Trials
+from dpft.privacy.accounting.selection import Trials
 from dpft.report.cost import composed
 from dpft.runs import RunError, RunLockedError, config_hash
 from dpft.runs.finished import marked

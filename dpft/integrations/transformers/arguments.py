@@ -41,7 +41,7 @@ class PrivacyArguments:
         quantile_budget: where thresholds adapt: the noisy counts' share of the budget.
         batch_size: expected records of a logical batch; None: ``per_device_train_batch_size *
             gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
-        accountant: that the noise is calibrated with: ``pld``, ``rdp`` or ``prv``.
+        accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         log_private: put the training loss into Trainer's logs, and so into ``trainer_state.json``
             and callbacks. It is computed from private records without noise.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
@@ -90,12 +90,9 @@ class PrivacyArguments:
                 f"style is {self.style!r}{suggestion(str(self.style), private)}; expected one of "
                 f"{', '.join(private)}. To train without privacy use transformers.Trainer"
             )
-        bounds = [name for name in ACCOUNTANTS if name != "gdp_clt"]
-        if self.accountant not in bounds:
+        if self.accountant not in ACCOUNTANTS:
             raise ConfigError(
-                f"accountant is {self.accountant!r}{suggestion(str(self.accountant), bounds)}; "
-                f"expected one of {', '.join(bounds)}, which bound epsilon: gdp_clt would "
-                "overspend it"
+                f"accountant is {self.accountant!r}; expected one of {', '.join(ACCOUNTANTS)}"
             )
         known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
         for name in self.clipping:

@@ -163,16 +163,6 @@ def at_most(curves: list[RDPCurve]) -> RDPCurve:
     return RDPCurve(orders, np.max([curve.rdp for curve in curves], axis=0))
 
 
-def composed(curves: list[RDPCurve]) -> RDPCurve:
-    """All of several mechanisms released: Renyi DP adds up.
-
-    Raises:
-        ValueError: as `at_most`.
-    """
-    largest = at_most(curves)
-    return RDPCurve(largest.orders, np.sum([curve.rdp for curve in curves], axis=0))
-
-
 def _mean(eta: float, log_gamma: float) -> float:
     """``E[K]`` of the truncated negative binomial (Definition 1)."""
     ratio = math.expm1(-log_gamma)  # (1 - gamma) / gamma
