@@ -250,7 +250,7 @@ USERS += ["task.limit_train=null"]
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["adapt=prefix", "task.max_length=250"], "246 tokens behind 10 trained positions"),
+        (["adapt=prefix", "task.max_length=250"], "positions for 246 tokens"),
         (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
     ],
     ids=["no room behind the prefix", "rows of a user"],
