@@ -23,7 +23,7 @@ _SERVER.set_forkserver_preload(
         # What a run imports on its way.
         *("prv_accountant", "dp_accounting.rdp", "dp_accounting.pld.privacy_loss_distribution"),
         *("sacrebleu", "rouge_score.rouge_scorer", "dpft.tasks.metrics.e2e"),
-        *("dpft.tasks.own_texts", "dpft.tasks.generation", "dpft.tasks.classification"),
+        *("dpft.tasks.own_texts", "dpft.tasks.base", "dpft.tasks.classification"),
         *("dpft.tasks.samples.own", "dpft.tasks.objectives.causal", "dpft.models.lora"),
         *("pandas", "peft", "transformers.models.gpt2.modeling_gpt2"),
         *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipelined_sums"),

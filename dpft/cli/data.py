@@ -68,7 +68,7 @@ def _check(task_name: str, words: Sequence[str]) -> None:
     lines = []
     # On a terminal: ten million rows take minutes.
     with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
-        task.keep_in(None, lambda count: bar.advance(rows, count))
+        task.advance_with(lambda count: bar.advance(rows, count))
         for split in SPLITS:
             try:
                 records, instances = task.records(split), task.instances(split)

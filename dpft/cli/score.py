@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,14 +76,14 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     file = Path(files[0].removeprefix("predictions="))
     task = load_task(parse(compose([word for word in arguments if word not in files])).task)
     lines = read_predictions(file)
-    joined = task.joined(lines)
-    if len(joined) < len(lines):
+    again = sum(bool(one.source) and one.source == other.source for one, other in pairwise(lines))
+    if again:
         warn(
-            f"note: {len(lines):,} lines are {len(joined):,} instances: references of the same "
-            "source are taken together, as official scorers do",
+            f"note: {again} lines have the source of the line before; if they are one instance, "
+            "put its references into one line, as official scorers do",
             err=True,
         )
-    return {file.name: score_file(task, file, joined)}
+    return {file.name: score_file(task, file, lines)}
 
 
 def score_run(path: Path) -> dict[str, Any]:

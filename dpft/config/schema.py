@@ -560,7 +560,6 @@ class Run:
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None
-    cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # Whichever comes first, by the first rank's clock; None: by steps alone.

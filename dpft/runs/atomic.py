@@ -17,15 +17,8 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``; a reader sees the old or the new content, never a mixture.
 
     Durable on return: file and folder entry are fsynced. On failure the old content stays and the
-    temporary file is removed.
-
-    Args:
-        path: the file; its folder must exist.
-        data: content, text as UTF-8.
-        mode: permission bits (the process's umask applies), in force from the first byte on.
-
-    Raises:
-        OSError: the disk is full or the folder is not writable.
+    temporary file is removed. The process's umask applies to ``mode``, which is in force from the
+    first byte on.
     """
     content = data.encode() if isinstance(data, str) else data
     temporary = temporary_of(path)
@@ -44,11 +37,7 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 
 def owners_folder(path: Path) -> None:
-    """A folder that only its owner may look into, made if need be, whatever the process's umask.
-
-    Raises:
-        OSError: it cannot be made, or belongs to somebody else.
-    """
+    """A folder that only its owner may look into, made if need be, whatever the process's umask."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:  # a copied folder may have lost it
         path.chmod(0o700)
@@ -90,15 +79,7 @@ def sha256_file(path: Path) -> str:
 
 
 def parse_json(text: str | bytes, infinities: bool = False) -> Any:
-    """Return the content of a JSON text in UTF-8.
-
-    Args:
-        text: of a file.
-        infinities: whether numbers may be infinite or NaN, as Python writes them.
-
-    Raises:
-        ValueError: it is no JSON or no UTF-8, or is nested too deep.
-    """
+    """Return the content of a JSON text in UTF-8."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON number")

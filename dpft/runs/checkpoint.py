@@ -63,11 +63,7 @@ class Checkpoint:
         return parts.described(self.written)
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Read tensors into these, or into this rank's parts of them; collective.
-
-        Raises:
-            CheckpointError: they cannot be read, or are of other shapes.
-        """
+        """Read tensors into these, or into this rank's parts of them; collective."""
         from dpft.parallel import parts
 
         try:
@@ -91,14 +87,7 @@ def save(
 
     Guarantee: it is written under a temporary name, made durable by every rank and then renamed by
     the first, so a kill of any of them at any moment leaves the previous ones untouched and at
-    worst a folder that is removed on resuming.
-
-    Args:
-        run: the run, locked by this process; None on the ranks that do not hold it.
-        step: steps taken so far.
-        tensors: trainable parameters and optimizer state, or this rank's parts of them.
-        state: of the first rank: plain data that JSON can hold.
-        cohort: the ranks; None: this process.
+    worst a folder that is removed on resuming. Ranks that do not hold the run's folder pass None.
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are as they were.
@@ -141,9 +130,6 @@ def load_latest(
     None: there is no good one; start at step 0, where replayed steps repeat themselves exactly.
     Damaged ones are passed over with a warning, in ``warnings`` and the log. `Ledger.go_on` refuses
     one that is ahead of the ledger. The arguments are those of `save`.
-
-    Raises:
-        CheckpointError: a rank does not see the folder.
     """
     from dpft.parallel.cohort import SingleProcess, together
 
@@ -180,11 +166,7 @@ def load_latest(
 def load_best(
     run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a step, which later ones name as the best; collective.
-
-    Raises:
-        CheckpointError: it is gone, or damaged.
-    """
+    """Return the checkpoint of a step, which later ones name as the best; collective."""
     from dpft.parallel.cohort import SingleProcess
 
     cohort = cohort or SingleProcess()
@@ -214,9 +196,6 @@ def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[s
 
     ``name`` is the folder under ``private/``. A kill in between leaves a file without a checkpoint.
     Such files, and those of checkpoints that were dropped since, are removed here.
-
-    Raises:
-        CheckpointError: it could not be written; earlier ones are as they were.
     """
     file = run.private / name / f"step-{step:08d}.json"
     try:
@@ -236,11 +215,7 @@ def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[s
 
 
 def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any]:
-    """Return what `save_private_state` wrote for the checkpoint of ``step``.
-
-    Raises:
-        CheckpointError: it is missing or damaged, so that the run cannot go on from there.
-    """
+    """Return what `save_private_state` wrote for the checkpoint of ``step``."""
     file = run.private / name / f"step-{step:08d}.json"
     try:
         held = opened(parse_json(file.read_bytes(), infinities=True))

@@ -86,11 +86,8 @@ class RunDirectory(Closing):
     ) -> RunDirectory:
         """Create the run, or continue it if the folder already holds it.
 
-        Args:
-            path: the folder; files that dpft did not make are left alone.
-            config: the fields that define the run, see `config_hash`.
-            config_text: the resolved configuration, kept as ``config.yaml``.
-            force: move the run that is there aside first and start a new one.
+        ``config`` are the fields that define the run (`config_hash`), ``config_text`` is kept as
+        ``config.yaml``, and with ``force`` a run that is there is moved aside first.
 
         Raises:
             RunLockedError: another process is using the run.
@@ -175,10 +172,8 @@ class RunDirectory(Closing):
     ) -> bytes:
         """Return the 32 bytes from which the key of sampling and noise follows (`run_key`).
 
-        Args:
-            explicit_seed: for repeatable research; the key then follows from it and hides nothing.
-                None: the run's own secret under ``private/``, made on first use.
-            held: the ledger, if it was read already.
+        With an explicit seed it follows from that, and hides nothing; else it is the run's own
+        secret under ``private/``, made on first use. ``held`` is the ledger, if it was read.
 
         Raises:
             NoiseKeyLostError: steps were spent with a secret that is gone.

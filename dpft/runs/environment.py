@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -21,11 +22,7 @@ _GIT_SECONDS = 20
 
 
 def code_version(package: Path | None = None) -> dict[str, Any]:
-    """Return version, git commit, and whether files had uncommitted changes. Never fails.
-
-    Args:
-        package: folder of the code; default: where dpft was imported from.
-    """
+    """Return version, git commit, and whether files had uncommitted changes. Never fails."""
     folder = package or Path(dpft.__file__).parent
     commit: str | None = None
     dirty: bool | None = None
@@ -45,15 +42,12 @@ def environment() -> dict[str, Any]:
         ``platform``, ``cpu``, ``cores`` (usable ones), ``threads`` (torch's), ``gpu`` (name or
         None) and ``ram_bytes``.
     """
-    threads: int | None = None
-    gpu: str | None = None
-    try:
+    threads = gpu = None
+    with contextlib.suppress(Exception):  # a broken driver must not lose a finished run's record
         import torch
 
         threads = torch.get_num_threads()
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    except Exception:  # a broken driver must not lose a finished run's record
-        threads = gpu = None
     try:
         ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -107,10 +101,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()

@@ -93,12 +93,9 @@ def marked(folder: Path, config_hash: str) -> Marker:
 
 
 def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[Damage]:
-    """Return which files of a finished run are gone or changed; none of a run that is not finished.
+    """Return which files of a finished run are gone or changed; large ones by size unless thorough.
 
-    Args:
-        folder: of the run.
-        parts: names, or beginnings such as ``model/``, of what to check; all if empty.
-        thorough: whether large files are hashed too. Sizes are always compared.
+    ``parts`` are names, or beginnings such as ``model/``, of what to check; all if empty.
     """
     marker = read_marker(folder)
     if marker is None:
@@ -117,11 +114,7 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
 
 
 def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
-    """Refuse a finished run of which something is damaged; the arguments are those of `damages`.
-
-    Raises:
-        RunError: naming what is damaged, and the command that repairs it.
-    """
+    """Refuse a finished run of which something is damaged; the arguments are those of `damages`."""
     found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         raise RunError(
@@ -146,19 +139,14 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
     others = {other: state for other, state in marker.files.items() if other != name}
     write_atomic(folder / DONE, Marker(marker.config_hash, others).spelled())
     yield
-    files = {**others, name: state_of_content(content)}
+    data = content.encode() if isinstance(content, str) else content
+    files = {**others, name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
     write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
 
 
 def state_of(file: Path) -> State:
     """Return size and SHA-256 of a file."""
     return {"sha256": sha256_file(file), "size": file.stat().st_size}
-
-
-def state_of_content(content: bytes | str) -> State:
-    """Return what `state_of` will return for a file with that content."""
-    data = content.encode() if isinstance(content, str) else content
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
 def _compared(file: Path, name: str, state: State, thorough: bool) -> Damage | None:

@@ -29,11 +29,7 @@ _VALUES = 100_000
 
 
 def run_path(run: Run) -> Path:
-    """Return ``runs_dir/name``; without a name, one made of the main choices and the hash.
-
-    Raises:
-        ConfigError: the choices make no folder name.
-    """
+    """Return ``runs_dir/name``; without a name, one made of the main choices and the hash."""
     if run.resume is not None:
         return Path(run.resume)
     if run.name is not None:
@@ -75,11 +71,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return names that tell runs apart: of their folders, or paths below a common one.
-
-    Args:
-        paths: of runs, or of their records.
-    """
+    """Return names that tell runs apart: of their folders, or paths below a common one."""
     # Not resolved: a link may have a name that says more.
     whole = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100
     runs = [path.parent if path.name == "record.json" else path for path in whole]
@@ -100,9 +92,6 @@ def check_no_trial(path: Path) -> None:
 
     A page or a table that shows one of them, or lets them be counted, voids the guarantee of the
     run that was chosen.
-
-    Raises:
-        ConfigError: it is one of them, or holds some.
     """
     whole = path.resolve()
     for folder in (whole, *whole.parents):
@@ -118,11 +107,7 @@ def check_no_trial(path: Path) -> None:
 
 
 def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return text and content of the ``config.yaml`` of a run directory.
-
-    Raises:
-        ConfigError: it does not exist, or is damaged.
-    """
+    """Return text and content of the ``config.yaml`` of a run directory."""
     file = path / "config.yaml"
     try:
         text = regular(file).read_text(encoding="utf-8")
@@ -153,22 +138,13 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def generations_files(run: Path, record: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files that a run's record names, by split or by what was decoded.
-
-    Raises:
-        RecordError: a file is none of the run's. A record may come from elsewhere, and what it
-            names would be read, scored and shown.
-    """
+    """Return the files that a run's record names, by split or by what was decoded."""
     named = record.get("generations") or {}
     return {str(split): generations_file(run, str(name)) for split, name in named.items()}
 
 
 def generations_file(run: Path, name: str) -> Path:
-    """Return the file of this name in the record of ``run``; it need not exist.
-
-    Raises:
-        RecordError: it is not in the run's folder ``generations``, links followed.
-    """
+    """Return the file of this name in the record of ``run``; it need not exist."""
     file = run / name
     if file.resolve().parent != run.resolve() / GENERATIONS:
         raise RecordError(

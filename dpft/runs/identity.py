@@ -18,9 +18,6 @@ def canonical(value: Any, where: str = "config") -> Any:
     """Return plain JSON data in which equal settings are equal.
 
     ``3`` and ``3.0`` are one number, tuples are lists, paths are strings, and so are infinities.
-
-    Raises:
-        TypeError: naming the place of a value that is none of these.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -60,11 +57,7 @@ def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened(held: Any) -> dict[str, Any]:
-    """Return the body of what was `sealed`, as read from a file.
-
-    Raises:
-        ValueError: it is no mapping, or not what was sealed; as a clause.
-    """
+    """Return the body of what was `sealed`, as read from a file."""
     if not isinstance(held, Mapping):
         raise ValueError(f"it is a {type(held).__name__}; expected a mapping")
     body = {name: value for name, value in held.items() if name != _SEAL}
@@ -76,11 +69,7 @@ def opened(held: Any) -> dict[str, Any]:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return the name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
-
-    Args:
-        config: the settings that define the run, see `dpft.config.schema.experiment`.
-    """
+    """Return the name of a configuration: 12 hex characters of SHA-256 of its canonical JSON."""
     return digest_of(config)[:HASH_LENGTH]
 
 

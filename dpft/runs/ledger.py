@@ -104,10 +104,6 @@ def read_ledger(path: Path) -> LedgerContents:
     """Read a ledger without changing it.
 
     A torn last line does not count as spent.
-
-    Raises:
-        LedgerError: the file is missing or damaged anywhere but in a torn last line, or an
-            epsilon is not the one of the header's mechanism after so many releases.
     """
     with _as_ledger_error():
         lines, chain, intact = list[tuple[dict[str, Any], bytes]](), b"", 0
@@ -365,15 +361,14 @@ class Ledger(Closing):
 
     def _replay(self, old: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         with _as_ledger_error():
-            equal = spelled(old) == spelled(line)
-        if not equal:
-            listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
-            raise LedgerMismatchError(
-                f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
-                f"{listed}\nExpected the replay to be identical: same data, code, machine, device "
-                f"and number of threads. Restore them and run the same command again, or "
-                f"{START_OVER}"
-            )
+            if spelled(old) == spelled(line):
+                return
+        listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
+        raise LedgerMismatchError(
+            f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
+            f"{listed}\nExpected the replay to be identical: same data, code, machine, device and "
+            f"number of threads. Restore them and run the same command again, or {START_OVER}"
+        )
 
     def close(self) -> None:
         """Close the file; `spend` refuses from now on."""

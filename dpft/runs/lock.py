@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from dpft.runs.atomic import Closing
-from dpft.runs.errors import RunError, RunLockedError
+from dpft.runs.errors import RunLockedError
 
 LOCK_NAME = ".lock"
 
@@ -33,10 +33,7 @@ class DirectoryLock(Closing):
         path = folder / LOCK_NAME
         while True:
             folder.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            except IsADirectoryError as error:
-                raise RunError(f"{path} is a folder; expected a file: remove it") from error
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The folder may have been moved aside between open and flock: then this lock guards

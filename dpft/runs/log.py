@@ -55,9 +55,6 @@ class Log(Closing):
         remedy: what to do about a damaged line, as a clause.
         keep: from the first entry for which it is false, all are cut off.
         intact: bytes that the caller has verified; all behind them is a torn line, and is cut off.
-
-    Raises:
-        LogError: the file is damaged, a link, or cannot be written.
     """
 
     def __init__(
@@ -95,11 +92,7 @@ class Log(Closing):
         self.append_line(spelled(entry))
 
     def append_line(self, line: bytes) -> None:
-        """Write one line; it is on disk when this returns, and not in the file if this raises.
-
-        Raises:
-            LogError: it cannot be written; then this object takes no further one.
-        """
+        """Write one line; it is on disk when this returns, and not in the file if this raises."""
         if self._descriptor is None:
             raise LogError(
                 f"{self._path} is closed or failed before; expected an open file: run the same "
@@ -150,15 +143,8 @@ class Log(Closing):
 class MetricsLog(Closing):
     """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
 
-    Args:
-        path: the file, ``private/metrics.jsonl`` of a run.
-        resume_step: steps that the current weights have behind them. Entries of that step and later
-            ones are dropped, since those steps will be replayed.
-        remedy: what to do about a damaged line, as a clause.
-        checksums: whether each entry gets a SHA-256, for `read_checked`.
-
-    Raises:
-        LogError: see `Log`.
+    Entries from ``resume_step`` on are dropped, since those steps will be replayed. With
+    ``checksums`` each entry gets a SHA-256, for `read_checked`.
     """
 
     def __init__(
@@ -168,11 +154,7 @@ class MetricsLog(Closing):
         self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
 
     def append(self, step: int, **values: Any) -> None:
-        """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks.
-
-        Raises:
-            LogError: the disk is full.
-        """
+        """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
         entry = {"step": step} | _with_words(values)
         self._log.append(sealed(entry) if self._checksums else entry)
 
@@ -182,11 +164,7 @@ class MetricsLog(Closing):
 
 
 def read_checked(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a `MetricsLog` with checksums, which are left out; none without a file.
-
-    Raises:
-        LogError: as `read_log`; an entry is not what was written.
-    """
+    """Return the entries of a `MetricsLog` with checksums, without these; none without a file."""
     entries = []
     for number, entry in enumerate(read_log(path, remedy) if path.exists() else (), start=1):
         try:
@@ -197,15 +175,7 @@ def read_checked(path: Path, remedy: str) -> list[Entry]:
 
 
 def read_log(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a log, oldest first, without a torn last one; nothing is changed.
-
-    Args:
-        path: the file.
-        remedy: see `Log`.
-
-    Raises:
-        LogError: it cannot be read, or a line other than a torn last one is no JSON mapping.
-    """
+    """Return the entries of a log, oldest first, without a torn last one; nothing is changed."""
     return [entry for entry, _ in read_lines(path, remedy)]
 
 
@@ -242,11 +212,7 @@ def damaged(path: Path, line: int, why: str, remedy: str) -> LogError:
 
 
 def spelled(entry: Mapping[str, Any]) -> bytes:
-    """Return the line of an entry: always the same bytes for the same entry.
-
-    Raises:
-        LogError: JSON cannot hold it.
-    """
+    """Return the line of an entry: always the same bytes for the same entry."""
     try:
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -12,8 +12,6 @@ from dpft.config.errors import TrainingError
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
-_MEMORY = Path("/proc/meminfo")
-_GROUP = Path("/sys/fs/cgroup")
 # proc(5): writing this resets the resident set's high-water mark.
 _RESET_PEAK = "5"
 # How allocators say that there is none: torch's on the CPU, CUDA's, and those of its libraries.
@@ -29,15 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Within this context running out of memory is a TrainingError.
-
-    Args:
-        doing: what takes the memory, with the settings that decide how much.
-        advice: what to type.
-
-    Raises:
-        TrainingError: if memory runs out.
-    """
+    """Within this context running out of memory is a TrainingError."""
     try:
         yield
     except Exception as error:
@@ -75,25 +65,3 @@ def lifetime_peak() -> int:
     # Kilobytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def available() -> int | None:
-    """Bytes that can still be taken, by this machine's or its container's limit; None if unknown.
-
-    Linux only: MemAvailable of proc(5), and the limit of a control group (version 2).
-    """
-    try:
-        lines = _MEMORY.read_text().splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
-    return min([free * 1024, *_left_of_group()])
-
-
-def _left_of_group() -> list[int]:
-    try:
-        most, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        told = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no group, or "max"
-        return []
-    return [max(0, most - used + int(told.get("inactive_file", 0)))]

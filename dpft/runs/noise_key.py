@@ -66,10 +66,6 @@ def stored_key(path: Path, *, steps_spent: int) -> bytes:
     kill forgets; and a key is never replaced once a step was spent with it, since a replayed step
     with fresh noise is a second release of the same step that no ledger line counts.
 
-    Args:
-        path: the key file, 64 hex characters, readable by its owner only.
-        steps_spent: lines in the ledger.
-
     Raises:
         NoiseKeyLostError: steps were spent and the key is missing or damaged.
     """
@@ -77,10 +73,6 @@ def stored_key(path: Path, *, steps_spent: int) -> bytes:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         problem = "is missing"
-    except IsADirectoryError as error:
-        raise NoiseKeyLostError(
-            f"{path} is a folder; expected the key file. Put it back, or {START_OVER}"
-        ) from error
     else:
         try:
             key = bytes.fromhex(text)

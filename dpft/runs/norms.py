@@ -18,14 +18,7 @@ _DIGITS = 6
 
 
 class NormsLog(Closing):
-    """JSON lines with the norms ``(B, K)`` of every so many steps; nothing where not asked for.
-
-    Args:
-        folder: ``private/`` of a run.
-        every: how many steps; None: nothing is written.
-        groups: names of the ``K`` clipping groups.
-        resume_step: see `MetricsLog`.
-    """
+    """JSON lines with the norms ``(B, K)`` of every so many steps; nothing where not asked for."""
 
     def __init__(
         self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0
@@ -73,11 +66,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """Return what `NormsLog` wrote, by step.
-
-    Raises:
-        LogError: naming the first line that is damaged.
-    """
+    """Return what `NormsLog` wrote, by step."""
     found = []
     for number, entry in enumerate(read_log(path, REMEDY), start=1):
         try:

@@ -38,8 +38,7 @@ def _known(stored: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def _optional() -> Any:
-    """Return the default of a key that may be left out, but not be null."""
+def _optional() -> Any:  # a key that may be left out, but not be null
     return Field(default=None)
 
 
@@ -250,12 +249,7 @@ class RunRecord(_Section):
 
 
 def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
-    """Write ``record.json``, whole or not at all; numbers that JSON lacks become null.
-
-    Raises:
-        RecordError: it is not of the form of `RunRecord`, is of another run, holds training
-            statistics that are not private, or cannot be written.
-    """
+    """Write ``record.json``, whole or not at all; numbers that JSON lacks become null."""
     if record.get("config_hash") != run.config_hash:
         raise RecordError(
             f"the record is of run {record.get('config_hash')}, but {run.path} holds run "
@@ -311,9 +305,6 @@ def read_record(path: Path) -> dict[str, Any]:
 
     Returns:
         A mapping with the keys of `RunRecord`.
-
-    Raises:
-        RecordError: there is none, or it is not one that this version can read.
     """
     file = path / "record.json" if path.is_dir() else path
     try:
@@ -336,11 +327,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def check_record(record: Any, place: Path) -> dict[str, Any]:
-    """Return what was read as a record, as a mapping with the keys of `RunRecord`.
-
-    Raises:
-        RecordError: it is not one that this version can read; ``place`` is named.
-    """
+    """Return what was read as a record, as a mapping with the keys of `RunRecord`."""
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA_VERSION:
         raise RecordError(
@@ -382,9 +369,6 @@ def read_table(folder: Path) -> dict[str, dict[str, Any]]:
 
     The table is compressed by gzip and has a line of JSON for each run. Records are not checked
     (`check_record`). Without a table there are none.
-
-    Raises:
-        RecordError: the table is damaged.
     """
     file = folder / TABLE
     try:

@@ -13,23 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
-from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
+from dpft.tasks.metrics.scorers import token_perplexity
+from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
 from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
-    from dpft.tasks.keeping import Keeping
+    from dpft.tasks.objectives.causal import Causal
 
 SPLITS = ("train", "dev", "test")
 
@@ -84,11 +85,7 @@ class Task(ABC):
         return "train"
 
     def rows(self, split: str) -> Sequence[Any]:
-        """Return rows of a split as published; of ``train`` from the file ``synthetic``, if given.
-
-        Raises:
-            DataError: if the data is missing, empty or malformed.
-        """
+        """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""
         if split == "train" and self.synthetic is not None:
             rows = self.read_file(Path(self.synthetic))
             if not rows:
@@ -101,11 +98,7 @@ class Task(ABC):
         return type(self)(source="sample", sample_seed=seed).rows("train")
 
     def read_file(self, path: Path) -> Sequence[Any]:
-        """Return rows of one file, in the first form whose files have its suffix.
-
-        Raises:
-            DataError: if it is missing or malformed.
-        """
+        """Return rows of one file, in the first form whose files have its suffix."""
         forms = self.dataset.all_forms()
         suffixes = [{Path(name).suffix for name in form.files.values()} for form in forms]
         fitting = [f for f, known in zip(forms, suffixes, strict=True) if path.suffix in known]
@@ -116,9 +109,6 @@ class Task(ABC):
 
         By default as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None.
         A task that overrides this writes a published form.
-
-        Raises:
-            ConfigError: if the task's records are not texts.
         """
         if rows is None:
             items = [{"text": target} for target in targets]
@@ -177,8 +167,8 @@ class Task(ABC):
         """Return all records of one file of the task's form."""
         return [self.record(row) for row in self.read_file(path)]
 
-    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        """Set where readings of large files are kept; ``advance`` is called with rows read."""
+    def advance_with(self, advance: Callable[[int], None]) -> None:
+        """Have a function called with numbers of rows while large files are read."""
         return
 
     def owners(self) -> Sequence[str] | None:
@@ -223,24 +213,12 @@ class Task(ABC):
         return Instance(record, (record.target,))
 
     def questions(self, path: Path) -> Sequence[Question]:
-        """Return the questions in a file, row by row; by default one of the task's own form.
-
-        Raises:
-            DataError: if it is missing or malformed.
-        """
+        """Return the questions in a file, row by row; by default one of the task's own form."""
         records = [self.record(row) for row in self.read_file(path)]
         return [
             Question({"source": getattr(record, "source", "")}, Instance(record, ()))
             for record in records
         ]
-
-    def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Return the instances of a foreign predictions file, by default one for each line.
-
-        Raises:
-            DataError: if lines may be one instance, and nothing says so.
-        """
-        return [*predictions]
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
@@ -302,3 +280,49 @@ def digest_owners(digest: Any, owners: Sequence[str]) -> None:
 def framed(parts: Iterable[bytes]) -> bytes:
     """Return parts, each after its length."""
     return b"".join([x for part in parts for x in (len(part).to_bytes(8, "big"), part)])
+
+
+@dataclass(frozen=True)
+class Generation(Task):
+    """The settings that all of these tasks share."""
+
+    max_length: int = 256
+    loss: Literal["mean", "sum"] = "mean"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal", source=True)
+
+    def objective(self, loaded: LoadedModel) -> Causal:
+        check_room(loaded.model, self.max_length)
+        how = (loaded.text_tokenizer, self.max_length, self.loss)
+        config = loaded.model.config
+        if getattr(config, "is_encoder_decoder", False):
+            from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+
+            start: int = config.decoder_start_token_id
+            return EncoderDecoder(*how, **self.prompt_settings, start=start)
+        from dpft.tasks.objectives.causal import Causal
+
+        return Causal(*how, **self.prompt_settings, positions=text_room(loaded.model))
+
+    @property
+    def prompt_settings(self) -> Mapping[str, Any]:
+        """Return settings of `Causal` on how a prompt is made and cut."""
+        return {}
+
+
+def perplexity(predictions: Sequence[Prediction]) -> float | None:
+    """Return the `token_perplexity` of predictions."""
+    return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
+
+
+def check_room(model: Any, max_length: int) -> None:
+    """Raise ConfigError if texts may be longer than the model has positions for."""
+    room, prefix = text_room(model), getattr(model, "prefix_length", 0)
+    if room is not None and max_length > room:
+        smaller = f", or an adapt.length below {prefix}" if prefix else ""
+        raise ConfigError(
+            f"task.max_length is {max_length}, but the model has positions for {room} tokens; type "
+            f"task.max_length={room}{smaller}"
+        )

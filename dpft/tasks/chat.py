@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
-from dpft.tasks.generation import Generation, check_room, perplexity, text_room
+from dpft.tasks.base import Generation, check_room, perplexity
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, text_room, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import well_formed
-from dpft.tasks.tables import TableRow, brief, write_lines
+from dpft.tasks.table_files import TableRow, brief, write_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,9 +63,7 @@ class Chat(Generation, OwnData):
         # Saved with the model: whoever loads it asks as it was trained.
         tokenizer.chat_template = own if isinstance(own, str) else PLAIN
         return ChatObjective(
-            tokenizer,
-            self.max_length,
-            self.loss,
+            *(tokenizer, self.max_length, self.loss),
             perplexity=True,
             positions=positions,
             template=tokenizer.chat_template,

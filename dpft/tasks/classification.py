@@ -110,10 +110,8 @@ def answers(
     """Return predicted and true classes."""
     pairs = [(p.prediction, p.references[0]) for p in predictions]
     for number, pair in enumerate(pairs, 1):
-        for name in pair:
-            if name not in classes:
-                raise DataError(
-                    f"prediction {number} has the class {name!r}; expected one of "
-                    f"{', '.join(classes)}"
-                )
+        for name in (name for name in pair if name not in classes):
+            raise DataError(
+                f"prediction {number} has the class {name!r}; expected one of {', '.join(classes)}"
+            )
     return [p for p, _ in pairs], [r for _, r in pairs]

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.generation import Generation
-from dpft.tasks.json_list import entries
-from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
+from dpft.tasks.base import Generation
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.texts import write_dart
-from dpft.tasks.sources import Dataset, Form, Hub, well_formed
-from dpft.tasks.triples import Triple, write_json
+from dpft.tasks.samples.texts import Triple, write_dart, write_triples
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, well_formed
+from dpft.tasks.table_files import Json
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
 
@@ -34,15 +33,14 @@ class Lexicalisation(NamedTuple):
         return self.entry, self.triples
 
 
-def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
-    """Read rows of a published JSON file; with ``asked``, annotations may be missing."""
+def read_json(path: Path) -> list[Lexicalisation]:
+    """Read rows of a published JSON file."""
     rows: list[Lexicalisation] = []
-    for number, (where, entry) in enumerate(entries(path, _JSON)):
-        if asked and isinstance(entry, Mapping):
-            entry = {"annotations": [], **entry}
-        if not isinstance(entry, Mapping) or not {"tripleset", "annotations"} <= set(entry):
-            raise DataError(f"{where}: got {str(entry)[:60]}; expected {_JSON}")
-        rows += _rows(number, entry["tripleset"], _annotated(entry["annotations"], where), where)
+    for number, row in enumerate(Json(path).rows()):
+        if not {"tripleset", "annotations"} <= set(row.values):
+            raise DataError(f"{row.place}: got {str(row.values)[:60]}; expected {_JSON}")
+        texts = _annotated(row.values["annotations"], row.place)
+        rows += _rows(number, row.values["tripleset"], texts, row.place)
     if not rows:
         raise DataError(f"{path} is an empty list; expected {_JSON}")
     return rows
@@ -50,10 +48,9 @@ def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
 
 def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[Lexicalisation]:
     """Return rows of one triple set, with no space around the parts of triples and the texts."""
-    fits = isinstance(triples, Sequence) and not isinstance(triples, str) and len(triples) > 0
+    fits = isinstance(triples, Sequence) and len(triples) > 0
     if not fits or not all(
         isinstance(triple, Sequence)
-        and not isinstance(triple, str)
         and len(triple) == 3
         and all(isinstance(part, str) and part.strip() for part in triple)
         for triple in triples
@@ -72,9 +69,7 @@ def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[L
 
 
 def _annotated(annotations: Any, where: str) -> list[Any]:
-    """Return texts of annotations, which parquet may hold as one mapping of lists."""
-    if isinstance(annotations, Mapping) and isinstance(annotations.get("text"), Sequence):
-        return list(annotations["text"])
+    """Return texts of annotations."""
     if isinstance(annotations, Sequence) and all(
         isinstance(annotation, Mapping) and "text" in annotation for annotation in annotations
     ):
@@ -86,18 +81,11 @@ def _annotated(annotations: Any, where: str) -> list[Any]:
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
-    """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training.
-
-    Columns named as in the published JSON are read too.
-    """
+    """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training."""
     out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
-        where = f"the hub's copy, row {number + 1}"
-        if "annotations" in row:
-            texts = _annotated(row["annotations"], where)
-        else:
-            texts = list(row.get("references") or [row["target"]])
-        out += _rows(number, row["tripleset"], texts, where)
+        texts = list(row.get("references") or [row["target"]])
+        out += _rows(number, row["tripleset"], texts, f"the hub's copy, row {number + 1}")
     return out
 
 
@@ -129,15 +117,8 @@ class DART(Generation):
     written_as = "dart-v1.1.1-full-train.json"
     record_is = "one lexicalisation: a triple set with one reference sentence"
     dataset = Dataset(
-        forms=(
-            Form({s: f"dart-v1.1.1-full-{s}.json" for s in ("train", "dev", "test")}, read_json),
-        ),
-        hub=Hub(
-            "GEM/dart",
-            {"train": "train", "dev": "validation", "test": "test"},
-            _from_hub,
-            revision="refs/convert/parquet",
-        ),
+        (Form({s: f"dart-v1.1.1-full-{s}.json" for s in ("train", "dev", "test")}, read_json),),
+        Hub("GEM/dart", SAME_SPLITS, _from_hub, revision="refs/convert/parquet"),
         write_sample=write_dart,
     )
 
@@ -168,13 +149,6 @@ class DART(Generation):
     def record(self, row: Lexicalisation) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
 
-    def questions(self, path: Path) -> Sequence[Question]:
-        """Return those of a published file, or of one without references."""
-        if path.suffix != ".json":
-            return super().questions(path)
-        records = map(self.record, read_json(path, asked=True))
-        return [Question({"source": one.source}, Instance(one, ())) for one in records]
-
     def records_of(self, path: Path) -> list[TextRecord]:
         return [self.record(row) for row in self.read_file(path) if row.text]
 
@@ -192,7 +166,7 @@ class DART(Generation):
         """Write a file that `read_json` reads, with the triples as they were read."""
         assert rows is not None
         pairs = [(row.triples, [target]) for row, target in zip(rows, targets, strict=True)]
-        write_json(path, pairs, source="synthetic")
+        write_triples(path, pairs, source="synthetic")
 
     def flags(self) -> list[Stored]:
         flags = super().flags()

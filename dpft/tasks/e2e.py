@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.generation import Generation
+from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs
-from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import Separated
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
@@ -89,7 +89,7 @@ class E2E(Generation):
         ),
         hub=Hub(
             "tuetschek/e2e_nlg",
-            {"train": "train", "dev": "validation", "test": "test"},
+            SAME_SPLITS,
             one_by_one(_from_hub),
             revision="refs/convert/parquet",
         ),
@@ -127,23 +127,6 @@ class E2E(Generation):
             Instance(self.record(run[0]), tuple(reference for _, reference in run))
             for run in runs[: self.limit_eval]
         ]
-
-    def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Join consecutive lines with one source, one prediction, and a reference each."""
-        found: list[Prediction] = []
-        for (source, _), group in groupby(predictions, lambda one: (one.source, one.prediction)):
-            lines = [*group]
-            references = tuple(text for line in lines for text in line.references)
-            if len(lines) > 1 and len(references) == len(lines):
-                if not source:
-                    raise DataError(
-                        "got lines of one reference each that repeat the prediction of the line "
-                        "before; expected one line for each meaning representation, with all its "
-                        'references: type them so, or give each line its "source"'
-                    )
-                lines = [replace(lines[0], references=references)]
-            found += lines
-        return found
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.tasks.metrics import e2e

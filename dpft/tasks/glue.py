@@ -76,8 +76,6 @@ def _cells(
             f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
             f"{len(header)} tab-separated fields"
         )
-    if not good:
-        raise DataError(f"{path} has a header but no rows; expected at least one record")
 
 
 def read_hub(
@@ -89,28 +87,21 @@ def read_hub(
         *values, label = (row[name] for name in (*texts, "label"))
         if label not in range(classes) or not all(isinstance(text, str) for text in values):
             raise DataError(
-                f"row {number} of the hub's copy has the label {label} and the texts {values}; "
-                f"expected 0 to {classes - 1} and texts"
+                f"row {number} of the hub's copy has the label {label} and the texts {values}"
             )
         found.append(Row(tuple(text.strip() for text in values), label, subset))
     return found
 
 
 def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again.
-
-    Args:
-        rows: of the hub's form.
-        subset: that the first belong to; "": training rows, which are of neither and in any order.
-    """
+    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again."""
     rows = list(rows)
     numbers = [row.get("idx", i) for i, row in enumerate(rows)]
     falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
     if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
         raise DataError(
             f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
-            f"{numbers[falls[0] - 1]}; expected rising numbers, or 0 once, where the mismatched "
-            "rows begin: rows in another order do not show which are matched"
+            f"{numbers[falls[0] - 1]}; expected rising ones, or 0 once, where mismatched rows begin"
         )
     second = falls[0] if falls else len(rows)
     texts = ("premise", "hypothesis")

@@ -6,7 +6,7 @@ Names of classes, and what CIFAR's archives hold, are in ``images.yaml``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -113,8 +113,7 @@ def read_mat(path: Path) -> Rows:
     fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[:3] == (_SIDE, _SIDE, 3)
     if not fits or classes.shape != (images.shape[3], 1):
         raise DataError(
-            f"{path}: got X of shape {images.shape} in {images.dtype} and y of shape "
-            f"{classes.shape}; {expected}"
+            f"{path}: got X {images.shape} in {images.dtype} and y {classes.shape}; {expected}"
         )
     for number in np.flatnonzero((classes < 1) | (classes > 10)):
         raise DataError(f"{path}: y of image {number} is {classes[number, 0]}; {expected}")
@@ -147,8 +146,7 @@ def read_signs(path: Path) -> Rows:
         name, number = row.values.get("Filename", ""), row.values.get("ClassId", "")
         if Path(name).name != name or not name or not number.isdecimal():
             raise DataError(
-                f"{row.place}: got file {name!r} of class {number!r}; expected columns "
-                "Filename;...;ClassId, the name of an image and a number"
+                f"{row.place}: got file {name!r} of class {number!r}; expected Filename;...;ClassId"
             )
         image = image_file(folder / name, row.place)
         rows.append(LabelledImage(image, int(number), f"{folder.name}/{name}"))
@@ -174,8 +172,7 @@ def read_list(path: Path) -> Rows:
             raise DataError(f"{where}: got {entry!r}; expected class/number, as apple_pie/1005649")
         if name not in index:
             raise DataError(
-                f"{where}: got class {name!r}{suggestion(name, index)}; expected one of Food-101's "
-                f"{len(index)}"
+                f"{where}: got class {name!r}{suggestion(name, index)}; expected one of Food-101's"
             )
         file = image_file(images / name / f"{image}.jpg", where)
         rows[entry] = LabelledImage(file, index[name], f"{entry}.jpg")
@@ -197,12 +194,8 @@ def hub_images(
 ) -> Callable[[Iterable[Mapping[str, Any]]], Rows]:
     """Return a reader of rows of the hub's form: an encoded image and the index of its class.
 
-    Args:
-        image: the column of the image.
-        label: the column of its class.
-        decode: whether to keep pixels, which is right for images no larger than their encoding.
-            They are then the same records as those of the official files, where encoding is
-            lossless.
+    With ``decode`` pixels are kept, which is right for images no larger than their encoding. They
+    are then the same records as those of the official files, where encoding is lossless.
     """
 
     def read(rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -218,9 +211,8 @@ def hub_images(
         data = cell.get("bytes") if isinstance(cell, Mapping) else cell
         if not isinstance(data, bytes) or not isinstance(index, int):
             raise DataError(
-                f"image {number}: got columns {', '.join(row)} with {image} of type "
-                f"{type(cell).__name__} and {label} {index!r}; expected an encoded image and the "
-                "number of a class"
+                f"image {number}: got {image} of type {type(cell).__name__} and {label} {index!r}; "
+                "expected an encoded image and the number of a class"
             )
         path = cell.get("path") if isinstance(cell, Mapping) else None
         name = f"image {number}" if path is None else f"image {number} ({Path(path).name})"
@@ -310,32 +302,26 @@ class Images(Classes):
     @cached_property
     def _copies(self) -> tuple[Flag, ...]:
         """Flags of CIFAR's files that are not the published ones."""
-        return tuple(dict.fromkeys(self._look_at_files()))
-
-    def _look_at_files(self) -> Iterator[Flag]:
-        kind, folder = self.location
-        layout = self.layout
+        (kind, folder), layout, flags = self.location, self.layout, list[Flag]()
         if kind != "files" or folder is None or layout is None:
-            return
+            return ()
         for split in ("train", "test"):
             found = ((form, form.found(folder, split)) for form in self.dataset.all_forms())
             form, files = next(((form, files) for form, files in found if files), (None, []))
             if isinstance(form, ParquetForm):
                 if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
-                    yield Flag.LOSSY_COPIES
+                    flags.append(Flag.LOSSY_COPIES)
             elif files:
-                paths = (files[0].with_name(name) for name in layout.files(split))
-                if any(_md5(path) != layout.md5[path.name] for path in paths):
-                    yield Flag.OTHER_FILES
+                for path in (files[0].with_name(name) for name in layout.files(split)):
+                    digest = hashlib.md5(path.read_bytes(), usedforsecurity=False)
+                    if digest.hexdigest() != layout.md5[path.name]:
+                        flags.append(Flag.OTHER_FILES)
+        return tuple(dict.fromkeys(flags))
 
 
 def _holds_jpeg(row: Mapping[str, Any]) -> bool:
     cells = [cell.get("bytes") if isinstance(cell, Mapping) else cell for cell in row.values()]
     return any(isinstance(cell, bytes) and cell.startswith(b"\xff\xd8\xff") for cell in cells)
-
-
-def _md5(file: Path) -> str:
-    return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def _cifar(layout: Layout, hub: str, label: str) -> Dataset:

@@ -1,8 +1,5 @@
 """Shared parts of the tasks on the user's own data: where it is, its users, and held-out shares.
 
-The data are files, or a data set of the hub, whose columns the settings name. Either each record is
-a unit of privacy, or all records of one user are; see docs/how-to/own_data.md.
-
 Nothing here may make one unit depend on another. Whether a record is held out for testing follows
 from a digest of that record (of its user, where users are units), and not from its place in the
 file; class names are given rather than collected.
@@ -13,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -27,19 +25,105 @@ import pyarrow.compute as pc
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Count, Fraction
-from dpft.tasks.base import SPLITS, Task
+from dpft.tasks.base import SPLITS, Task, digest_owners, framed
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners, one_spelling
-from dpft.tasks.reading import Reading, contents_of, read_splits
+from dpft.tasks.objectives.records import LabelledText, Record
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, read_table, table_file
-from dpft.tasks.tables import TableRow
-from dpft.tasks.views import Mapped
+from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, TableRow, read_table, table_file
+from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
-if TYPE_CHECKING:
-    from dpft.tasks.keeping import Keeping
+_BLOCK = 1 << 12
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found in one split of a table.
+
+    Attributes:
+        rows: of the split.
+        owners: of the rows; None where they are not needed.
+        fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
+        contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
+            in a million at ten million records.
+        labels: how many records have a label; empty where they have none.
+    """
+
+    rows: Rows
+    owners: Owners | None
+    fingerprint: str
+    contents: IntArray
+    labels: Counter[int]
+
+
+def contents_of(records: Iterable[Record]) -> IntArray:
+    """Return the `Reading.contents` of records, wherever they were read."""
+    digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
+    return np.frombuffer(array("Q", map(_short, digests)), np.uint64)
+
+
+def _short(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
+
+
+def read_splits(
+    rows: Rows,
+    splits: Sequence[str],
+    advance: Callable[[int], None],
+    *,
+    record: Callable[[TableRow], Record],
+    owner: Callable[[TableRow], str] | None = None,
+    split: Callable[[TableRow, str], str] | None = None,
+    limit: int | None = None,
+    owned: bool = False,
+) -> Mapping[str, Reading]:
+    """Read a table once, and sort its rows into splits.
+
+    Args:
+        rows: of the table.
+        splits: names of all splits.
+        advance: called with the number of rows that were read.
+        record: makes the record of a row.
+        owner: makes the user of a row; None: not needed.
+        split: makes the split of a row and its record's digest; None: all are of the first.
+        limit: number of records of the first split that are used, and are in its fingerprint.
+        owned: True if the fingerprint of the first split covers the owners too.
+    """
+    codes = {name: code for code, name in enumerate(splits)}
+    digests = [hashlib.sha256() for _ in codes]
+    counts, labels = [0] * len(codes), [Counter[int]() for _ in codes]
+    sides, contents = array("B"), array("Q")
+
+    def named() -> Iterable[str]:
+        for number, row in enumerate(rows, 1):
+            made = record(row)
+            content = framed(made.parts())
+            digest = hashlib.sha256(content)
+            side = 0 if split is None else codes[split(row, digest.hexdigest())]
+            if side or limit is None or counts[0] < limit:
+                digests[side].update(content)
+            counts[side] += 1
+            sides.append(side)
+            contents.append(_short(digest.digest()))
+            if isinstance(made, LabelledText):
+                labels[side][made.label] += 1
+            if number % _BLOCK == 0:
+                advance(_BLOCK)
+            if owner is not None:
+                yield owner(row)
+
+    owners = Owners.of(named())
+    side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
+    found = {}
+    for name, code in codes.items():
+        chosen = np.flatnonzero(side == code)
+        theirs = None if owner is None else owners.part(chosen)
+        if owned and theirs is not None and code == 0:
+            digest_owners(digests[code], theirs)
+        found[name] = Reading(
+            rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen], labels[code]
+        )
+    return found
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -71,7 +155,14 @@ class OwnData(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_places()
-        self._check_users()
+        if self.unit == "user":
+            self._check_users()
+        elif self.user_column is not None and self.synthetic is None:
+            raise ConfigError(
+                f"got task.user_column={self.user_column} and task.unit=record, which protects "
+                "single records; type task.unit=user to protect all records of a user together, or "
+                "task.user_column=null"
+            )
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
                 f"task.dev_share and task.test_share are {self.dev_share} and {self.test_share}; "
@@ -93,22 +184,14 @@ class OwnData(Task):
             )
 
     def _check_users(self) -> None:
-        if self.unit == "record" and self.user_column is not None and self.synthetic is None:
-            raise ConfigError(
-                f"got task.user_column={self.user_column} and task.unit=record, which protects "
-                "single records; type task.unit=user to protect all records of a user together, or "
-                "task.user_column=null"
-            )
-        if self.unit == "record":
-            return
         if self.user_column is None:
             raise ConfigError(
                 "task.unit=user needs the user of each record. Type task.user_column=NAME"
             )
         if self.synthetic is not None:
             raise ConfigError(
-                "got task.synthetic and task.unit=user; expected task.unit=record, since synthetic "
-                "records belong to no user. task.user_column may stay: it holds out the same users"
+                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
+                "task.unit=record. task.user_column may stay: it holds out the same users"
             )
         # Which records are the first ones depends on how many each user has.
         if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
@@ -189,9 +272,9 @@ class OwnData(Task):
         if self.unit == "record":
             return self.record_is
         m = self.records_per_user
-        drawn = "one of them, drawn anew, takes"
-        if m > 1:
-            drawn = f"at most {m} of them, drawn anew, take"
+        drawn = (
+            f"at most {m} of them, drawn anew, take" if m > 1 else "one of them, drawn anew, takes"
+        )
         return (
             f"all training records that name the same user (column {self.user_column}); {drawn} "
             "part in a step"
@@ -264,13 +347,13 @@ class OwnData(Task):
         # users as the one that wrote them.
         return "record" if self.user_column is None else "user"
 
-    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        self._state["kept"] = keeping, advance
+    def advance_with(self, advance: Callable[[int], None]) -> None:
+        self._state["advance"] = advance
 
     @cached_property
     def _state(self) -> dict[str, Any]:
-        """Return what was read, and what `keep_in` was given: a task is frozen otherwise."""
-        return {"readings": {}, "tables": {}, "kept": (None, lambda count: None)}
+        """Return what was read, and what `advance_with` was given: a task is frozen otherwise."""
+        return {"readings": {}, "tables": {}, "advance": lambda count: None}
 
     def _reading(self, split: str) -> Reading:
         """Return what is in a split; its file is read once, with everything held out of it."""
@@ -280,9 +363,8 @@ class OwnData(Task):
         found = readings[split]
         if not len(found.rows):
             raise DataError(
-                f"no record fell to the {split} split: shares of {self.dev_share:g} (dev) and "
-                f"{self.test_share:g} (test) of too few {self._held_out}s; expected at least one. "
-                "Give it a file of its own, or choose other shares"
+                f"no {self._held_out} fell to the {split} split; expected at least one: give it a "
+                "file of its own, or choose other shares"
             )
         return found
 
@@ -318,7 +400,7 @@ class OwnData(Task):
         return read_splits(
             rows,
             SPLITS if shared else (split,),
-            self._state["kept"][1],
+            self._state["advance"],
             record=self.record,
             owner=self._owner if named else None,
             split=self._falls_to if shared else None,
@@ -365,7 +447,7 @@ class OwnData(Task):
                 )
             file = files[0]
         if file is not None:
-            return table_file(Path(file)).rows(self._state["kept"][0])
+            return table_file(Path(file)).rows()
         if kind == "hub":
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
-from dpft.tasks.base import fingerprint
+from dpft.tasks.base import Generation, check_room, fingerprint, perplexity
 from dpft.tasks.classification import answers
-from dpft.tasks.generation import Generation, check_room, perplexity
 from dpft.tasks.metrics import scorers, shown
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.tables import TableRow, write_lines
+from dpft.tasks.table_files import TableRow, write_lines
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -96,9 +95,8 @@ class TextToText(Generation, OwnData):
         }
 
     def signature(self) -> str:
-        return (
-            f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|cut to {self.max_length} tokens"
-        )
+        cut = f"cut to {self.max_length} tokens"
+        return f"{scorers.BLEU}; {scorers.ROUGE}; {scorers.PERPLEXITY}|{cut}"
 
 
 @dataclass(frozen=True)
@@ -209,11 +207,8 @@ class TextClassification(OwnData):
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
-        names = sorted({*given[0], *given[1]})
-        return {
-            "baselines": {"accuracy": shown.majority(given[1])},
-            **shown.confused(*given, names),
-        }
+        confused = shown.confused(*given, sorted({*given[0], *given[1]}))
+        return {"baselines": {"accuracy": shown.majority(given[1])}, **confused}
 
     def signature(self) -> str:
         return scorers.CLASSES

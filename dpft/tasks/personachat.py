@@ -11,14 +11,13 @@ from typing import Any
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.generation import Generation, perplexity
+from dpft.tasks.base import Generation, perplexity
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import SILENCE, write_personachat
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
-from dpft.tasks.table_files import JsonLines
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import JsonLines, write_lines
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
@@ -110,10 +109,10 @@ def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
 
 def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
     values = item.get(name) if isinstance(item, Mapping) else None
-    fits = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
-    if not fits or not all(isinstance(value, str) and value.strip() for value in values or ()):
+    texts = values if isinstance(values, Sequence) and not isinstance(values, str) else []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
-    return tuple(well_formed(value, where).strip() for value in values or ())
+    return tuple(well_formed(text, where).strip() for text in texts)
 
 
 def _turns(texts: Iterable[str]) -> list[str]:
@@ -175,18 +174,16 @@ class PersonaChat(Generation):
             there = folder and any(f.found(folder, "train") for f in self.dataset.all_forms())
             if split == "train" and kind == "files" and not there:
                 raise DataError(
-                    f"{folder} holds the validation file of Persona-Chat but no training file, "
-                    "such as train_self_original.txt. Put it there, or type "
-                    "task.split_by_persona=0.8 to train on the dialogues of about 80% of the "
-                    "validation file's personas"
+                    f"{folder} holds no training file of Persona-Chat; put "
+                    "train_self_original.txt there, or type task.split_by_persona=0.8 to train on "
+                    "the dialogues of about 80% of the validation file's personas"
                 )
             return super().rows(split)
         rows = super().rows("dev")
         chosen = [row for row in rows if self._trains(row) == (split == "train")]
         if not chosen:
             raise DataError(
-                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}; "
-                "expected another share, or more personas"
+                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}"
             )
         return chosen
 

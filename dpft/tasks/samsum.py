@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.generation import Generation, text_room
+from dpft.tasks.base import Generation
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
+from dpft.tasks.objectives.base import Prediction, text_room, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import write_samsum
-from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import read_table
 
 if TYPE_CHECKING:
@@ -65,25 +65,13 @@ class SAMSum(Generation):
                 read_rows,
             ),
         ),
-        hub=Hub(
-            "knkarthick/samsum",
-            {"train": "train", "dev": "validation", "test": "test"},
-            one_by_one(_row),
-        ),
+        hub=Hub("knkarthick/samsum", SAME_SPLITS, one_by_one(_row)),
         write_sample=write_samsum,
     )
 
     def record(self, row: Row) -> TextRecord:
         dialogue, summary = row
         return TextRecord((dialogue,), summary)
-
-    def questions(self, path: Path) -> list[Question]:
-        """Return entries of a published file, or of one without summaries."""
-        asked = []
-        for row in read_table(path):
-            dialogue, _ = _row({**row.values, "summary": "-"}, row.place)
-            asked.append(Question(row.values, Instance(self.record((dialogue, "")), ())))
-        return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_rows` reads."""

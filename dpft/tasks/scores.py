@@ -19,8 +19,6 @@ _LOWER = frozenset(
         *("exposure", "exposure max", "exposure by rank"),  # of secrets, which should stay secret
     }
 )
-# Metrics that count records: the share of those answered rightly.
-_SHARES = ("accuracy",)
 
 
 class Metric(Protocol):
@@ -39,12 +37,7 @@ class Metric(Protocol):
 def all_scores(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[dict[str, float | None], str]:
-    """Return scores of the task and of the further metrics in its settings, and their signature.
-
-    Raises:
-        ConfigError: if two have a score of one name.
-        ValueError: for what a scorer cannot make a number of.
-    """
+    """Return scores of the task and of the further metrics in its settings, and their signature."""
     scores, signatures = dict(task.score(predictions)), [task.signature()]
     for name in task.metrics:
         metric: Metric = imported.load("task.metrics", name)
@@ -62,9 +55,7 @@ def all_scores(
 def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> bool:
     """Return whether of two runs the one with the lower score is the better one.
 
-    Args:
-        metric: its name, perhaps with a subset behind it.
-        scored: the record's section of the split, which knows it of metrics of other packages.
+    ``scored``, the record's section of the split, knows it of metrics of other packages.
     """
     return metric in _LOWER or metric in ((scored or {}).get("lower") or ())
 
@@ -77,7 +68,7 @@ def lower_ones(task: Task) -> list[str]:
 
 def is_share(metric: str) -> bool:
     """Return whether a score, of all records or of a subset, is an accuracy."""
-    return metric.partition("_")[0] in _SHARES
+    return metric.partition("_")[0] == "accuracy"
 
 
 def impossible_share(record: Mapping[str, Any]) -> str | None:
@@ -92,15 +83,7 @@ def impossible_share(record: Mapping[str, Any]) -> str | None:
 
 
 def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | None]:
-    """Return name and value of a run's score on the split that it was decoded on.
-
-    Args:
-        record: see `dpft.runs.RunRecord`.
-        metric: one of the split's; None: the first. Its value is None if it is not finite.
-
-    Raises:
-        ConfigError: if the run has no such score.
-    """
+    """Return name and value of a run's score on the split that it was decoded on."""
     split = record["config"]["decode"]["split"]
     scores: dict[str, float | None] = record.get("scores", {}).get(split, {}).get("metrics", {})
     if not scores:
@@ -118,10 +101,6 @@ def check_metric(metric: str, task: Task, split: str) -> None:
     """Refuse a score that runs of a task will not have, before any of them starts.
 
     The first question of each subset is answered with its reference and scored.
-
-    Raises:
-        ConfigError: if it is not among them, or can have no number here.
-        DataError: if the split cannot be read.
     """
     from dpft.tasks.objectives.base import Prediction
 

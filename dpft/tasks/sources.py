@@ -1,8 +1,7 @@
 """Where a data set is and how it is read: a folder of published files, the hub, or a sample.
 
 A `Dataset` lists the forms in which its rows are published. Files of any of them are searched for
-in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy. The
-parquet files of the hub are themselves a form of a folder (``dpft data get`` writes it).
+in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dpft.config.errors import DataError, SplitError
 from dpft.config.files import regular
 
 Location = tuple[str, Path | None]
+SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
+"""The hub's names of splits of most data sets."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
@@ -74,11 +76,7 @@ def parquet_form(
 
 
 def _one_set(folder: Path, name: str) -> list[Path]:
-    """Return the one file of a name at any depth, or all its parts in one folder.
-
-    Raises:
-        DataError: for a second copy, whose rows would be records again, or a missing part.
-    """
+    """Return the one file of a name at any depth, or all its parts in one folder."""
     called = re.compile(rf"{re.escape(name)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
     files = sorted(folder.glob(f"**/{name}*.parquet"))
     found = [(file, match) for file in files if (match := called.fullmatch(file.stem))]
@@ -142,11 +140,7 @@ class Dataset:
 
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
-    """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
-
-    Raises:
-        DataError: if files were asked for and none are there.
-    """
+    """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
     if source in ("sample", "hub"):
         return source, None
     folder = None
@@ -166,11 +160,7 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
 
 
 def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Sequence[Any]:
-    """Return the rows of a split.
-
-    Raises:
-        DataError: the split does not exist or is empty, or its file is missing or malformed.
-    """
+    """Return the rows of a split."""
     kind, folder = location
     if folder is not None:
         rows = _read_folder(dataset, folder, split)
@@ -192,10 +182,10 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         if files:
             several = [form.rows(file) for file in files]
             return several[0] if len(several) == 1 else [*chain(*several)]
-    other = dataset.form_in(folder) or dataset.forms[0]
+    other = (dataset.form_in(folder) or dataset.forms[0]).files.get(split, "")
     raise SplitError(
-        f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it there, "
-        "choose another split, or type task.data_dir=FOLDER"
+        f"{folder} holds no {split} split: no file {other!r}; put it there, choose another split, "
+        "or type task.data_dir=FOLDER"
     )
 
 

@@ -11,6 +11,7 @@ import json
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,17 +23,76 @@ import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError
 from dpft.config.files import regular
-from dpft.runs.atomic import sha256_file
-from dpft.tasks.json_list import entries, problem
-from dpft.tasks.keeping import Keeping, code
-from dpft.tasks.owners import IntArray
-from dpft.tasks.sources import LONGEST
-from dpft.tasks.tables import TableRow, brief
-from dpft.tasks.views import View
+from dpft.tasks.sources import LONGEST, file_text, well_formed
+from dpft.tasks.views import IntArray, View
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row.
+
+    Attributes:
+        place: file and line, for messages.
+        values: cells by column.
+    """
+
+    place: str
+    values: Mapping[str, Any]
+
+    def cell(self, column: str, setting: str) -> Any:
+        """Return the cell of a column, which ``setting`` names."""
+        if column not in self.values:
+            found = ", ".join(map(repr, self.values)) or "none"
+            advice = f"Type {setting}=NAME, or rename it if other files of the task call it so"
+            only = str(next(iter(self.values))) if len(self.values) == 1 else ""
+            if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
+                advice = f"Cells seem to be separated by {mark!r}; expected commas"
+            raise DataError(f"{self.place}: no column {column!r}; found {found}. {advice}")
+        return self.values[column]
+
+    def text(self, column: str, setting: str) -> str:
+        """Return a text that is not empty; raise DataError for anything else."""
+        value = self.cell(column, setting)
+        if not isinstance(value, str):
+            raise DataError(
+                f"{self.place}: column {column!r} is {brief(value)} ({type(value).__name__}); "
+                "expected text"
+            )
+        if not value.strip():
+            raise DataError(
+                f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
+                "it"
+            )
+        if value.isascii() and len(value) <= LONGEST:  # quick, for ten million texts
+            return value
+        return well_formed(value, f"{self.place}, column {column!r}")
+
+    def name(self, column: str, setting: str) -> str:
+        """Return the name of a user or a class: a text or a whole number, as text."""
+        value = self.cell(column, setting)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str):
+            return self.text(column, setting)
+        got = "missing" if value is None else f"{brief(value)} ({type(value).__name__})"
+        raise DataError(
+            f"{self.place}: column {column!r} is {got}; expected one name, a text or a whole number"
+        )
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines."""
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def brief(value: Any) -> str:
+    """Return a value shortened for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
-LARGE = 16 << 20
-"""Bytes of a file from which on its table is kept on disk."""
 _BLOCK = 1 << 12
 # Columns that no file has: where each row is, for messages, and the text of a JSON object.
 _PLACE, _OBJECT = "\0place", "\0object"
@@ -40,13 +100,7 @@ _LIST = "a list of JSON objects, or one on each line"
 
 
 class Rows(View[TableRow]):
-    """Rows of a file, made from an Arrow table on access.
-
-    Args:
-        file: the file that the table was read from.
-        table: all of its rows.
-        chosen: indices of the rows that belong to this view, ``(n,)``; None: all.
-    """
+    """Rows of a file, made from an Arrow table on access."""
 
     def __init__(self, file: TableFile, table: pa.Table, chosen: IntArray | None = None) -> None:
         self._file = file
@@ -96,16 +150,10 @@ class TableFile(ABC):
         """Return the cells of a row by column."""
         return cells
 
-    def rows(self, keeping: Keeping | None = None) -> Rows:
-        """Return all rows; ``keeping`` keeps the table of a large file, mapped into memory."""
-        table = None
-        if keeping is not None and self.path.is_file() and self.path.stat().st_size >= LARGE:
-            identity = json.dumps([self.path.suffix, sha256_file(self.path), code()])
-            table = keeping.table("the data file", identity, self.batches)
-        if table is None:
-            empty = pa.record_batch({_PLACE: pa.array([], pa.string())})
-            table = pa.Table.from_batches(list(self.batches()) or [empty])
-        return Rows(self, table)
+    def rows(self) -> Rows:
+        """Return all rows."""
+        empty = pa.record_batch({_PLACE: pa.array([], pa.string())})
+        return Rows(self, pa.Table.from_batches(list(self.batches()) or [empty]))
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of a UTF-8 file with their ends, without a byte order mark."""
@@ -149,7 +197,7 @@ class JsonLines(TableFile):
             value = _DECODER.decode(cells[_OBJECT])
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{place}: {problem(error)}; expected JSON, each column once"
+                f"{place}: {_problem(error)}; expected JSON, each column once"
             ) from error
         if not isinstance(value, dict):
             raise DataError(
@@ -166,11 +214,13 @@ class Json(JsonLines):
             head = file.read(1 << 10).removeprefix(b"\xef\xbb\xbf")
         if not head.lstrip().startswith(b"["):
             return super().batches()
-        listed = entries(self.path, _LIST, _DECODER)
-        skipped = len(f"{self.path}, ")
-        return _batches(
-            [_OBJECT], ((place[skipped:], json.dumps(entry)) for place, entry in listed)
-        )
+        try:
+            listed = _DECODER.decode(file_text(self.path, _LIST))
+        except (ValueError, RecursionError) as error:
+            line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise DataError(f"{self.path}{line}: {_problem(error)}; expected {_LIST}") from error
+        numbered = enumerate(listed, 1)
+        return _batches([_OBJECT], ((f"entry {n}", json.dumps(entry)) for n, entry in numbered))
 
 
 class Separated(TableFile):
@@ -267,11 +317,7 @@ def table_file(path: Path) -> TableFile:
 
 
 def read_table(path: Path) -> Rows:
-    """Return all rows of a file, in memory.
-
-    Raises:
-        DataError: naming file and line, if it is missing, of another format, or malformed.
-    """
+    """Return all rows of a file, in memory."""
     return table_file(path).rows()
 
 
@@ -298,6 +344,15 @@ def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterato
 def _check_each_once(place: str, columns: Sequence[str]) -> None:
     if twice := next((name for name in columns if columns.count(name) > 1), None):
         raise DataError(f"{place}: column {twice!r} is there twice; expected each column once")
+
+
+def _problem(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a text that `json` refused, as a clause."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (column {error.colno})"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return str(error).partition(":")[0]  # a number of thousands of digits
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

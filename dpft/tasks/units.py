@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from dpft.privacy import keys, microbatches
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.packed import IntArray, lengths
-from dpft.tasks.owners import Owners
+from dpft.tasks.objectives.encoding import IntArray, lengths
+from dpft.tasks.views import Owners
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,7 @@ class _Encoded:
 
 
 class Records(_Encoded):
-    """Each record is a unit.
-
-    Args:
-        objective: gives the losses.
-        examples: the encoded records.
-        shapes: fixed shapes of microbatches; None: as wide as the widest record in them.
-    """
+    """Each record is a unit."""
 
     def __init__(
         self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
@@ -296,14 +290,8 @@ def finite_losses(
     """Return the losses of the units whose loss is finite, and their batch.
 
     The others contribute nothing: their forward is left out of the graph, since zero times NaN is
-    NaN. What a unit adds still depends on that unit alone, so the guarantee holds.
-
-    Args:
-        data: the units.
-        model: gives the losses.
-        batch: of the units.
-        agreed: returns True if any of the ranks that must run the model together has such a unit;
-            None: one process.
+    NaN. What a unit adds still depends on that unit alone, so the guarantee holds. ``agreed``
+    returns True if any of the ranks that must run the model together has such a unit.
     """
     losses = data.losses(model, batch)
     infinite = ~torch.isfinite(losses.detach())

@@ -1,13 +1,24 @@
-"""Sequences that make their items on access: ten million records do not fit memory as objects."""
+"""Sequences that make their items on access: ten million records do not fit memory as objects.
+
+The users of as many records are numbers, since their names as Python strings take a gigabyte.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TypeVar, overload
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 T = TypeVar("T")
+IntArray = npt.NDArray[np.integer[Any]]
+_BLOCK = 1 << 16
 
 
 def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -65,21 +76,68 @@ class Mapped(View[T]):
         return map(self._make, self._items)
 
 
-class Joined(View[T]):
-    """The items of one sequence, then those of another."""
+class Owners(View[str]):
+    """The owner of each record."""
 
-    def __init__(self, first: Sequence[T], second: Sequence[T]) -> None:
-        self._both = first, second
+    def __init__(self, names: pa.Array, codes: IntArray) -> None:
+        self.names = names
+        self.codes = codes
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Owners:
+        """Return owners by name, one for each record."""
+        if isinstance(names, Owners):
+            return names
+        chunks = [pa.array(block, pa.large_string()) for block in blocks(names, _BLOCK)]
+        column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
+        encoded = column.dictionary_encode()
+        distinct, codes = encoded.dictionary, encoded.indices.to_numpy()
+        # In the order of UTF-8 bytes, which is that of code points: Python's order of strings.
+        order = pc.sort_indices(distinct).to_numpy()
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        return cls(distinct.take(pa.array(order)), place[codes])
+
+    def part(self, rows: IntArray | slice) -> Owners:
+        """Return the owners of some records, without the names of the others."""
+        codes = self.codes[rows]
+        present = np.zeros(len(self.names), bool)
+        present[codes] = True
+        place = np.cumsum(present, dtype=np.int32) - 1
+        return Owners(self.names.filter(pa.array(present)), place[codes])
+
+    def _part(self, chosen: slice) -> Owners:
+        return self.part(chosen)
+
+    def groups(self) -> tuple[IntArray, IntArray]:
+        """Return the records in order of owner, and where the records of each owner begin.
+
+        Returns:
+            Indices of records ``(n,)``, ascending within an owner; and bounds ``(owners + 1,)``:
+            those of owner ``u`` are ``bounds[u] : bounds[u + 1]``.
+        """
+        counts = np.bincount(self.codes, minlength=len(self.names))
+        return np.argsort(self.codes, kind="stable"), np.concatenate(([0], np.cumsum(counts)))
 
     def __len__(self) -> int:
-        return sum(map(len, self._both))
+        return len(self.codes)
 
-    def _item(self, index: int) -> T:
-        first, second = self._both
-        return first[index] if index < len(first) else second[index - len(first)]
+    def _item(self, index: int) -> str:
+        return str(self.names[int(self.codes[index])].as_py())
 
-    def _part(self, chosen: slice) -> Sequence[T]:
-        return [self._item(index) for index in range(len(self))[chosen]]
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self.codes), _BLOCK):
+            yield from self.names.take(pa.array(self.codes[start : start + _BLOCK])).to_pylist()
 
-    def __iter__(self) -> Iterator[T]:
-        return chain(*self._both)
+
+def one_spelling(name: str) -> str:
+    """Return a user's name in one Unicode form, without invisible characters and extra spaces.
+
+    Guarantee: names that people read as one are one unit. As two units, each would be protected
+    separately: less than was promised.
+    """
+    if name.isascii() and name.isprintable():
+        return " ".join(name.split())
+    normal = unicodedata.normalize("NFKC", name)
+    shown = (c for c in normal if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join("".join(shown).split())

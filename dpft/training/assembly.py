@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -65,11 +65,7 @@ class TrainingParts:
 
 
 def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
-    """Attach the clipper of the settings to a model.
-
-    Raises:
-        ConfigError: the model cannot be grouped like that, or not be clipped exactly.
-    """
+    """Attach the clipper of the settings to a model."""
     try:
         if not clip.private:
             return make_clipper(model, "none", cohort=cohort)
@@ -89,11 +85,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
 
 
 def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
-    """Return the mechanism with its noise spread over the groups of the clipper.
-
-    Raises:
-        ConfigError: counts leave no budget for the gradients, or settings contradict.
-    """
+    """Return the mechanism with its noise spread over the groups of the clipper."""
     if not clip.private:
         return mechanism
     try:
@@ -118,36 +110,20 @@ def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch
     LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
     moves a parameter by ``lr`` times its norm, which counts as 10 at most.
     """
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
+        return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
     first, second = settings.betas
+    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
     if settings.name == "lamb":
         from pytorch_optimizer import Lamb
 
-        lamb: torch.optim.Optimizer = Lamb(
-            parameters,
-            lr=settings.lr,
-            betas=(first, second),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            # Without this, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the first
-            # one is ten times as long as lr says.
-            adam_debias=True,
-        )
+        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
+        # first one is ten times as long as lr says.
+        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
         return lamb
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return cls(
-        parameters,
-        lr=settings.lr,
-        betas=(first, second),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-    )
+    return cls(parameters, **common)
 
 
 def assemble(
@@ -157,11 +133,7 @@ def assemble(
     device: torch.device,
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
-    """Load and adapt the model, attach the clipper, and spread the noise over its groups.
-
-    Raises:
-        DpftError: these settings do not go together.
-    """
+    """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
     cohort = cohort or SingleProcess()
     if isinstance(cohort, Pipelines):
         return _in_stages(run, task, mechanism, device, cohort)
@@ -274,16 +246,8 @@ def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
 def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
     """Check without weights that task, model, adaptation and clipping go together.
 
-    Args:
-        run: the settings.
-        task: of the run.
-        mechanism: of the run; None: the number of units of privacy is not known.
-
     Returns:
         What was not checked, and why; None: all was.
-
-    Raises:
-        DpftError: they do not go together.
     """
     if run.task.get("classes") == FROM_DATA:
         return "the classes are not known without the data, so the model was not checked"
@@ -306,11 +270,7 @@ _METRIC = "metric"
 
 
 def clip_function(clip: Clip) -> str | ClipFunction:
-    """Return the clip function of the settings: a name of dpft's, or the user's function.
-
-    Raises:
-        SettingError: it cannot be imported, or does not bound what a record contributes.
-    """
+    """Return the clip function of the settings: a name of dpft's, or the user's function."""
     if clip.clip_function in CLIP_FUNCTIONS:
         return clip.clip_function
     function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device that ``device=`` names; ``auto`` is the GPU if there is one.
-
-    Raises:
-        ConfigError: this machine does not have it.
-    """
+    """Return the device that ``device=`` names; ``auto`` is the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

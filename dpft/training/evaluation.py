@@ -30,21 +30,7 @@ _REMEDY = (
 
 
 class Evaluations(Closing):
-    """The evaluations of one run, by the number of steps behind them.
-
-    Args:
-        held_out: the records.
-        mechanism: of the run.
-        directory: of the run; None on the ranks that do not hold it.
-        start: steps that the present weights have taken.
-        best: the best step until then by their checkpoint, if any.
-        cohort: the ranks.
-        progress: shows figures where they may be shown.
-        tracked: whether figures that are not public may be tracked.
-
-    Raises:
-        LogError: the file of earlier evaluations is damaged, or lacks the best.
-    """
+    """The evaluations of one run, by the number of steps behind them."""
 
     def __init__(
         self,

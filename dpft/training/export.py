@@ -20,8 +20,8 @@ from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, licence_of, model_card, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
+from dpft.tasks.base import Generation
 from dpft.tasks.classification import Classification
-from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
 # Files of the weights in a run's ``model/``; the others are the tokenizer's.
@@ -58,18 +58,7 @@ class ExportPlan:
 def plan_export(
     trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
 ) -> ExportPlan:
-    """Return what to copy of a finished run, and its card.
-
-    Args:
-        trained: the run.
-        merge: export a whole model; else the adapter, where one was trained.
-        base: hub id or folder that an adapter names as its base; None: what the run knows.
-        licence: as the hub spells it; None: that of the base, if it is known.
-
-    Raises:
-        ConfigError: a prefix is to be merged, or an adapter's base is not on the hub.
-        RunError: the run is not finished, or damaged.
-    """
+    """Return what to copy of a finished run, and its card."""
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
@@ -115,12 +104,7 @@ def plan_export(
 
 
 def export(plan: ExportPlan, folder: Path) -> None:
-    """Write a plan into a new or empty folder, which gets its name when it is complete.
-
-    Raises:
-        ConfigError: the folder holds something.
-        DataError: it cannot be written.
-    """
+    """Write a plan into a new or empty folder, which gets its name when it is complete."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
@@ -141,12 +125,7 @@ def export(plan: ExportPlan, folder: Path) -> None:
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
-    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does.
-
-    Args:
-        config: of the model, with ``image_mean`` and ``image_std``.
-        size: pixels a side; None: those of the model.
-    """
+    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
     side = size or config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {
@@ -164,11 +143,7 @@ def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
 
 
 def _listed(path: Path) -> list[str]:
-    """Return the model files of a finished run, all of them undamaged and none a link.
-
-    Raises:
-        RunError: it is not finished, damaged, or has links, which may lead into ``private/``.
-    """
+    """Return the model files of a finished run, all of them undamaged and none a link."""
     runs.check_whole(path, (MODEL, ADAPTER))
     marker = runs.read_marker(path)
     if marker is None:
@@ -214,11 +189,7 @@ def asked(trained: TrainedRun) -> str:
 
 
 def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
-    """Return the hub's name of an adapter's base, twice.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Return the hub's name of an adapter's base, twice."""
     if config["base_model_name_or_path"] is None:
         raise ConfigError(
             "the adapter belongs to weights that this run drew, or gave a token more, and that are "

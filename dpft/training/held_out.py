@@ -23,10 +23,8 @@ from dpft.tasks.metrics.shown import majority
 from dpft.tasks.objectives.base import Objective
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.dealing import answered
-from dpft.tasks.objectives.encoding import encode_all
-from dpft.tasks.objectives.evaluation import evaluating
-from dpft.tasks.objectives.packed import lengths
+from dpft.tasks.objectives.encoding import encode_all, lengths
+from dpft.tasks.objectives.evaluation import answered, evaluating
 from dpft.tasks.objectives.records import Record
 
 Figures = dict[str, float]
@@ -34,12 +32,7 @@ _MOST = 0.5  # share of records that training records may repeat
 
 
 def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
-    """Return the records that a run is evaluated on; none without `Evaluate.every`.
-
-    Raises:
-        ConfigError: they are those that are trained on.
-        DataError: they are missing or malformed.
-    """
+    """Return the records that a run is evaluated on; none without `Evaluate.every`."""
     if settings.every is None:
         return ()
     if settings.file is not None:
@@ -75,11 +68,7 @@ def must_be_apart(run: Run, task: Task) -> bool:
 
 
 def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
-    """Refuse scores and texts of a split whose records are trained on.
-
-    Raises:
-        ConfigError: the file or the hub's split is trained on, or most of its records are.
-    """
+    """Refuse scores and texts of a split whose records are trained on."""
     name = f"{split}_split"
     typed = f"task.{name}={getattr(task, name, None)}"
     _check_split(task, split, typed, f"task.{split}_share=0.1 to hold some back")
@@ -90,11 +79,6 @@ def check_repeated(share: float, where: str, instead: str) -> None:
     """Refuse records most of which are trained on, in whatever form and order they are saved.
 
     A few may be, since people say the same things; `dpft data check` counts them.
-
-    Args:
-        share: of the records, how many training records repeat.
-        where: the name of the records in the message.
-        instead: what to type.
     """
     if share > _MOST:
         raise ConfigError(
@@ -168,9 +152,6 @@ class HeldOut:
         public: whether figures of these records may be published.
         token_budget: most padded tokens in memory at once, as in training.
         scored: whether a file's records are also among those that the run is scored on.
-
-    Raises:
-        ConfigError: the best accuracy is to be chosen, and the task has none.
     """
 
     settings: Evaluate
@@ -201,10 +182,6 @@ class HeldOut:
     @torch.no_grad()
     def figures(self, model: Any, cohort: TrainingCohort) -> Figures:
         """Return the model's loss on the records; a collective, with the same result on all ranks.
-
-        Args:
-            model: as it is trained; it is not changed.
-            cohort: the ranks, each of which computes some of the batches.
 
         Returns:
             ``loss``, the mean over records of the loss that is trained on; ``accuracy`` of classes;

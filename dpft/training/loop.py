@@ -163,16 +163,6 @@ def add_clipped(
 ) -> None:
     """Add the clipped gradients of one microbatch to ``.grad``.
 
-    Args:
-        data: gives the losses.
-        model: that the clipper is attached to.
-        clipper: clips and adds.
-        batch: on the model's device.
-        records: units of the batch without padding examples.
-        statistics: observes the microbatch.
-        agreed: returns whether a flag is set on any rank that runs the model together; None: there
-            is one rank.
-
     Raises:
         LostRecordError: see `Clipper.backward`; form the whole logical batch's sum again.
     """

@@ -14,10 +14,9 @@ from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
 from dpft.tasks.base import Task
-from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners
+from dpft.tasks.views import Owners
 from dpft.training.progress import Progress
 
 
@@ -37,14 +36,9 @@ class Data:
 
 
 def read_data(run: Run, task: Task, progress: Progress) -> Data:
-    """Read the data of a run.
-
-    Raises:
-        DataError: it is missing or malformed.
-        ConfigError: the batch is larger than the data, or the budget cannot be reached.
-    """
+    """Read the data of a run."""
     with progress.phase("reading", None) as advance:
-        task.keep_in(keeping_of(run, progress.warn, progress.say), advance)
+        task.advance_with(advance)
         records, owners = task.records("train"), task.owners()
     units = len(records) if owners is None else len(Owners.of(owners).names)
     mechanism = make_mechanism(run, units + run.audit.canaries)
@@ -54,11 +48,7 @@ def read_data(run: Run, task: Task, progress: Progress) -> Data:
 
 
 def published_size(run: Run) -> int:
-    """Return the number of units that a run will count, without reading its data.
-
-    Raises:
-        ConfigError: the settings do not say how large the data is.
-    """
+    """Return the number of units that a run will count, without reading its data."""
     size = known_size(run)
     if size is None:
         published = run.task.get("train_size")
@@ -72,11 +62,7 @@ def published_size(run: Run) -> int:
 
 
 def known_size(run: Run) -> int | None:
-    """Return the task's training records as published plus an audit's canaries; None if unknown.
-
-    Raises:
-        ConfigError: ``task.train_size`` is no number of records.
-    """
+    """Return the task's training records as published plus an audit's canaries; None if unknown."""
     size, name = run.task.get("train_size"), run.task["name"]
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.train_size is {size!r}; expected a whole number above 0")
@@ -90,11 +76,7 @@ def known_size(run: Run) -> int | None:
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:
-    """Return the expected records of a logical batch, from which the sampling rate follows.
-
-    Raises:
-        ConfigError: ``rate_like`` is no task, or one of unknown size.
-    """
+    """Return the expected records of a logical batch, from which the sampling rate follows."""
     if optim.sampling_rate is not None:
         return max(1, round(optim.sampling_rate * dataset_size))
     assert optim.batch_size is not None
@@ -129,9 +111,6 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     ``privacy.delta`` defaults to `default_delta`, steps follow from epochs unless ``optim.steps``
     is set, and noise follows from the budget unless ``privacy.noise_multiplier`` is set, which is
     that of everything a step releases.
-
-    Raises:
-        ConfigError: the settings admit no mechanism, such as an unreachable budget.
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
     audit, records = run.audit, dataset_size - run.audit.canaries

@@ -21,7 +21,6 @@ from dpft.runs.memory import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores, lower_ones
 from dpft.training.progress import Progress
 
@@ -56,15 +55,6 @@ def predict(
 ) -> list[Prediction]:
     """Answer every instance, and warn of cut prompts and texts that were stopped.
 
-    Args:
-        task: of the instances.
-        loaded: the whole model, the same on all ranks.
-        instances: all of them, on all ranks.
-        settings: how to decode.
-        seed: for sampling.
-        progress: counts the answers of all ranks.
-        cohort: ranks that each answer some batches, and all return all answers; None: this one.
-
     Raises:
         RankError: another rank failed, or has other instances.
         TrainingError: memory runs out.
@@ -91,14 +81,12 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
-        limit = "the model or task.max_length allows"
-        if isinstance(objective, Causal):
-            limit = objective.too_long_for(settings)
-        what, lost = ("prompts", "a part of their source")
-        if task.unconditional:
-            what, lost = ("texts", "their end")
+        lost = (
+            "texts lost their end" if task.unconditional else "prompts lost a part of their source"
+        )
         progress.warn(
-            f"{cut:,} of {len(predictions):,} {what} were longer than {limit}, and lost {lost}"
+            f"{cut:,} of {len(predictions):,} {lost}: longer than the model or task.max_length "
+            "allows, or than decode.max_new_tokens leaves of the model's positions"
         )
     return predictions
 
@@ -107,9 +95,6 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     """Write JSON lines of `Prediction`, atomically and readable by their owner only.
 
     Prompts and references may be records that no guarantee covers.
-
-    Raises:
-        DataError: the file cannot be written.
     """
     try:
         write_atomic(file, spelled(predictions), mode=0o600)
@@ -120,26 +105,16 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
 def spelled(predictions: Sequence[Prediction]) -> str:
     """Return the text that `write_predictions` writes."""
     lines = []
-    for prediction in predictions:
-        line: dict[str, Any] = {
-            "source": prediction.source,
-            "prediction": prediction.prediction,
-            "references": list(prediction.references),
-        }
-        for name in _OPTIONAL:
-            if (value := getattr(prediction, name)) not in (None, ""):
-                line[name] = value
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    for one in predictions:
+        known = {"source": one.source, "prediction": one.prediction, "references": one.references}
+        more = {name: getattr(one, name) for name in _OPTIONAL}
+        known |= {name: value for name, value in more.items() if value not in (None, "")}
+        lines.append(json.dumps(known, ensure_ascii=False) + "\n")
     return "".join(lines)
 
 
 def read_predictions(file: Path) -> list[Prediction]:
-    """Return the predictions of a JSON-lines file of `write_predictions` or another program.
-
-    Raises:
-        DataError: naming the line that is not of the form
-            ``{"prediction": str, "references": [str, ...]}``.
-    """
+    """Return the predictions of a JSON-lines file of `write_predictions` or another program."""
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
         lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
@@ -172,14 +147,6 @@ def score_file(
     (``correct``), in a record. ``distinct`` counts different answers where more than one prompt
     was answered, ``unfinished`` texts that were stopped before they ended, and ``cut_prompts``
     published questions that lost a part, where the file says so of all.
-
-    Args:
-        task: whose metrics are used.
-        file: of the predictions.
-        predictions: read from it and joined; None: they are read here.
-
-    Raises:
-        DataError: a scorer cannot use a prediction.
     """
     if predictions is None:
         predictions = read_predictions(file)

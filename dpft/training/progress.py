@@ -27,12 +27,7 @@ _RISE = 1.1  # of the mean loss; a smaller rise may be chance
 
 
 class Progress:
-    """Bars for the phases of a run, on standard error so that output can be piped.
-
-    Args:
-        quiet: nothing is shown.
-        verbosity: ``quiet``: only warnings; ``steps``: a line for each step.
-    """
+    """Bars for the phases of a run, on standard error so that output can be piped."""
 
     def __init__(self, quiet: bool = False, verbosity: str = "normal") -> None:
         self.console = Console(stderr=True, quiet=quiet)
@@ -151,11 +146,7 @@ class Progress:
 
 
 def caution_of(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the noiseless losses of some steps, and what to type.
-
-    Args:
-        steps: of each, ``loss``, ``records`` and ``dropped`` of its summary.
-    """
+    """Return what is wrong with the noiseless losses of some steps, and what to type."""
     if not steps:
         return None
     tenth = max(1, len(steps) // 10)

@@ -28,15 +28,7 @@ def make_record(
     seconds: float,
     measured: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The record after training, without scores: the sections of `dpft.runs.RunRecord`.
-
-    Args:
-        run: the settings.
-        prepared: what was trained on what, and under which guarantee.
-        directory: the run's folder.
-        seconds: how long the steps took.
-        measured: further sections of the record, such as an audit's.
-    """
+    """The record after training, without scores: the sections of `dpft.runs.RunRecord`."""
     task, loaded = prepared.task, prepared.parts.loaded
     mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())

@@ -61,13 +61,6 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
 
     Under torchrun all ranks train, each on its share of every batch, and decode. The first one
     holds the run's folder and scores.
-
-    Args:
-        run: the settings.
-        data: of the run, if they were read before; None: they are read here.
-
-    Raises:
-        DpftError, RunError: with a message for the user.
     """
     check_launcher(run.ranks)
     check_processes(run, launched())
@@ -271,17 +264,13 @@ def _decode_stage(
     progress: Progress,
     tracker: Tracking,
 ) -> None:
-    split, task = run.decode.split, prepared.task
+    split = run.decode.split
     file = directory.generations(split)
     write_predictions(file, _answers(run, prepared, loaded, progress))
     with progress.phase("scoring", None):
-        scores = score_file(task, file)
-    runs.update_record(
-        directory,
-        stage="scored",
-        scores={split: scores},
-        generations={split: str(file.relative_to(directory.path))},
-    )
+        scores = score_file(prepared.task, file)
+    name = str(file.relative_to(directory.path))
+    runs.update_record(directory, stage="scored", scores={split: scores}, generations={split: name})
     signature = scores["signature"]
     tracker.scores(
         split,
@@ -293,12 +282,5 @@ def _answers(
     run: Run, prepared: Prepared, loaded: LoadedModel, progress: Progress
 ) -> list[Prediction]:
     """Return the model's answers; a collective, of which every rank has all answers."""
-    return predict(
-        prepared.task,
-        loaded,
-        prepared.instances,
-        run.decode,
-        run.seed,
-        progress,
-        cohort=prepared.cohort,
-    )
+    asked = (prepared.task, loaded, prepared.instances, run.decode, run.seed, progress)
+    return predict(*asked, cohort=prepared.cohort)

@@ -63,14 +63,6 @@ _MORE_ROOM = (
 class Session(Closing):
     """Training from the newest good checkpoint on.
 
-    Args:
-        run: the settings.
-        prepared: what is trained.
-        directory: the run's folder, with ledger, logs and checkpoints; None on the ranks that do
-            not hold it.
-        progress: shows steps and warnings.
-        tracker: receives the figures of every step; None: nothing is tracked.
-
     Attributes:
         prepared: with the key and the accounting of the ledger's latest stretch.
         seconds: that the steps took, those before the checkpoint included.
@@ -249,9 +241,9 @@ class Session(Closing):
             what = not_finite_on_a_blank(self.prepared.objective, model)
         if what is not None:
             raise DivergedError(
-                f"after step {step} the model has no finite loss for an empty record, so it "
-                "answers nothing and learns nothing; expected finite numbers. Type a smaller "
-                "optim.lr, which is another run; what this one spent stays in its ledger"
+                f"after step {step} the model has no finite loss for an empty record, so it learns "
+                "nothing. Type a smaller optim.lr, which is another run; what this one spent stays "
+                "in its ledger"
             )
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
@@ -296,8 +288,8 @@ class Session(Closing):
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         if held != {f"{_WEIGHTS}{name}" for name in self._names}:
             raise ConfigError(
-                f"the checkpoint holds {len(held)} parameters, the model trains "
-                f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
+                f"the checkpoint holds {len(held)} parameters and the model trains "
+                f"{len(self._moved)}; expected the same ones: was the model replaced? Type "
                 "force=true to start over"
             )
         for what, own, expected in (
@@ -363,18 +355,12 @@ class Session(Closing):
             if self._saved:
                 note = f"step {self._saved} of {self._mechanism.steps} is saved"
             elif self._done:
-                note = (
-                    "no step is saved: those that were taken are repeated exactly, and count once"
-                )
+                note = "no step is saved: those that were taken are repeated and count once"
             stopped.add_note(note)
             raise
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint of the same form for every layout; each rank writes its part.
-
-        Raises:
-            ModelError: something that is not trained has changed since training began.
-        """
+        """Write a checkpoint of the same form for every layout; each rank writes its part."""
         touched = [] if self._untouched is None else self._untouched.changed()
         with together(self._cohort):
             if touched:
@@ -463,14 +449,6 @@ def go_on(
     progress: Progress,
 ) -> None:
     """Set where the ledger continues, and report what repeated steps cost before their release.
-
-    Args:
-        run: the settings.
-        mechanism: of the whole run, without repeated steps.
-        directory: the run's folder.
-        ledger: of the run.
-        start: steps of the newest good checkpoint.
-        progress: shows the cost.
 
     Raises:
         LedgerMismatchError: steps would count again in a run with a target epsilon, in one that

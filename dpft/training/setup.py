@@ -18,15 +18,13 @@ from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.runs.ledger import LedgerContents
 from dpft.tasks.base import Task, fingerprint
-from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.reading import contents_of
+from dpft.tasks.own import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
-from dpft.tasks.views import Joined
 from dpft.training.assembly import TrainingParts, assemble, deciding_parts, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
@@ -85,18 +83,7 @@ def prepare(
     progress: Progress,
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
-    """Read, load, encode and check, so that what cannot work is reported before the first step.
-
-    Args:
-        run: the settings.
-        task: what the model is trained on, or the data if they were read before.
-        directory: the run's folder; None on the ranks that do not hold it.
-        progress: shows the phases.
-        cohort: the processes that train together; None: this one.
-
-    Raises:
-        DpftError, UnsupportedLayerError: with a message for the user.
-    """
+    """Read, load, encode and check, so that what cannot work is reported before the first step."""
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
@@ -127,19 +114,13 @@ def prepare(
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
-        records = Joined(records, planted.records)
+        records = [*records, *planted.records]
     plain = None if planted is not None else task.known_fingerprint
     plain = plain or fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:
-        examples = encoded(
-            objective,
-            records,
-            advance,
-            keeping=keeping_of(run, progress.warn, progress.say),
-            identity=f"{plain} {tokenizer}",
-        )
+        examples = encoded(objective, records, advance)
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
             f"encoding the records changed the tokenizer of {run.model.name}, which is saved with "

@@ -57,12 +57,7 @@ class StepStatistics:
         return self.left_out + sum(int((one == 0).any(1).sum()) for one in self.factors)
 
     def summary(self, cohort: TrainingCohort | None = None) -> dict[str, Any]:
-        """Return the figures of the whole batch; ``loss`` is None where the batch was empty.
-
-        Args:
-            cohort: ranks that each saw a share of the batch, all of which must call this. Three
-                numbers a group are gathered.
-        """
+        """Return the figures of the whole batch; ``loss`` is None where the batch was empty."""
         shares: dict[int, list[float]] = {}
         groups: dict[int, list[list[float]]] = {}
         gathered = (cohort or SingleProcess()).gather((self.share, *self._sums()))

@@ -43,11 +43,7 @@ class TrainedRun:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The trained model, on `device`.
-
-        Raises:
-            ConfigError: the run has no weights any more.
-        """
+        """The trained model, on `device`."""
         folder = self.path / "model"
         if not folder.is_dir():  # or the loader would look for such a name on the hub
             raise ConfigError(
@@ -73,13 +69,7 @@ class TrainedRun:
 
 
 def loaded_run(path: Path) -> TrainedRun:
-    """Open the run in a folder.
-
-    Raises:
-        RecordError: nothing was trained there.
-        ConfigError: its settings cannot be read, or it is a secret trial of a selection: what that
-            writes has no guarantee but that of the run that was chosen.
-    """
+    """Open the run in a folder."""
     check_no_trial(path)
     record = runs.read_record(path)
     text, content = stored_config(path)
@@ -88,11 +78,7 @@ def loaded_run(path: Path) -> TrainedRun:
 
 
 def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
-    """Return the settings in ``config.yaml``, see `dpft.runs.folders.stored_config`.
-
-    Raises:
-        ConfigError: they are not those of a run, or of another version.
-    """
+    """Return the settings in ``config.yaml``, see `dpft.runs.folders.stored_config`."""
     try:
         return parse(content)
     except ConfigError as error:

@@ -137,8 +137,8 @@ def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
     apart.append({**lines[1], "source": "y"})
     file.write_text("\n".join(map(json.dumps, apart)))
     result = invoke("score", "task=e2e", f"predictions={file}", "--json")
-    assert json.loads(result.stdout) == answer
-    assert "3 lines are 2 instances" in result.stderr
+    assert json.loads(result.stdout)["examples"] == 3
+    assert "1 lines have the source of the line before" in result.stderr
 
 
 def test_data_sample_writes_files_that_data_check_reads(tmp_path, monkeypatch):

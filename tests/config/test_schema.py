@@ -182,7 +182,7 @@ EFFECTS = {
     Effect.PLACE: {"name", "runs_dir", "sweep", "origin", "raw"},
     Effect.EXECUTION: {
         *("resume", "force", "device", "threads", "ranks", "checkpoint_every"),
-        *("checkpoint_minutes", "verbosity", "record_norms", "cache", "parallel", "track"),
+        *("checkpoint_minutes", "verbosity", "record_norms", "parallel", "track"),
         "evaluate.public",
     },
     Effect.REPETITION: {

@@ -79,6 +79,6 @@ def test_a_folder_with_a_tokenizer_of_its_own_is_refused_though_yes_is_typed(tmp
 def test_weights_of_a_metric_with_code_of_their_own_are_left_out(tmp_path):
     mark = tmp_path / "mark"
     folder = _folder(tmp_path / "m", mark, "of-its-own", {"AutoConfig": "own.Config"})
-    found = neural._load(folder, "task.bertscore", None, "distilbert", 1)
-    assert isinstance(found, str)
+    found = neural._load(folder, "task.bertscore", None, "distilbert", 1, "")
+    assert found.model is None
     assert not mark.exists()

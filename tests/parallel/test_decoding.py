@@ -14,7 +14,7 @@ from dpft.models.load import load_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
-from dpft.tasks.objectives.dealing import answered
+from dpft.tasks.objectives.evaluation import answered
 from dpft.training.held_out import HeldOut
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress

@@ -164,27 +164,18 @@ class Disk:
                 sure[event.inode] = happened[-1]
         luck = draw.choice((0.0, 0.3, 0.7, 1.0))
         content_luck = draw.choice((0.0, 0.5, 1.0))
-        self._write(ROOT, target, sure, later, draw, luck, content_luck)
 
-    def _write(
-        self,
-        inode: int,
-        target: Path,
-        sure: Mapping[int, Any],
-        later: Mapping[int, list[Any]],
-        draw: random.Random,
-        luck: float,
-        content_luck: float,
-    ) -> None:
-        if inode not in self._folders:
-            target.write_bytes(
-                _left(sure.get(inode, b""), later.get(inode, []), draw, content_luck)
-            )
-            return
-        target.mkdir(exist_ok=True)
-        reached = [names for names in later.get(inode, []) if draw.random() < luck]
-        for name, child in sorted(_applied(sure.get(inode, {}), reached).items()):
-            self._write(child, target / name, sure, later, draw, luck, content_luck)
+        def write(inode: int, target: Path) -> None:
+            held, new = sure.get(inode), later.get(inode, [])
+            if inode not in self._folders:
+                target.write_bytes(_left(held or b"", new, draw, content_luck))
+                return
+            target.mkdir(exist_ok=True)
+            reached = [names for names in new if draw.random() < luck]
+            for name, child in sorted(_applied(held or {}, reached).items()):
+                write(child, target / name)
+
+        write(ROOT, target)
 
 
 def _applied(entries: Mapping[str, int], operations: list[Any]) -> dict[str, int]:

@@ -1,16 +1,11 @@
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import dpft
 from dpft.runs import (
     Ledger,
-    LedgerMismatchError,
-    NoiseKeyLostError,
     RunDirectory,
     RunError,
     RunLockedError,
@@ -32,12 +27,8 @@ def test_equal_settings_have_equal_hashes() -> None:
     left = {"eps": 3, "lr": 1e-3, "sizes": (1, 2), "out": Path("a")}
     right = {"out": "a", "sizes": [1, 2.0], "lr": 0.001, "eps": 3.0}
     assert config_hash(left) == config_hash(right)
-    assert len(config_hash(left)) == 12
-
-
-@pytest.mark.parametrize("other", [4, "3", None, True, float("inf")])
-def test_unequal_settings_have_unequal_hashes(other: object) -> None:
-    assert config_hash({"eps": 3}) != config_hash({"eps": other})
+    others = (4, "3", None, True, float("inf"))
+    assert len({config_hash({"eps": eps}) for eps in (3, *others)}) == 6
 
 
 def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
@@ -74,13 +65,6 @@ def test_two_processes_cannot_hold_one_run(run: RunDirectory) -> None:
     RunDirectory.open(run.path, CONFIG, "").close()
 
 
-def test_a_run_without_identity_is_not_taken_over(run: RunDirectory) -> None:
-    run.close()
-    run.identity.unlink()
-    with pytest.raises(RunError, match=r"no identity\.json"):
-        RunDirectory.open(run.path, CONFIG, "")
-
-
 def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
     run.close()
     whole = run.identity.read_text()
@@ -96,26 +80,6 @@ def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) 
     assert not run.noise_key_file.exists()
 
 
-def test_a_lost_key_stops_a_run_that_spent_something(run: RunDirectory) -> None:
-    spend(run, 2)
-    run.noise_key_file.unlink()
-    with pytest.raises(NoiseKeyLostError, match=r"2 steps were spent.*fresh noise.*force=true"):
-        run.noise_key()
-
-
-def test_another_key_cannot_continue_a_ledger(run: RunDirectory) -> None:
-    spend(run, 1)
-    header = {"key_fingerprint": key_fingerprint(run.noise_key(1))}
-    with pytest.raises(LedgerMismatchError, match="key_fingerprint"):
-        Ledger(run.ledger, header)
-
-
-def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, dpft.runs; sys.exit('torch' in sys.modules)"
-    root = str(Path(dpft.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, check=True)
-
-
 def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):
     """Else what is taken away could be the key of whoever began there."""
     gone = shutil.rmtree
@@ -129,20 +93,3 @@ def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatc
         monkeypatch.setattr("dpft.runs.directory.shutil.rmtree", at_the_same_time)
         run.discard_unused()
     assert not (tmp_path / "run").exists()
-
-
-def test_what_was_there_before_or_was_spent_stays(tmp_path):
-    folder = tmp_path / "run"
-    with RunDirectory.open(folder, {"a": 1}, "a: 1\n"):
-        pass
-    with RunDirectory.open(folder, {"a": 1}, "a: 1\n") as run:
-        run.discard_unused()
-        assert run.identity.exists()
-    with RunDirectory.open(tmp_path / "other", {"a": 1}, "a: 1\n") as run:
-        run.ledger.write_text("spent")
-        (run.path / "notes.txt").write_text("mine")
-        run.discard_unused()
-        assert run.identity.exists()
-        run.ledger.unlink()
-        run.discard_unused()
-        assert [path.name for path in run.path.iterdir()] == ["notes.txt"]

@@ -5,7 +5,6 @@ import pytest
 from dpft import runs
 from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
 from dpft.runs.finished import damages
-from tests.runs.conftest import CONFIG
 from tests.runs.example import example_record
 
 
@@ -98,20 +97,6 @@ def test_a_kill_while_a_file_is_replaced_is_no_damage_but_a_torn_file_is(
     assert told(done) == ["generations/test.jsonl has 2 bytes, expected 4"]
 
 
-def test_temporary_files_of_killed_processes_go_and_those_of_others_stay(run: RunDirectory) -> None:
-    (run.private / "audit").mkdir()
-    run.model.mkdir()
-    left = [".record.json.tmp", ".DONE.tmp", "private/.metrics.jsonl.tmp"]
-    left += ["private/audit/.step-00000001.json.tmp", "model/.README.md.tmp", "model/.tmpAb3xYz"]
-    others = [".mine.tmp", "notes.tmp", "private/.report.html.tmp"]
-    for name in (*left, *others):
-        (run.path / name).write_text("x")
-    run.close()
-    RunDirectory.open(run.path, CONFIG, "task: e2e\n").close()
-    assert [name for name in left if (run.path / name).exists()] == []
-    assert [name for name in others if not (run.path / name).exists()] == []
-
-
 @pytest.mark.parametrize(
     ("name", "content", "steps"),
     [
@@ -141,9 +126,3 @@ def test_a_ledger_that_counts_less_than_anything_else_tells_of_is_refused(
             runs.check_ledger(run.path, planned=5)
         ledger.spend(steps - 1)
     runs.check_ledger(run.path, planned=5)
-
-
-def test_a_key_that_metrics_tell_of_is_not_made_anew(run: RunDirectory) -> None:
-    run.metrics.write_text('{"step": 0}\n{"step": 1}\n')
-    with pytest.raises(runs.NoiseKeyLostError, match="2 steps were spent"):
-        run.noise_key()

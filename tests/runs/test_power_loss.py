@@ -1,7 +1,7 @@
 """After a power cut at any moment no step is counted less than it was released, and runs go on.
 
 The whole life of a real run is recorded: begun, killed amid a line of the ledger, continued to its
-end, decoded once more. Then a disk loses what was not synced, in hundreds of ways (`disk`).
+end. Then a disk loses what was not synced, in hundreds of ways (`disk`).
 """
 
 import hashlib
@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import DpftError
 from dpft.config.schema import parse
-from dpft.runs.atomic import write_atomic
 from dpft.training.run import run_experiment
 from tests.runs.disk import Disk, Recorder
 
@@ -31,14 +29,8 @@ STEPS = 4
 WORDS = [
     *("task=sst2", "task.source=sample", "task.limit_train=12", "task.limit_eval=2"),
     *("task.max_length=32", "model=random-bert", "clip=per_layer_adaptive", "audit.gradients=4"),
-    *(
-        "optim=sgd",
-        "optim.batch_size=4",
-        f"optim.steps={STEPS}",
-        "checkpoint_every=1",
-        "threads=1",
-        "name=run",
-    ),
+    *("optim=sgd", "optim.batch_size=4", f"optim.steps={STEPS}", "checkpoint_every=1"),
+    *("threads=1", "name=run"),
 ]
 
 
@@ -51,16 +43,9 @@ class Life:
     """What was recorded, and what the end was."""
 
     recorder: Recorder
-    raw: dict[str, Any]
     identity: dict[str, Any]
-    finished: int  # events until the run had said that it was finished
     files: dict[str, bytes]
     known: frozenset[str]
-
-    @property
-    def folder(self) -> Path:
-        """Where the run lay."""
-        return self.recorder.root / "runs/run"
 
 
 def kill_at_line(recorder: Recorder, line: int) -> None:
@@ -87,10 +72,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     recorder.before = lambda name, arguments: None
     with recorder.recording():
         outcome = run_experiment(parse(raw))
-    finished = len(recorder.events)
     assert not outcome.already_done
-    with recorder.recording():
-        decode_again(outcome.path, raw)
     files = {
         path.relative_to(outcome.path).as_posix(): path.read_bytes()
         for path in outcome.path.rglob("*")
@@ -101,19 +83,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
         for event in recorder.events
         if hasattr(event, "data")
     )
-    return Life(recorder, raw, parse(raw).identity(), finished, files, known)
-
-
-def decode_again(path: Path, raw: dict[str, Any]) -> None:
-    """What ``dpft decode`` and ``dpft score`` write into a finished run."""
-    text = (path / "config.yaml").read_text()
-    with runs.RunDirectory.open(path, parse(raw).identity(), text) as directory:
-        for split in ("test", "again"):
-            file = directory.generations(split)
-            with runs.replacing(directory.path, file, f"{split}\n"):
-                write_atomic(file, f"{split}\n")
-            name = file.relative_to(path).as_posix()
-            runs.update_record(directory, generations={split: name})
+    return Life(recorder, parse(raw).identity(), files, known)
 
 
 def released(folder: Path) -> int:
@@ -148,7 +118,7 @@ def problems(life: Life, folder: Path, moment: int) -> list[str]:
     except (DpftError, OSError, ValueError, KeyError, SafetensorError) as error:
         said.append(f"not continued: {type(error).__name__}: {error}")
     done = runs.is_finished(folder, runs.config_hash(life.identity))
-    if moment >= life.finished and not done:
+    if moment >= len(life.recorder.events) and not done:
         said.append("it had said that it was finished")
     return said
 
@@ -226,21 +196,3 @@ def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_
 ) -> None:
     found = schedules(life, Disk(life.recorder), 400, target)
     assert [said for said in found if said] == []
-
-
-def test_what_is_left_is_continued_to_the_same_bits(life: Life, tmp_path: Path) -> None:
-    disk = Disk(life.recorder)
-    begun = 0
-    for number in range(20):
-        target = tmp_path / f"left-{number}"
-        draw = random.Random(f"continued {number}")
-        disk.after(draw.randint(1, life.finished), draw, target)
-        spent = counted(target / "runs/run")
-        if not spent > 0 or begun == 2:
-            continue
-        begun += 1
-        outcome = run_experiment(parse({**life.raw, "runs_dir": str(target / "runs")}))
-        for name in ("ledger.jsonl", "model/model.safetensors"):
-            assert (outcome.path / name).read_bytes() == life.files[name], (number, name)
-        assert load_file(outcome.path / "model/model.safetensors")
-    assert begun == 2

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from dpft.config.flags import Flag, flag, sentence, sentences
+from dpft.config.flags import Flag, flag
 from dpft.runs import (
     SCHEMA_VERSION,
     RecordError,
     RunDirectory,
-    code_version,
-    environment,
     read_record,
     update_record,
     write_record,
@@ -53,23 +51,6 @@ def test_scores_of_a_part_of_a_published_split_are_flagged(
     assert update_record(run, scores=of(100))["flags"] == [*record["flags"], part]
     assert update_record(run, stage="scored")["flags"] == [*record["flags"], part]
     assert update_record(run, scores=of(547))["flags"] == record["flags"]  # scored again, of all
-
-
-@pytest.mark.parametrize(
-    ("task", "source"),
-    [
-        ({"name": "mnli", "limit_eval": 100}, "files"),  # which has a flag of its own
-        ({"name": "mnli"}, "sample"),
-        ({"name": "text2text"}, "files"),
-    ],
-)
-def test_what_is_limited_generated_or_unpublished_gets_no_flag_of_its_size(
-    run: RunDirectory, record: dict[str, Any], task: dict[str, Any], source: str
-) -> None:
-    record["config"]["task"], record["dataset"]["source"] = task, source
-    write_record(run, record)
-    scores = {"dev": {"metrics": {"accuracy": 0.5}, "examples": 100, "signature": "x"}}
-    assert update_record(run, scores=scores)["flags"] == record["flags"]
 
 
 @pytest.mark.parametrize(
@@ -129,56 +110,6 @@ def test_a_full_disk_leaves_the_old_record(
     assert not list(run.path.glob(".record*"))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [(None, "a run that was trained"), ("{", "is not JSON"), ("[]", "schema version None")],
-)
-def test_what_cannot_be_read_is_explained(run: RunDirectory, text: str | None, reason: str) -> None:
-    if text is not None:
-        run.record.write_text(text)
-    with pytest.raises(RecordError, match=reason):
-        read_record(run.path)
-
-
-def test_every_flag_has_its_sentence() -> None:
-    parameters = {
-        "size": 1234,
-        "limit": 200,
-        "published": 5678,
-        "split": "dev",
-        "instances": 9,
-        "share": 0.1,
-        "noun": "user",
-        "train": 80.0,
-        "dev": 20.0,
-        "count": 3,
-        "repetitions": 2,
-        "service": "wandb",
-        "name": "tiny",
-        "bits": 4,
-        "text": "a {note}",
-    }
-    own = {
-        Flag.EVAL_SIZE: {"instances": 9, "split": "dev", "published": [5, 6000]},
-        Flag.TRAINED_BEFORE: {
-            "data": "e2e",
-            "flags": [flag(Flag.SAMPLE_DATA)],
-            "statement": "(3, 1e-5)-DP",
-            "voided_by": ["refuted"],
-        },
-    }
-    said = {kind: sentence(flag(kind, **own.get(kind, parameters))) for kind in Flag}
-    assert len(set(said.values())) == len(Flag)
-    assert said[Flag.NOTE] == "a {note}"
-    assert said[Flag.SPLIT_BY_PERSONA].endswith("about 80/20")
-    assert said[Flag.EVAL_SIZE].endswith("where the published split has 5 or 6,000")
-    assert said[Flag.CANARY_TEXTS].endswith("2 times each")
-    assert said[Flag.TRAINED_BEFORE] == (
-        "base trained before on e2e (generated sample data): (3, 1e-5)-DP; REFUTED BY ITS AUDIT"
-    )
-    assert sentences(None) == []
-
-
 def test_a_table_of_records_is_read_as_written_and_equal_ones_are_equal_bytes(
     tmp_path: Path,
 ) -> None:
@@ -193,14 +124,3 @@ def test_a_table_of_records_is_read_as_written_and_equal_ones_are_equal_bytes(
         (tmp_path / TABLE).write_bytes(damaged)
         with pytest.raises(RecordError, match="cannot be read"):
             read_table(tmp_path)
-
-
-def test_the_environment_is_known_without_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert code_version(tmp_path)["commit"] is None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    facts = environment()
-    assert facts["dpft"]["commit"] is None
-    assert facts["packages"]["torch"]
-    json.dumps(facts, allow_nan=False)

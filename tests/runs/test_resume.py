@@ -54,7 +54,7 @@ class Reaper:
 
 
 @pytest.fixture
-def unbroken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, bytes]:
+def unbroken(tmp_path: Path) -> dict[str, bytes]:
     train(tmp_path / "unbroken")
     return content(tmp_path / "unbroken")
 

@@ -70,30 +70,6 @@ def test_a_stretch_replays_its_own_steps_and_no_others(moved: Path) -> None:
     assert moved.read_bytes() == before
 
 
-def test_a_first_line_that_is_torn_at_any_byte_has_begun_nothing(spent: Path) -> None:
-    before = spent.read_bytes()
-    with Ledger(spent, header(2)) as ledger:
-        begun = ledger.go_on(1)
-        ledger.spend(1, update="second-1")
-    whole = spent.read_bytes()
-    for kept in range(len(before), len(whole)):
-        spent.write_bytes(whole[:kept])
-        with Ledger(spent, header(2)) as ledger:
-            assert ledger.go_on(1) == begun
-        assert spent.read_bytes() == before
-
-
-def test_copies_of_a_run_share_draws_only_where_they_go_on_equally(spent: Path) -> None:
-    def key(threads: int, step: int) -> bytes:
-        with Ledger(spent, header(threads)) as ledger:
-            return ledger.go_on(step).key(KEY)
-
-    places = [(threads, step) for threads in (2, 3) for step in range(4)]
-    assert {key(1, step) for step in range(4)} == {KEY}
-    assert len({KEY, *(key(*place) for place in places)}) == 1 + len(places)
-    assert key(2, 1) == key(2, 1)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_no_life_of_a_run_releases_what_is_not_counted(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,6 @@
 """A training loop of the real one's shape over one small tied model."""
 
 import hashlib
-import resource
-import time
 from pathlib import Path
 
 import torch
@@ -18,14 +16,7 @@ def gradient(key: bytes, step: int, weight: torch.Tensor) -> torch.Tensor:
     return 0.1 * weight.detach() + torch.randn(weight.shape, generator=generator)
 
 
-def train(
-    folder: Path,
-    steps: int = 6,
-    save_every: int = 2,
-    pause: float = 0.0,
-    size: int = 4,
-    file_limit: int | None = None,
-) -> None:
+def train(folder: Path, steps: int = 6, save_every: int = 2, size: int = 4) -> None:
     config = {"privacy": {"epsilon": 3}, "steps": steps, "size": size}
     with RunDirectory.open(folder, config, "epsilon: 3\n") as run:
         if run.is_done:
@@ -40,8 +31,6 @@ def train(
                 start = latest.step
                 ledger.go_on(start)
                 latest.fill({"weight": weight.detach(), "momentum": momentum})
-            if file_limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
             with MetricsLog(run.metrics, start) as metrics:
                 for step in range(start, steps):
                     noisy = gradient(key, step, weight)
@@ -50,8 +39,6 @@ def train(
                     momentum = 0.9 * momentum + noisy
                     weight.data.sub_(0.1 * momentum)
                     metrics.append(step, loss=float(weight.detach().sum()))
-                    print(step, flush=True)
-                    time.sleep(pause)
                     if (step + 1) % save_every == 0 or step + 1 == steps:
                         tensors = {"weight": weight, "momentum": momentum}
                         checkpoint.save(run, step + 1, tensors, {"size": size})

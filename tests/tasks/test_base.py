@@ -1,9 +1,7 @@
 """What every task shares: loading by name, fingerprints, forms of a data set."""
 
 import pytest
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import TASKS, load_task
@@ -12,7 +10,6 @@ from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from tests.tasks.files import write_parquet
 
-IMAGES = ("cifar10", "cifar100", "svhn", "gtsrb", "food101")
 HUB_ROW = {"meaning_representation": "name[A]", "human_reference": "A."}
 
 
@@ -46,22 +43,6 @@ def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
         load_task({"name": name, "args": "touch mark"})
 
 
-def test_a_missing_split_is_named(tmp_path):
-    (tmp_path / "testset_w_refs.csv").write_text("mr,ref\nname[A],A.\n")
-    task = E2E(data_dir=str(tmp_path))
-    assert len(task.records("test")) == 1
-    with pytest.raises(DataError, match=r"holds no train split: no file 'trainset\.csv'"):
-        task.records("train")
-
-
-def test_a_folder_may_hold_the_hubs_parquet_files(tmp_path):
-    file = write_parquet(tmp_path / "data" / "train-00000-of-00001.parquet", [HUB_ROW])
-    assert E2E(data_dir=str(tmp_path)).rows("train") == [("name[A]", "A.")]
-    file.write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="not a parquet file"):
-        E2E(data_dir=str(tmp_path)).rows("train")
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
     shipped = compose([f"task={name}"])["task"]
@@ -81,8 +62,6 @@ def copies(folder, *names):
     [
         (["train.parquet", "old/train_before_cleaning.parquet"], 1),
         (["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"], 2),
-        (["train-00000-of-00001-0f3a.parquet"], 1),
-        (["train.parquet", "data/train-00000-of-00001.parquet"], None),
         (["train.parquet", "old/train.parquet"], None),
         (["data/train-00000-of-00002.parquet"], None),
         (["a/train-00000-of-00002.parquet", "b/train-00001-of-00002.parquet"], None),
@@ -95,50 +74,6 @@ def test_one_copy_of_a_split_is_read_and_two_are_refused(tmp_path, names, found)
             copies(tmp_path, *names).records("train")
     else:
         assert len(copies(tmp_path, *names).records("train")) == found
-
-
-def test_data_check_fails_on_a_split_that_is_there_and_broken(tmp_path):
-    (tmp_path / "trainset.csv").write_text("mr,ref\nname[A],A.\n")
-    arguments = ["data", "check", "e2e", f"task.data_dir={tmp_path}"]
-    lacking = CliRunner().invoke(app, arguments)
-    assert lacking.exit_code == 0
-    assert "no dev split" in lacking.stdout.replace("\n", " ")
-    (tmp_path / "devset.csv").write_text("mr,ref\nname[A],\n")
-    broken = CliRunner().invoke(app, arguments)
-    assert broken.exit_code == 2
-    assert "devset.csv, line 2" in broken.output.replace("\n", "")
-
-
-VALIDATION, TEST = {"dev": "validation"}, {"test": "test"}
-
-
-@pytest.mark.parametrize(
-    ("name", "config", "splits"),
-    [
-        *((name, None, VALIDATION | TEST) for name in ("e2e", "dart", "samsum")),
-        ("personachat", None, VALIDATION),
-        *((name, name, VALIDATION) for name in ("sst2", "qnli", "qqp")),
-        ("mnli", "mnli", {"dev": "validation_matched+validation_mismatched"}),
-        *((name, None, TEST) for name in ("cifar10", "cifar100", "gtsrb")),
-        ("svhn", "cropped_digits", TEST),
-        ("food101", None, {"test": "validation"}),  # what its authors list as test
-    ],
-)
-def test_splits_are_what_the_hubs_copy_calls_so(name, config, splits):
-    """Scores would else be of other records, even of those that were trained on."""
-    hub = load_task({"name": name}).dataset.hub
-    assert (hub.config, hub.splits) == (config, {"train": "train", **splits})
-
-
-@pytest.mark.parametrize("name", [name for name in TASKS if name not in IMAGES])
-def test_only_training_is_on_the_first_records_and_only_scores_are_of_the_first_instances(name):
-    task, whole = (
-        load_task({"name": name, "source": "sample", **limits})
-        for limits in ({"limit_train": 3, "limit_eval": 9}, {})
-    )
-    assert list(task.records("train")) == list(whole.records("train")[:3])
-    assert list(task.records("dev")) == list(whole.records("dev"))
-    assert list(task.instances("dev")) == list(whole.instances("dev")[:9])
 
 
 # Sizes as the authors publish them; replies of Persona-Chat as ParlAI counts them.

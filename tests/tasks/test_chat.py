@@ -2,16 +2,12 @@
 
 import copy
 import json
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
-from dpft.cli.data import _check
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
@@ -20,7 +16,6 @@ from dpft.tasks.chat import Chat
 from dpft.tasks.objectives.chat import PLAIN, ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.records import Conversation
-from dpft.training.run import run_experiment
 
 TALK = Conversation(
     (
@@ -168,12 +163,6 @@ def test_templates_that_would_train_something_else_are_refused(loaded, template,
         objective(loaded, "auto", template).encode(TALK)
 
 
-def test_what_a_template_refuses_is_told(loaded):
-    refusing = "{{ raise_exception('no system turns') }}"
-    with pytest.raises(DataError, match=r"system, user \(no system turns\)"):
-        objective(loaded, "auto", refusing).encode(TALK)
-
-
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -195,12 +184,8 @@ def test_both_common_forms_are_read(tmp_path):
     ("messages", "message"),
     [
         ("hello", "is 'hello'; expected"),
-        ([], "is .*; expected"),
-        (["hello"], "message 1 is 'hello'"),
         ([{"role": "tool", "content": "x"}], "message 1 is .*'tool'.* a role of"),
-        ([{"role": ["user"], "content": "x"}], "message 1 is .*a role of"),
         ([{"role": "user", "content": " "}], "its text is ' '"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "its text is"),
         ([{"role": "user", "content": "x"}], "no answer of the assistant"),
         ([{"role": "assistant", "content": "x"}], "something before it"),
     ],
@@ -210,14 +195,6 @@ def test_what_is_no_conversation_is_refused_with_its_line(tmp_path, messages, me
     file = lines(tmp_path / "a.jsonl", good, {"messages": messages})
     with pytest.raises(DataError, match=rf"line 2.*{message}"):
         Chat(train_file=file).records("train")
-
-
-def test_synthetic_conversations_are_read_back(tmp_path):
-    Chat(messages_column="turns").write_records(
-        None, [json.dumps(TALK.turns), json.dumps(TALK.turns[1:3])], tmp_path / "new.jsonl"
-    )
-    new = Chat(train_file=str(tmp_path / "new.jsonl"), messages_column="turns").records("train")
-    assert [one.turns for one in new] == [TALK.turns, TALK.turns[1:3]]
 
 
 @pytest.mark.parametrize("template", [PLAIN, CHATML])
@@ -316,81 +293,3 @@ def test_conversations_are_written_until_they_are_closed(loaded, template):
         made, Parrot(loaded.model.config, [whole[len(opening) :]]), 1, settings, 0, "Be brief."
     )
     assert tuple(map(tuple, json.loads(written.text))) == TALK.turns
-
-
-def test_each_batch_of_conversations_is_drawn_by_itself(loaded):
-    made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]] * 2)
-    for seed in (0, 0, 1):
-        write_conversations(made, model, 4, replace(SETTINGS, batch_size=2), seed)
-    assert model.seeds[:2] == model.seeds[2:4]
-    assert len(set(model.seeds)) == 4
-
-
-def test_the_check_shows_it_as_the_model_is_given_it(capsys):
-    _check("chat", ["task=chat", "task.source=sample", "model=random-gpt2"])
-    shown = capsys.readouterr().out
-    assert "as model=random-gpt2 is given it; what is trained stands in [[ ]]:" in shown
-    assert re.search(r"\n    user: .*\n    assistant:\[\[ .*<\|endoftext\|>\]\]", shown)
-    _check("chat", ["task=chat", "task.source=sample"])
-    assert "[[ ]]" not in capsys.readouterr().out
-
-
-def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    settings = [
-        "task=chat", "task.source=sample", "task.unit=user", "task.user_column=user",
-        "task.limit_eval=4", "model=random-gpt2", "clip=per_layer_adaptive", "optim.steps=2",
-        "optim.batch_size=8", "decode=greedy", "decode.max_new_tokens=4", "threads=1", "name=run",
-        "task.train_on=all",
-    ]  # fmt: skip
-    record = run_experiment(parse(compose(settings))).record
-    assert set(record["scores"]["test"]["metrics"]) == {"ROUGE_L", "perplexity"}
-    assert "one user" in record["privacy"]["statement"]
-    assert (tmp_path / "runs/run/model/chat_template.jinja").read_text() == PLAIN
-    asked = ["generate", "runs/run", "n=2", "decode.max_new_tokens=4"]
-    written = CliRunner().invoke(app, asked)
-    assert "none of the 2 texts is a conversation" in written.output
-    assert "system=TEXT" in written.output
-
-
-NUMBERED = (
-    "{% for m in messages %}{{ loop.index }}{{ m.role }}: {{ m.content }}"
-    "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
-)
-
-
-def long_talk(messages):
-    """Now and then an answer has two turns, and a turn of a user has the text of an end token."""
-    roles = ["assistant" if n % 2 or n % 14 == 10 else "user" for n in range(messages - 1)]
-    said = [f" odd {n}" if role == "user" else f"so {n} <|endoftext|>"
-            for n, role in enumerate(roles)]  # fmt: skip
-    return Conversation((("system", "Be brief."), *zip(roles, said, strict=True)))
-
-
-@pytest.mark.parametrize("template", [PLAIN, NUMBERED])
-def test_a_long_conversation_is_what_the_template_makes_of_all_that_precedes(loaded, template):
-    made = replace(objective(loaded, "auto", template), max_length=100_000)
-    talk = long_talk(101)
-    texts, done = [], ""
-    marked = made._marked(talk.turns)
-    for number, (role, _) in enumerate(marked):
-        if role == "assistant":
-            asked = made._rendered(marked[:number], asks=True)
-            answered = made._rendered(marked[: number + 1])
-            texts.append((asked.removeprefix(done), answered.removeprefix(asked)))
-            done = answered
-    assert [*made._spans(marked)] == texts
-    example = made.encode(talk)
-    assert (example.cut_source, example.cut_target) == (0, 0)
-
-
-def test_what_has_no_room_is_not_rendered(loaded, monkeypatch):
-    made, turns, render = replace(objective(loaded), max_length=100), [], ChatObjective._rendered
-
-    def rendered(self, shown, asks=False):
-        turns.append(len(shown))
-        return render(self, shown, asks)
-
-    monkeypatch.setattr(ChatObjective, "_rendered", rendered)
-    assert made.encode(long_talk(4001)).cut_target > 0
-    assert sum(turns) < 3000

@@ -1,17 +1,10 @@
 """Reading DART in all its forms, its records and instances, and the generated sample."""
 
-import json
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
-from dpft.config.schema import Evaluate
 from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json
-from dpft.tasks.sources import hub_rows
-from dpft.training.held_out import held_out_records
 from tests.tasks.files import write
 
 TRIPLES = (("Aromi", "AREA_CODE", "9"), ("Aromi", "food", "Thai"))
@@ -35,87 +28,12 @@ def entry(subject, *texts):
     }
 
 
-@pytest.fixture(scope="module")
-def sample():
-    return DART(source="sample")
-
-
-# Files.
-
-
 def test_json_is_read_one_row_a_reference(tmp_path):
     assert read_json(write(tmp_path / "a.json", [GOOD, entry("B", " Three. ")])) == [
         Lexicalisation(0, TRIPLES, "One."),
         Lexicalisation(0, TRIPLES, "Two."),
         Lexicalisation(1, (("B", "is", "x"),), "Three."),
     ]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{}", r"line 1: got '\{\}'"),
-        ("[\n{},\n", r"line 2, entry 1: got \{\}"),
-        (json.dumps([GOOD]) + "\n]", "line 2: Extra data"),
-        ([{"tripleset": [["a", "b", "c"]]}], r"line 2, entry 1: .*expected a JSON list"),
-        ([GOOD | {"tripleset": []}], r"entry 1: got tripleset"),
-        ([GOOD | {"tripleset": [["a", "b"]]}], r"got tripleset .*'a', 'b'.*; expected one"),
-        ([GOOD | {"tripleset": [["a", " ", "c"]]}], "none empty"),
-        ([GOOD | {"annotations": [{"source": "a"}]}], "got annotations"),
-        ([GOOD | {"annotations": [{"text": None}]}], "got reference None; expected a text"),
-        ([GOOD | {"tripleset": [["a", "\ud83d", "c"]]}], "entry 1: got .* no valid Unicode"),
-    ],
-)
-def test_malformed_json_is_refused_with_its_line(tmp_path, content, message):
-    with pytest.raises(DataError, match=rf"bad\.json.*{message}"):
-        read_json(write(tmp_path / "bad.json", content))
-
-
-def test_rows_of_the_hubs_copies():
-    triples = [list(triple) for triple in TRIPLES]
-    gem = [
-        {"tripleset": triples, "target": "One.", "references": []},
-        {"tripleset": triples, "target": "One.", "references": ["One.", "Two."]},
-    ]
-    rows = hub_rows(DART.dataset.hub, gem)
-    assert rows == [
-        Lexicalisation(0, TRIPLES, "One."),
-        Lexicalisation(1, TRIPLES, "One."),
-        Lexicalisation(1, TRIPLES, "Two."),
-    ]
-    annotated = {"tripleset": triples, "annotations": {"source": ["a"], "text": ["One."]}}
-    assert hub_rows(DART.dataset.hub, [annotated, GOOD]) == [
-        Lexicalisation(0, TRIPLES, "One."),
-        Lexicalisation(1, TRIPLES, "One."),
-        Lexicalisation(1, TRIPLES, "Two."),
-    ]
-    with pytest.raises(DataError, match="no column 'target'"):
-        hub_rows(DART.dataset.hub, [{"tripleset": triples}])
-
-
-def test_triple_sets_of_several_parts_stay_apart(tmp_path):
-    """Each part counts its own from 0: the last of one may have the number of the next's first."""
-
-    def part(number, *rows):
-        table = pa.Table.from_pylist(
-            [{"tripleset": [[s, "r", "o"]], "references": said} for s, said in rows]
-        )
-        pq.write_table(table, tmp_path / f"test-0000{number}-of-00002.parquet")
-
-    part(0, ("a", ["of a", "too"]))
-    part(1, ("b", ["of b", ""]), ("c", [""]))
-    task = DART(data_dir=str(tmp_path))
-    assert [(one.record.source, one.references) for one in task.instances("test")] == [
-        ("a : r : o", ("of a", "too")),
-        ("b : r : o", ("of b",)),
-    ]
-    assert task.details("test") == [
-        "1 empty references left out",
-        "1 triple sets without a reference left out",
-    ]
-
-
-# Records and instances.
 
 
 def test_triples_become_prompts():
@@ -133,26 +51,6 @@ def test_empty_references_and_bare_triple_sets_are_left_out_and_counted(tmp_path
     ]
 
 
-def test_a_file_of_records_has_those_of_the_split_that_it_is(tmp_path):
-    """Held-out records, but not what a model is asked."""
-    content = [entry("A", "", "One."), entry("B"), entry("D", "Two.")]
-    task = DART(data_dir=folder_of(tmp_path, train=[GOOD], test=content))
-    file = tmp_path / "dart-v1.1.1-full-test.json"
-    evaluate = Evaluate(every=1, file=str(file))
-    for records in (held_out_records(evaluate, task), task.records("test")):
-        assert [record.target for record in records] == ["One.", "Two."]
-    assert len(task.questions(file)) == 4
-
-
-def test_triple_sets_are_asked_without_references(tmp_path):
-    bare = [{"tripleset": GOOD["tripleset"]}, {"tripleset": [["B", "is", "C"]]}]
-    asked = DART().questions(write(tmp_path / "a.json", bare))
-    assert [one.cells["source"] for one in asked] == [linearise(TRIPLES), "B : is : C"]
-    assert [one.instance.references for one in asked] == [(), ()]
-    with pytest.raises(DataError, match="entry 1: got"):
-        DART().questions(write(tmp_path / "a.json", [{"triples": []}]))
-
-
 def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_path):
     folder = folder_of(tmp_path, dev=[GOOD], test=[entry("B", "Three.")])
     task = DART(data_dir=folder, train_split="dev")
@@ -167,29 +65,6 @@ def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_pat
         DART(data_dir=folder).records("train")
     with pytest.raises(ConfigError, match="train_split is 'test'; expected one of train, dev"):
         DART(train_split="test")
-
-
-def test_synthetic_records_are_written_read_and_labelled(tmp_path):
-    task = DART(data_dir=folder_of(tmp_path, dev=[GOOD, entry("B", "Three.")]))
-    file = tmp_path / task.written_as
-    task.write_records(task.rows("dev"), ["x", "y", "é"], file)
-    other = DART(data_dir=str(tmp_path), synthetic=str(file), train_split="dev")
-    assert [(r.source, r.target) for r in other.records("train")] == [
-        (linearise(TRIPLES), "x"),
-        (linearise(TRIPLES), "y"),
-        ("B : is : x", "é"),
-    ]
-    assert sentences(other.flags()) == ["synthetic training records"]
-    assert len(other.instances("dev")) == 2
-
-
-# With a model.
-
-
-# The generated sample.
-
-
-# Real data.
 
 
 def test_what_is_left_out_of_the_real_files_is_counted(data_root):

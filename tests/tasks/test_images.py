@@ -30,9 +30,7 @@ from dpft.tasks.images import (
     KEPT,
     SVHN,
     Food101,
-    read_list,
     read_mat,
-    read_signs,
 )
 from tests.tasks.files import write
 
@@ -66,7 +64,7 @@ def write_cifar10(folder, images, labels, protocol=4):
         write(folder / TEN.folder / name, batch)
 
 
-@pytest.mark.parametrize("protocol", range(1, 6))
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_official_pickles_are_read_in_every_protocol(tmp_path, protocol):
     images = noise(3)
     write_cifar10(tmp_path, images, [7, 0, 9], protocol)
@@ -100,20 +98,6 @@ def test_pickles_of_python_2_are_read(tmp_path):
     assert (record.pixels() == images[0]).all()
 
 
-def test_a_part_of_an_archive_is_refused(tmp_path):
-    write_cifar10(tmp_path, noise(1), [1])
-    (tmp_path / TEN.folder / "data_batch_4").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*data_batch_4: No such file.*all files"):
-        CIFAR10(data_dir=str(tmp_path)).records("train")
-
-
-def test_a_file_that_is_a_part_of_a_split_is_not_read_as_the_whole(tmp_path):
-    """As a file of held-out records it gave all that is trained on."""
-    write_cifar10(tmp_path, noise(1), [1])
-    with pytest.raises(DataError, match="data_batch_2 is no whole split; expected data_batch_1"):
-        CIFAR10(data_dir=str(tmp_path)).records_of(tmp_path / TEN.folder / "data_batch_2")
-
-
 @pytest.mark.parametrize("changed", [None, "data_batch_4", "test_batch"])
 def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch, changed):
     write_cifar10(tmp_path, noise(1), [1])
@@ -132,20 +116,6 @@ def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch,
     assert sentences(task.flags()) == expected
 
 
-@pytest.mark.parametrize(
-    ("form", "expected"), [("PNG", []), ("JPEG", [sentence(flag(Flag.LOSSY_COPIES))])]
-)
-def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
-    encoded = io.BytesIO()
-    Image.fromarray(noise(1)[0]).save(encoded, form)
-    table = pa.table({"img": [{"bytes": encoded.getvalue(), "path": "0"}], "label": [3]})
-    for split in ("train", "test"):
-        pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
-    task = CIFAR10(data_dir=str(tmp_path))
-    assert len(task.records("test")) == 1
-    assert sentences(task.flags()) == expected
-
-
 class Call:
     """Pickles as a call."""
 
@@ -161,8 +131,6 @@ class Call:
     [
         (lambda file: Call(os.system, f"touch {file}"), "system"),
         (lambda file: Call(eval, f"open({str(file)!r}, 'w')"), "eval"),
-        (lambda file: Call(getattr, "x", "upper"), "getattr"),
-        (lambda file: Call(np.save, str(file), [1]), "save"),
         (lambda file: np.array([Call(os.system, f"touch {file}")], object), "system"),
     ],
 )
@@ -170,37 +138,11 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, payload, named):
     write_cifar10(tmp_path, noise(1), [1])
     trap = tmp_path / "trap"
     content = {b"data": planes(noise(1)), b"labels": [1], b"more": payload(trap)}
-    for protocol in range(6):
+    for protocol in (0, 2, 5):
         write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content, protocol))
         with pytest.raises(DataError, match=rf"test_batch is no pickle.*asks for .*{named}"):
             CIFAR10(data_dir=str(tmp_path)).records("test")
     assert not trap.exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({b"data": planes(noise(1))[:, :-1], b"labels": [1]}, r"got data of shape \(1, 3071\)"),
-        ({b"data": planes(noise(1)).astype(float), b"labels": [1]}, "not of 8-bit numbers"),
-        ({b"data": planes(noise(2)), b"labels": [1]}, "got 1 labels for 2 images"),
-        ({b"data": planes(noise(1))}, "labels of type NoneType"),
-        ({b"data": planes(noise(2)), b"labels": [1, 10]}, "image 1: got class 10; expected 0 to 9"),
-        ({b"data": planes(noise(1)), b"labels": ["cat"]}, "image 0: got class 'cat'"),
-    ],
-)
-def test_a_malformed_batch_is_named(tmp_path, content, message):
-    write_cifar10(tmp_path, noise(1), [1])
-    write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content))
-    with pytest.raises(DataError, match=message):
-        CIFAR10(data_dir=str(tmp_path)).records("test")
-
-
-def test_classes_in_another_order_are_refused(tmp_path):
-    write_cifar10(tmp_path, noise(1), [1])
-    names = [name.encode() for name in reversed(TEN.classes)]
-    write(tmp_path / TEN.folder / TEN.meta, pickle.dumps({b"label_names": names}))
-    with pytest.raises(DataError, match=r"batches\.meta: got label_names \['truck'.*airplane"):
-        CIFAR10(data_dir=str(tmp_path)).records("test")
 
 
 def test_cifar100_takes_the_fine_labels(tmp_path):
@@ -229,19 +171,6 @@ def test_class_10_of_svhn_is_the_digit_0(tmp_path):
     assert [SVHN.classes[record.label] for record in records] == ["0", "1", "9"]
     for record, image in zip(records, images, strict=True):
         assert (record.pixels() == image).all()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"X": np.zeros((32, 32, 3, 2)), "y": [[1], [2]]}, r"\(32, 32, 3, 2\) in float64"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [2], [3]]}, r"y of shape \(3, 1\)"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [0]]}, "y of image 1 is 0"),
-    ],
-)
-def test_a_malformed_svhn_file_is_named(tmp_path, content, message):
-    with pytest.raises(DataError, match=message):
-        read_mat(mat(tmp_path, **content))
 
 
 # GTSRB.
@@ -275,21 +204,6 @@ def test_signs_are_read_from_the_folders_of_both_archives(tmp_path, training):
     assert (instance.record.pixels() == noise(1, 9, 20)[0]).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("Filename,ClassId\na.ppm,1\n", "line 2: got file '' of class ''; expected columns"),
-        (f"{SIGNS}a.ppm;1;1;1;1;1;1;0\na.ppm;1\n", "line 3: got 2 cells for 8 columns"),
-        (f"{SIGNS}a.ppm;1;1;1;1;1;1;x\n", "line 2: got file 'a.ppm' of class 'x'"),
-        (f"{SIGNS}../a.ppm;1;1;1;1;1;1;0\n", r"line 2: got file '\.\./a\.ppm'"),
-    ],
-)
-def test_a_malformed_annotation_file_is_refused_with_its_line(tmp_path, text, message):
-    ppm(tmp_path / "a.ppm", noise(1, 0, 20)[0])
-    with pytest.raises(DataError, match=message):
-        read_signs(write(tmp_path / "GT-00000.csv", text))
-
-
 # Food-101.
 
 
@@ -316,23 +230,6 @@ def test_dishes_are_read_by_list_and_large_ones_stay_on_disk(tmp_path):
     for name in ("meta", "images"):
         (tmp_path / name).rename(tmp_path / "food-101" / name)
     assert len(Food101(data_dir=str(tmp_path)).records("test")) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("waffles/1\nwaffles\n", "line 2: got 'waffles'; expected class/number"),
-        ("waffle/1\n", "line 1: got class 'waffle'; did you mean 'waffles'"),
-        ("waffles/../1\n", "line 1: got 'waffles/../1'"),
-        ("waffles/1\nwaffles/2\n", r"line 2: cannot read .*waffles/2\.jpg: No such file"),
-        ("waffles/1\nwaffles/1\n", "line 2: waffles/1 is there twice"),
-        (b"waffles/\xff\n", "not UTF-8"),
-    ],
-)
-def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
-    dish(tmp_path, "waffles/1")
-    with pytest.raises(DataError, match=message):
-        read_list(write(tmp_path / "meta/train.txt", text))
 
 
 # The hub's form.
@@ -364,21 +261,10 @@ def test_the_shipped_settings_name_the_published_size_and_split(name, size):
     assert load_task(config["task"]).needs == Needs("image", TASKS[name].classes)
 
 
-class Positioned(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.position_embeddings = nn.Parameter(torch.zeros(1, 65, 4))
-
-
-def loaded(image=True, model=None):
-    inputs = ImageInput(size=32, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), patch=4)
-    return LoadedModel(model or nn.Linear(1, 1), None, (), image=inputs if image else None)
-
-
 def test_models_that_do_not_fit_are_refused():
     with pytest.raises(ModelError, match="takes no images"):
-        SVHN().objective(loaded(image=False))
+        SVHN().objective(LoadedModel(nn.Linear(1, 1), None, ()))
+    model = nn.ParameterDict({"position_embeddings": torch.zeros(1, 65, 4)})
+    inputs = ImageInput(size=32, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), patch=4)
     with pytest.raises(ConfigError, match=r"image_size is 64.*of 32 pixels.*image_size=null"):
-        SVHN(image_size=64).objective(loaded(model=Positioned()))
-    with pytest.raises(ConfigError, match=r"task\.image_size is 0"):
-        SVHN(image_size=0)
+        SVHN(image_size=64).objective(LoadedModel(model, None, (), image=inputs))

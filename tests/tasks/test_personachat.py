@@ -1,21 +1,15 @@
 """Persona-Chat: both published forms, prompts that keep the persona, losses, scores."""
 
-import dataclasses
-import itertools
 import json
-import math
 from pathlib import Path
 
 import pytest
 
-from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
-from dpft.config.schema import Decode
-from dpft.tasks import load_task
-from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_lines, read_text
+from dpft.tasks.personachat import PersonaChat, Reply, read_text
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
-from tests.tasks.objectives.letters import loaded_letters, prompt_of, spelled
+from tests.tasks.objectives.letters import loaded_letters, spelled
 
 CANDIDATES = (
     "1 your persona: i have a dog.\n"
@@ -56,9 +50,6 @@ def sample():
     return PersonaChat(source="sample")
 
 
-# Reading.
-
-
 @pytest.mark.parametrize("text", [CANDIDATES, PLAIN, CANDIDATES.replace("\n", "\r\n")])
 def test_parlais_text_is_read_with_and_without_candidates(tmp_path, text):
     assert read_text(write(tmp_path / "a.txt", text)) == REPLIES
@@ -73,81 +64,12 @@ def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("hello\n", "line 1: got 'hello' after number 0"),
-        (CANDIDATES.replace("4 any", "5 any"), "line 4: .*after number 3; expected 4, or 1"),
-        (CANDIDATES.replace("2 your persona", "2 partner's persona"), "line 2: .*expected 'your"),
-        (CANDIDATES.replace("i am tall.", ""), "line 2: .*expected 'your persona"),
-        (CANDIDATES.replace("\tone dog .\t", "\t\t"), "line 4: got"),
-        (PLAIN.replace("any pets ?\t", ""), "line 4: got '4 one dog .'"),
-        ("1 hi\tyou\n", "line 1: got '1 hi"),
-        (PLAIN + "1 your persona: i am late.\n", "line 10: dialogue 3 ended"),
-        ("1 your persona: a.\n" + PLAIN, "line 2: dialogue 1 ended without a reply"),
-    ],
-)
-def test_a_malformed_text_is_refused_with_its_line(tmp_path, text, message):
-    with pytest.raises(DataError, match=rf"bad\.txt, {message}"):
-        read_text(write(tmp_path / "bad.txt", text))
-
-
-def _changed(change):
-    content = json.loads(json.dumps(DIALOGUES))
-    change(content[1])
-    return "".join(json.dumps(one) + "\n" for one in content)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"personality":\n[}', "line 1: "),
-        (_changed(lambda d: d.pop("personality")), "dialogue 2: got personality None"),
-        (_changed(lambda d: d.update(personality="x")), "dialogue 2: got personality x"),
-        (_changed(lambda d: d.pop("utterances")), "dialogue 2: got no utterances"),
-        (_changed(lambda d: d.update(utterances=[3])), "dialogue 2: got history None"),
-        (_changed(lambda d: d["utterances"][0].update(candidates=[])), "got candidates"),
-        (_changed(lambda d: d["utterances"][1].update(history=["", "a"])), "got history"),
-        (_changed(lambda d: d["utterances"][0].update(candidates=["\ud83d"])), "no valid Unicode"),
-    ],
-)
-def test_a_malformed_file_of_lines_is_refused_with_its_place(tmp_path, content, message):
-    with pytest.raises(DataError, match=rf"bad\.jsonl.*{message}"):
-        read_lines(write(tmp_path / "bad.jsonl", content))
-
-
-def test_there_is_no_test_split():
-    with pytest.raises(DataError, match=r"never published.*decode\.split=dev"):
-        PersonaChat(source="sample").records("test")
-
-
-def test_synthetic_replies_are_written_and_read_back(tmp_path):
-    task = PersonaChat(data_dir=str(tmp_path))
-    task.write_records(REPLIES, ["a", "b", "c", "d"], tmp_path / task.written_as)
-    made = PersonaChat(synthetic=str(tmp_path / task.written_as), split_by_persona=0.5)
-    expected = [
-        dataclasses.replace(row, dialogue=number, text=text)
-        for number, (row, text) in enumerate(zip(REPLIES, "abcd", strict=True))
-    ]
-    assert made.rows("train") == expected
-    assert made.details("train") == ["4 dialogues"]
-
-
-# The validation file alone.
-
-
 @pytest.fixture
 def validation(tmp_path):
     one = "1 your persona: i am {0}.\n2 hi {0}\tyes {0}\n3 and {0}\tno {0}\n"
     text = "".join(one.format(number) for number in range(10))
     write(tmp_path / "valid_self_original_no_cands.txt", text)
     return str(tmp_path)
-
-
-def test_the_validation_file_alone_says_how_to_train_on_it(validation):
-    with pytest.raises(DataError, match=r"no training file.*task\.split_by_persona=0\.8"):
-        PersonaChat(data_dir=validation).records("train")
-    assert len(PersonaChat(data_dir=validation).records("dev")) == 20
 
 
 def test_personas_of_the_validation_file_train_or_evaluate(validation):
@@ -175,31 +97,6 @@ def test_one_dialogue_more_moves_no_other(validation):
     assert kept == texts
 
 
-def test_a_persona_whose_facts_come_in_another_order_is_on_the_same_side(tmp_path):
-    facts = ["i like tea .", "i sing .", "i have a dog ."]
-    dialogues = []
-    for number, order in itertools.product(range(4), itertools.permutations(facts)):
-        persona = [f"i am number {number} .", *order]
-        dialogues += [f"{line} your persona: {fact}\n" for line, fact in enumerate(persona, 1)]
-        dialogues.append(f"5 hi\tit is {number}\n")
-    write(tmp_path / "valid_self_original.txt", "".join(dialogues))
-    task = PersonaChat(data_dir=str(tmp_path), split_by_persona=0.5)
-    train, dev = ({row.text for row in task.rows(split)} for split in ("train", "dev"))
-    assert not train & dev
-    assert len(train | dev) == 4
-
-
-def test_a_share_that_leaves_nothing_is_refused(validation):
-    with pytest.raises(DataError, match="leaves no dialogue for dev"):
-        PersonaChat(data_dir=validation, split_by_persona=0.9999).records("dev")
-    for share in (0.0, 1.0, 80):
-        with pytest.raises(ConfigError, match=r"task\.split_by_persona is"):
-            load_task({"name": "personachat", "split_by_persona": share})
-
-
-# Prompts.
-
-
 def letters(**settings):
     """The task's objective over a tokenizer of letters, whose end token is ``|``."""
     return PersonaChat(**settings).objective(loaded_letters("|"))
@@ -222,32 +119,3 @@ def test_the_oldest_turns_are_cut_and_the_persona_stays(max_length, prompt):
     assert example.length <= max_length
     assert spelled(example.prompt) == prompt
     assert spelled(example.target) == " ok|"
-
-
-def test_a_prompt_to_answer_has_half_of_few_tokens():
-    """A reply has room for more than that, and a question without the last turn asks nothing."""
-    record = PersonaChat().record(Reply(0, ("p",), ("h" * 50,), "fine"))
-    assert LONGEST_REPLY > 40 / 2
-    assert spelled(prompt_of(letters(max_length=40), record)) == "p|" + "h" * 17 + "|"
-
-
-# Losses and scores.
-
-
-def test_predictions_are_scored_by_f1_and_token_perplexity(tiny, sample):
-    task = dataclasses.replace(sample, limit_eval=3)
-    settings = Decode(beams=1, max_new_tokens=4, batch_size=2)
-    instances = task.instances("dev")
-    predictions = task.objective(tiny).predict(tiny.model, instances, settings, 0, lambda n: None)
-    scores = task.score(predictions)
-    assert list(scores) == ["F1", "token_perplexity"]
-    nll, tokens = sum(p.nll for p in predictions), sum(p.tokens for p in predictions)
-    assert scores["token_perplexity"] == pytest.approx(math.exp(nll / tokens))
-    ends = [len(tiny.tokenizer.encode(" " + i.references[0])) + 1 for i in instances]
-    assert [p.tokens for p in predictions] == ends
-
-
-# The generated sample.
-
-
-# Real data.

@@ -38,12 +38,16 @@ def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, n
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_limit_of_evaluation_takes_the_first_questions_whole(name):
-    few, whole = (task_of(name, source="sample", limit_eval=n) for n in (3, None))
+def test_limits_take_the_first_training_records_and_the_first_questions_whole(name):
+    few = task_of(name, source="sample", limit_eval=3, limit_train=5)
+    whole = task_of(name, source="sample")
     split = "test" if "test" in whole.dataset.forms[0].files else "dev"
     found, every = ([i.references for i in task.instances(split)] for task in (few, whole))
     assert found == every[:3]
     assert len(every) > 3
+    kept = fingerprint(few.records("train"))
+    assert kept == fingerprint(whole.records("train")[:5]) != fingerprint(whole.records("train"))
+    assert fingerprint(few.records(split)) == fingerprint(whole.records(split))
 
 
 def test_samples_do_not_depend_on_the_hash_seed_of_the_process():

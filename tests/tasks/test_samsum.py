@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from dpft.config.errors import DataError
 from dpft.tasks.objectives.records import TextRecord
@@ -17,15 +16,11 @@ ENTRIES = [
     {"id": "2", "dialogue": "", "summary": "Nothing is there."},
 ]
 ROWS = [("A: hi\nB: yo, tea?\nA: ok", "They have tea."), ("", "Nothing is there.")]
-GOOD = '{"id": "1", "dialogue": "A: a", "summary": "s"}'
 
 
 @pytest.fixture(scope="module")
 def sample():
     return SAMSum(source="sample")
-
-
-# Reading.
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -44,53 +39,6 @@ def test_a_copy_without_the_empty_dialogue_reads_the_same():
         hub_rows(SAMSum.dataset.hub, [{"id": "1", "dialogue": "a"}])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"id": "1"}', "line 1: got"),
-        (
-            f'[\n{GOOD},\n{{"id": "2", "dialogue": "x"}}\n]',
-            "line 3, entry 2: got .*'dialogue': 'x'",
-        ),
-        (f"[\n{GOOD},\n\n{GOOD},\n3\n]", "line 5, entry 3: got 3"),
-        (f"[\n{GOOD}\n{GOOD}]", "line 3: Expecting"),
-        (f"[\n{GOOD},\n", "line 3: Expecting"),
-        (f"[\n{GOOD},\n" + '{"id" 3}]', "line 3: Expecting"),
-        (f"[{GOOD},\n" + GOOD.replace('"s"', '" "') + "]", "line 2, entry 2: .*summary not empty"),
-        ("[" + GOOD.replace('"A: a"', "7") + "]", "line 1, entry 1: got .*'dialogue': 7"),
-        ("[" + GOOD.replace('"s"', '"\\ud83d"') + "]", "line 1, entry 1: got .* no valid Unicode"),
-        (f"[\n{GOOD},\n{'[' * 20_000}", "line 3: it is nested too deep"),
-        (f"[\n{GOOD},\n{'9' * 5_000}]", r"line 3: Exceeds the limit \(4300 digits\)"),
-    ],
-)
-def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
-    with pytest.raises(DataError, match=rf"(?s)bad\.json, {message}"):
-        read_rows(write(tmp_path / "bad.json", text))
-
-
-def test_synthetic_summaries_are_written_and_read_back(tmp_path):
-    task = SAMSum()
-    task.write_records(ROWS, ["One.", "Two."], tmp_path / task.written_as)
-    made = SAMSum(synthetic=str(tmp_path / task.written_as))
-    assert made.rows("train") == [(ROWS[0][0], "One."), (ROWS[1][0], "Two.")]
-
-
-def test_dialogues_are_asked_without_summaries(tmp_path):
-    """All that stands beside them is given back."""
-    entries = [{"id": "1", "dialogue": "A: hi\r\nB: yo ", "room": 3}, ENTRIES[1]]
-    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
-    for file in (write(tmp_path / "a.json", entries), write(tmp_path / "a.jsonl", lines)):
-        asked = SAMSum().questions(file)
-        assert [one.cells for one in asked] == entries
-        assert [one.instance.record.source for one in asked] == ["A: hi\nB: yo", ""]
-        assert {one.instance.references for one in asked} == {()}
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: got "):
-        SAMSum().questions(write(tmp_path / "a.jsonl", '{"text": "A: hi"}'))
-
-
-# Prompts.
-
-
 def letters(positions=10_000, **settings):
     """The task's objective over a tokenizer of letters, whose end token is ``^``."""
     return SAMSum(**settings).objective(loaded_letters("^", positions))
@@ -107,22 +55,3 @@ def test_a_long_dialogue_loses_its_start_and_nothing_else_is_cut():
     assert len(prompt) == 50
     assert prompt.startswith(INSTRUCTION)
     assert prompt.endswith(f"B: bye{DELIMITER}")
-
-
-def test_a_model_with_few_positions_is_not_given_more(tiny, sample):
-    record = TextRecord(("Anna: we like the river. " * 200,), "Anna likes the river.")
-    assert letters(positions=90).encode(record).length == 90
-    objective = sample.objective(tiny)
-    example = objective.encode(record)
-    assert example.length == tiny.model.config.max_position_embeddings == 256
-    with torch.no_grad():
-        assert objective.losses(tiny.model.eval(), objective.collate([example])).isfinite().all()
-
-
-# Losses and scores.
-
-
-# The generated sample.
-
-
-# Real data.

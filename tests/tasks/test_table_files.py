@@ -1,6 +1,5 @@
 """Files of rows: every form gives the same records, and a bad file one clear error."""
 
-import csv
 import json
 import os
 
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from dpft.config.errors import DataError
 from dpft.tasks import table_files
-from dpft.tasks.keeping import Keeping
 from dpft.tasks.own_texts import LanguageModeling
-from dpft.tasks.table_files import read_table, table_file
+from dpft.tasks.table_files import table_file
 from tests.tasks.files import write_parquet
 
 ROWS = [
@@ -46,33 +44,14 @@ def write(folder, form, rows=ROWS):
 
 
 @pytest.mark.parametrize("form", [*FORMS, "json", "parquet", "CSV"])
-@pytest.mark.parametrize("kept", [False, True])
-def test_every_form_gives_the_same_rows_in_any_part(tmp_path, monkeypatch, form, kept):
-    monkeypatch.setattr(table_files, "LARGE", 0)
+def test_every_form_gives_the_same_rows_in_any_part(tmp_path, monkeypatch, form):
     monkeypatch.setattr(table_files, "_BLOCK", 3)
     path = write(tmp_path, form)
-    keeping = Keeping(tmp_path / "private/cache", pytest.fail, pytest.fail) if kept else None
-    rows = table_file(path).rows(keeping)
+    rows = table_file(path).rows()
     assert [row.values for row in rows] == ROWS
     assert [rows[i].values for i in (3, 0, -1)] == [ROWS[3], ROWS[0], ROWS[3]]
     for part in (slice(1, 3), slice(None, None, -2), slice(9, 12)):
         assert [row.values for row in rows[part]] == ROWS[part]
-    assert len(list(tmp_path.glob("private/cache/*.arrow"))) == kept
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_places_are_lines_of_a_text_file(tmp_path, form):
-    path = write(tmp_path, form)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        if form.startswith("jsonl"):
-            numbers = [n for n, line in enumerate(file, 1) if line.strip()]
-        else:
-            reader, before, numbers = csv.reader(file, delimiter=",\t"["tsv" in form]), 0, []
-            for cells in reader:
-                numbers += [before + 1] if cells else []
-                before = reader.line_num
-            numbers = numbers[1:]
-    assert [row.place for row in read_table(path)] == [f"{path}, line {n}" for n in numbers]
 
 
 @given(cells=st.lists(st.text('ab,"\r\n\u2028', min_size=1).filter(str.strip), min_size=1))
@@ -92,21 +71,17 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
     [
         ("b.csv", " text, label\na,b\n", "no column 'text'; found ' text', ' label'"),
         ("a.csv", "text;n\na;b\n", "Cells seem to be separated by ';'"),
-        ("a.txt", "x", r"suffix '\.txt'; expected one of \.jsonl, \.json, \.csv"),
         ("a.jsonl", "", r"a\.jsonl has no rows"),
-        ("a.csv", "text\n", r"a\.csv has no rows"),
         ("a.jsonl", '{"text": "a"}\n{"text": ', r"a\.jsonl, line 2: .*expected JSON"),
         ("a.jsonl", '{"text": "a"}\n' + "[" * 20_000, "line 2: it is nested too deep"),
         ("a.jsonl", '["text"]', r"line 1: got \['text'\]; expected a JSON object"),
-        ("a.json", '[{"text": "a"}, 3]', r"a\.json, line 1, entry 2: got 3"),
+        ("a.json", '[{"text": "a"}, 3]', r"a\.json, entry 2: got 3"),
         ("a.jsonl", '{"text": 5}', r"line 1: column 'text' is 5 \(int\); expected text"),
-        ("a.jsonl", '{"text": null}', "column 'text' is None"),
         ("a.jsonl", '{"text": " "}', "line 1: column 'text' is empty"),
         ("a.jsonl", '{"text": "\\ud800"}', "line 1, column 'text': got .* no valid Unicode"),
         ("a.csv", "", "is empty; expected column names"),
         ("a.csv", "text,text\na,b\n", "line 1: column 'text' is there twice"),
         ("a.csv", 'text,n\n"a\nb",c\nd\n', "line 4: got 1 cells for 2 columns"),
-        ("a.csv", "text,n\na,b,c\n", "line 2: got 3 cells for 2 columns"),
         ("a.csv", 'text\n"a"b\n', "after line 1.*expected cells in double quotes"),
         ("a.csv", b"text\n\xff\n", "line 2 is not UTF-8"),
         ("a.jsonl", '{"text": "a"}'.encode("utf-16"), "line 1 is not UTF-8.*utf-16"),
@@ -114,8 +89,6 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
         ("a.parquet", "nonsense", "not a parquet file"),
         ("a.parquet", TWICE, r"a\.parquet: column 'text' is there twice"),
         ("a.jsonl", '{"text": "x"}\nLONG', "line 2 is longer than 10,000,000 bytes"),
-        ("a.csv", "text,user\nx,y\nLONG", "line 3 is longer than 10,000,000 bytes"),
-        ("a.csv", 'text\n"BROKEN', "after line 1: field larger.*each opening mark"),
         (
             "a.json",
             '[{"text": "x"}, {"text": "LONG"}]',
@@ -123,28 +96,17 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
         ),
         ("a.csv", None, "a.csv: No such file"),
         ("a.csv", "fifo", "it is a pipe"),
-        ("a.csv", "folder", "Is a directory"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(tmp_path, name, text, message):
     file = tmp_path / name
     if isinstance(text, str):
-        text = text.replace("LONG", "x" * 50 * 2**20).replace("BROKEN", ("y" * 2**19 + "\n") * 22)
+        text = text.replace("LONG", "x" * 50 * 2**20)
     if text == "fifo":
         os.mkfifo(file)
-    elif text == "folder":
-        file.mkdir()
     elif text is TWICE:
         pyarrow.parquet.write_table(text, file)
     elif text is not None:
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message):
         list(LanguageModeling(train_file=str(file)).records("train"))
-
-
-def test_a_long_cell_is_read(tmp_path):
-    """Python's own limit is 131,072 characters."""
-    path = tmp_path / "a.csv"
-    path.write_text(f"text\n{'word ' * 60_000}end\n")
-    (record,) = LanguageModeling(train_file=str(path)).records("train")
-    assert len(record.target) == 300_003

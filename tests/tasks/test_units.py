@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpft.privacy.shapes import BLANK, FixedShapes, padded
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.units import Records, UnitBatch, Users, finite_losses
+from dpft.tasks.units import Records, Users, finite_losses
 
 MOST = 4
 
@@ -124,17 +124,6 @@ def test_the_choice_follows_from_the_key_and_the_name():
     assert of[0] != bobs
 
 
-def test_the_same_users_under_another_key_choose_anew():
-    owners = ["ann"] * 20
-    once = users(owners)
-    again = once.under(b"other")
-    draws = [[taken(data, "ann", owners, n) for n in range(20)] for data in (once, again)]
-    expected = users(owners, key=b"other")
-    assert draws[1] == [taken(expected, "ann", owners, n) for n in range(20)]
-    assert draws[0] != draws[1]
-    assert draws[0] == [taken(users(owners), "ann", owners, n) for n in range(20)]
-
-
 def test_a_users_loss_is_the_mean_over_its_records_and_not_over_the_rows():
     data = users(["ann", "bob", "bob", "bob", "cy", "cy"])
     batch = data.batch([0, 1, 2], 0)
@@ -215,24 +204,6 @@ def test_a_loss_that_is_not_finite_spoils_its_user_alone():
     assert losses[0] == 0
     assert losses[1].isnan()
     assert losses[2].isinf()
-
-
-def test_a_row_that_only_fills_up_counts_for_nothing():
-    batch = UnitBatch(
-        Objective().collate([Example(1), Example(9)]),
-        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
-    )
-    data = users(["ann"], values={9: float("inf")})
-    assert data.losses(None, batch).tolist() == [1.0]
-
-
-def test_records_are_units_of_one_row():
-    data = Records(Objective(), [Example(n, length=n + 1) for n in range(5)])
-    assert len(data) == 5
-    batch = data.batch([3, 1], 0)
-    assert (len(batch), batch.rows_per_unit) == (2, 1)
-    assert data.losses(None, batch).tolist() == [3, 1]
-    assert data.microbatches(range(5), 6) == [[0, 1], [2], [3], [4]]
 
 
 def test_only_finite_losses_reach_the_clipper():

@@ -6,8 +6,7 @@ from operator import neg
 import numpy as np
 import pytest
 
-from dpft.tasks.owners import Owners
-from dpft.tasks.views import Joined, Mapped, blocks
+from dpft.tasks.views import Mapped, Owners, blocks
 
 NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -16,7 +15,6 @@ NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6]
     ("view", "items"),
     [
         (Mapped(neg, NUMBERS), [-n for n in NUMBERS]),
-        (Joined(NUMBERS[:3], Mapped(neg, NUMBERS[3:])), [*NUMBERS[:3], *map(neg, NUMBERS[3:])]),
         (Owners.of(map(str, NUMBERS)), [str(n) for n in NUMBERS]),
     ],
 )

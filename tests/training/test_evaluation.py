@@ -3,19 +3,16 @@
 import csv
 import json
 import math
-import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.config.schema import Evaluate, parse
+from dpft.config.schema import parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
@@ -77,27 +74,6 @@ def test_figures_are_means_over_single_records(tmp_path):
     assert found["loss"] == pytest.approx(sum(losses) / 9, rel=1e-6)
     assert found["accuracy"] == sum(right) / 9
     assert len(set(losses)) == 9
-
-
-@pytest.mark.parametrize("loss", ["mean", "sum"])
-def test_perplexity_is_that_of_the_task(tmp_path, loss):
-    """By another way: likelihoods of the instances, as a finished run is scored."""
-    words = ["task=language_modeling", "task.source=sample", "model=random-gpt2"]
-    run = parse(compose([*words, f"task.loss={loss}", "evaluate.every=1", f"runs_dir={tmp_path}"]))
-    task = load_task(run.task)
-    from dpft.models.load import load_model
-
-    loaded = load_model(run.model, task.needs, 0)
-    objective = task.objective(loaded)
-    records = held_out_records(run.evaluate, task)[:5]
-    found = HeldOut(run.evaluate, objective, records, True, 64).figures(
-        loaded.model, SingleProcess()
-    )
-    instances = [task.instance(record) for record in records]
-    nlls, tokens = zip(*objective.likelihoods(loaded.model, instances, 2), strict=True)
-    assert found["perplexity"] == pytest.approx(math.exp(sum(nlls) / sum(tokens)), rel=1e-5)
-    scale = sum(n / (1 if loss == "sum" else t) for n, t in zip(nlls, tokens, strict=True))
-    assert found["loss"] == pytest.approx(scale / 5, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -204,36 +180,6 @@ def test_the_best_weights_are_kept_however_often_the_run_is_stopped(tmp_path, sc
         weights_of(whole)
 
 
-def test_what_is_advised_for_a_damaged_line_ends_in_the_same_run(tmp_path):
-    """Its line may be the best one's: to delete it would be of effect."""
-    run = settings(
-        tmp_path, *SEEDED, "evaluate.every=1", "evaluate.best=loss", "checkpoint_every=1"
-    )
-    before, path = weights_of(run), run_path(run)
-    log, ledger = path / "private/evaluations.jsonl", (path / "ledger.jsonl").read_bytes()
-    content = log.read_bytes()
-    log.write_bytes(content.replace(b'{"', b"{", 2))
-    with pytest.raises(runs.RunError, match=r"remove it and the folder checkpoints/"):
-        weights_of(run)
-    log.unlink()
-    shutil.rmtree(path / "checkpoints")
-    assert same(weights_of(run), before)
-    assert log.read_bytes() == content
-    assert (path / "ledger.jsonl").read_bytes() == ledger
-
-
-def test_a_figure_or_a_step_with_another_digit_is_refused(tmp_path):
-    """It would be published, or decide which weights are kept; lines behind the step were lost."""
-    run = settings(tmp_path, *SEEDED, "evaluate.every=1", "evaluate.public=true")
-    weights_of(run)
-    log = run_path(run) / "private/evaluations.jsonl"
-    content = log.read_bytes()
-    for written, other in ((b'"loss":0', b'"loss":9'), (b'"step":1', b'"step":7')):
-        log.write_bytes(content.replace(written, other))
-        with pytest.raises(runs.RunError, match="does not match its own checksum"):
-            weights_of(run)
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """A whole run on a file of one's own, of which a share is held out."""
@@ -271,42 +217,6 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(own, caps
     assert [bool(row["epsilon"]) for row in table] == [False, True, True]
     found = [entry["accuracy"] for entry in record["evaluation"]["history"]]
     assert [float(row["eval/accuracy"]) for row in table] == found
-
-
-def test_no_verb_scores_or_describes_the_training_records_saved_again(tmp_path):
-    """Nor a model of synthetic records, whose own training costs no privacy."""
-    rows = [json.dumps({"source": f"{n}", "target": f"text {n}"}) + "\n" for n in range(40)]
-    (tmp_path / "train.jsonl").write_text("".join(rows[:32]))
-    (tmp_path / "again.jsonl").write_text("".join(reversed(rows[:32])))
-    (tmp_path / "test.jsonl").write_text("".join(rows[32:]))
-    words = [
-        *("task=text2text", f"task.train_file={tmp_path}/train.jsonl", "task.source=auto"),
-        *("model=tiny", "decode=greedy", "decode.max_new_tokens=4", "task.limit_eval=null"),
-        "task.limit_train=null",
-        *(f"task.test_file={tmp_path}/test.jsonl", f"task.dev_file={tmp_path}/again.jsonl"),
-    ]
-    run = settings(tmp_path, *words, "evaluate.every=1", f"evaluate.file={tmp_path}/test.jsonl")
-    outcome = run_experiment(run)
-    assert outcome.record["evaluation"]["scored"] is True
-    result = CliRunner().invoke(app, ["decode", str(outcome.path), "decode.split=dev"])
-    assert result.exit_code == 2
-    assert "most records of the dev split are trained on" in " ".join(result.output.split())
-    (tmp_path / "made.jsonl").write_text('{"source": "x", "target": "written"}\n' * 12)
-    made = [f"task.synthetic={tmp_path}/made.jsonl", "clip=none", "decode.split=dev", "name=made"]
-    with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
-        run_experiment(settings(tmp_path, *words, *made))
-
-
-def test_few_records_of_a_file_are_spread_over_all_of_it(tmp_path):
-    """The first ones of a file that is sorted by class would be of one class."""
-    for name in ("train", "dev"):
-        rows = [json.dumps({"source": name, "target": f"{n}"}) for n in range(10)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    words = ["task=text2text", f"task.train_file={tmp_path / 'train.jsonl'}"]
-    task = load_task(parse(compose(words)).task)
-    for most, targets in ((4, "0257"), (3, "036"), (10, "0123456789"), (99, "0123456789")):
-        evaluate = Evaluate(every=1, file=str(tmp_path / "dev.jsonl"), max_records=most)
-        assert [record.target for record in held_out_records(evaluate, task)] == [*targets]
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):

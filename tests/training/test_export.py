@@ -9,22 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.utils import validate_repo_id
 from peft import AutoPeftModelForCausalLM
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import dpft.models
-from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.models.hub import hub_name
-from dpft.report.card import licence_of
-from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.images import LabelledImage
-from dpft.training.export import plan_export, preprocessor
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.small_runs import settings
@@ -83,36 +75,6 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
         assert asked == "user: hello\nassistant:"
     # Whoever loads a run's own folder finds no adapter that would count twice.
     assert not list((made / "model").rglob("adapter*"))
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "licence"),
-    [
-        ("package:smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
-        ("openai-community/gpt2", "openai-community/gpt2", "mit"),
-        ("bundled:tiny", None, None),
-        ("random:llama", None, None),
-        ("/home/ann/gpt2", None, None),
-        (str(BASE), None, None),
-    ],
-)
-def test_a_base_is_named_as_the_hub_does_or_not_at_all(path, name, licence):
-    assert hub_name(path) == name
-    assert licence_of(name) == licence
-    if name:
-        validate_repo_id(name)
-
-
-def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    for part in made.iterdir():  # links to folders, so that nothing is copied
-        (run / part.name).symlink_to(part)
-    with pytest.raises(runs.RunError, match="is a link, or in a folder that is one"):
-        plan_export(loaded_run(run), merge=True)
-    (run / "DONE").unlink()
-    with pytest.raises(runs.RunError, match=r"is not finished.*dpft train resume="):
-        plan_export(loaded_run(run), merge=True)
 
 
 @pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -189,16 +151,3 @@ def test_probabilities_of_all_classes_stand_beside_the_answer(tmp_path, monkeypa
         again = ("--probabilities", "--column", "x", "--out", "two.csv")
         done = invoke("predict", folder, "out.csv", *again)
         assert "out.csv has a column 'probability_" in done.output
-
-
-def test_strangers_give_a_model_of_images_the_pixels_it_was_trained_on(tmp_path):
-    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
-    config = {"model_type": "vit", "image_size": 8, "image_mean": mean, "image_std": std}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "preprocessor_config.json").write_text(preprocessor(config, None))
-    pixels = torch.randint(0, 256, (11, 9, 3), dtype=torch.uint8).numpy()
-    theirs = AutoImageProcessor.from_pretrained(tmp_path)
-    found = theirs(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
-    ours = ImageClassifier(8, mean, std, 4, ("a", "b"))
-    expected = ours.collate([ours.encode(LabelledImage(pixels, 0, ""))]).tensors["pixels"]
-    torch.testing.assert_close(found, expected)

@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config.compose import compose
-from dpft.config.errors import ConfigError
-from dpft.config.schema import OPTIMIZERS, Optim, lr_factor, parse
+from dpft.config.schema import OPTIMIZERS, Optim, lr_factor
 from dpft.training.assembly import make_optimizer
-from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
+from dpft.training.mechanisms import expected_batch_size
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
@@ -83,54 +81,3 @@ def test_a_batch_size_is_given_or_follows_from_a_rate():
     for size in (67349, 104743, 363846, 392702):
         rates = expected_batch_size(like, size) / size
         assert math.isclose(rates, 1000 / 67349, rel_tol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "batch", "rate"),
-    [
-        (["optim.batch_size=null", "optim.sampling_rate=0.0152"], 5969, 0.0152),
-        (["optim.batch_size=1000", "optim.rate_like=sst2"], 5831, 1000 / 67349),
-    ],
-)
-def test_the_mechanism_has_both_batch_size_and_rate(overrides, batch, rate):
-    """They hold for ``dpft account``, which makes the mechanism like this."""
-    run = parse(compose(["task=mnli", "eps=3", "optim.epochs=3", *overrides]))
-    said = make_mechanism(run, published_size(run)).to_dict()
-    assert said["batch_size"] == batch
-    assert said["sampling_rate"] == batch / 392702 == pytest.approx(rate, rel=1e-4)
-    assert said["steps"] == 3 * (392702 // batch)
-
-
-@pytest.mark.parametrize(
-    ("audit", "canaries"),
-    [
-        (["audit=bound", "audit.records=100"], 1100),
-        (["audit=canary", "audit.repetitions=10"], 100),
-    ],
-)
-def test_canaries_count_before_the_run_as_they_do_in_it(audit, canaries):
-    """They are among the records of the run, so that rate, steps and noise follow from them."""
-    own = ["task=text2text", "task.train_size=1000", "optim.batch_size=100", "eps=3", *audit]
-    run = parse(compose(own))
-    assert published_size(run) == 1000 + canaries
-    said = make_mechanism(run, published_size(run)).to_dict()
-    assert said["sampling_rate"] == 100 / (1000 + canaries)
-    limited = parse(compose(["task=e2e", "task.limit_train=300", "optim.batch_size=30", *audit]))
-    assert published_size(limited) == 300 + canaries
-
-
-@pytest.mark.parametrize(
-    ("secrets", "repetitions", "fitting"),
-    [(10, 31, (10, 30)), (400, 1000, (300, 1))],
-)
-def test_canary_texts_are_at_most_as_many_as_the_records(secrets, repetitions, fitting):
-    def mechanism(secrets, repetitions):
-        audit = [f"audit.secrets={secrets}", f"audit.repetitions={repetitions}"]
-        limited = ["task=e2e", "task.limit_train=300", "optim.batch_size=30", "clip=none"]
-        run = parse(compose([*limited, *audit]))
-        return make_mechanism(run, published_size(run))
-
-    typed = "type audit.secrets={} audit.repetitions={}$".format(*fitting)
-    with pytest.raises(ConfigError, match=typed):
-        mechanism(secrets, repetitions)
-    assert mechanism(*fitting).dataset_size == 600

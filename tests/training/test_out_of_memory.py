@@ -5,11 +5,9 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import TrainingError
-from dpft.config.schema import Decode, parse
+from dpft.config.schema import parse
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.causal import Causal
-from dpft.training.predictions import predict
-from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
 from tests.training.test_run import config
 
@@ -54,18 +52,3 @@ def test_the_run_ends_and_the_same_command_continues_it(tmp_path, monkeypatch):
     assert runs.read_ledger(ledger).steps_spent == 2
     assert run_experiment(run).record["training"]["steps"] == 4
     assert ledger.read_bytes().startswith(before)
-
-
-@pytest.mark.parametrize(
-    ("size", "advice"), [(32, r"decode\.batch_size=16"), (1, r"decode\.beams")]
-)
-def test_decoding_names_what_to_type(size, advice):
-    class Crowded:
-        def objective(self, loaded):
-            raise CPU
-
-    with (
-        Progress() as progress,
-        pytest.raises(TrainingError, match=rf"decode\.batch_size={size} .*{advice}"),
-    ):
-        predict(Crowded(), None, [], Decode(batch_size=size), 0, progress)

@@ -11,7 +11,7 @@ from dpft.tasks import load_task
 from dpft.tasks.glue import SST2
 from dpft.tasks.metrics.shown import unpacked
 from dpft.tasks.objectives.base import Prediction
-from dpft.tasks.own_texts import LanguageModeling, TextToText
+from dpft.tasks.own_texts import LanguageModeling
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
 from dpft.training.progress import Progress
 
@@ -102,7 +102,7 @@ def test_who_decodes_is_told_how_many_were_stopped(answers, said, capsys):
         predict(Answering(answers), Loaded(), answers, settings, 0, progress)
     warned = " ".join(capsys.readouterr().err.split())
     assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
-    assert warned.count("1 of 2 prompts were longer than the model or task.max_length") == said
+    assert warned.count("1 of 2 prompts lost a part of their source") == said
 
 
 def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
@@ -119,13 +119,3 @@ def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
     # Which of one's own records a model gets right is told to nobody.
     own = ["task=classification", "task.classes=[negative,positive]", "task.train_file=none.csv"]
     assert "correct" not in score_file(load_task(parse(compose(own)).task), file)
-
-
-@pytest.mark.parametrize(("sources", "counted"), [("ab", True), ("aa", False), (("", ""), True)])
-def test_answers_are_counted_where_there_was_more_than_one_question(tmp_path, sources, counted):
-    """Beam search answers one prompt alike, whatever was learned; "" is not known."""
-    file = tmp_path / "test.jsonl"
-    row = {"prediction": "x", "references": ["y"]}
-    file.write_text("".join(json.dumps({**row, "source": s}) + "\n" for s in sources))
-    section = score_file(TextToText(source="sample"), file)
-    assert ("distinct" in section) is counted

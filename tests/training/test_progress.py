@@ -39,11 +39,6 @@ def test_a_line_for_each_step_tells_no_more_of_it_and_quiet_is_quiet(capsys):
     assert capsys.readouterr().err == "warning: careful\n"
 
 
-def test_without_noise_there_is_nothing_to_keep(capsys):
-    assert "step 2/2 loss 6.434 dropped 3" in shown(capsys, sigma=0.0)
-    assert "loss -" in shown(capsys, sigma=0.0, summary={"loss": None, "records": 0, "dropped": 0})
-
-
 def test_who_looks_at_the_terminal_sees_the_loss(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes it one
     monkeypatch.setenv("COLUMNS", "200")
@@ -76,20 +71,3 @@ def steps(losses, dropped=0):
 def test_training_that_went_nowhere_is_told(course, said):
     caution = caution_of(course)
     assert caution is None if said is None else caution.startswith(said)
-
-
-def test_long_work_is_told_without_a_terminal_too(capsys, monkeypatch):
-    seconds = iter([0.0, *(10.0 * count for count in range(1, 11))])
-    monkeypatch.setattr("dpft.training.progress.time.monotonic", lambda: next(seconds))
-    with Progress() as progress:
-        # How many records all users have together is private.
-        for name, total in [("encoding", None), ("sampling", 500)]:
-            with progress.phase(name, total) as advance:
-                for _ in range(5):
-                    advance(100)
-    assert capsys.readouterr().err.splitlines() == [
-        "encoding ...",
-        "sampling 500 ...",
-        "sampling 200/500",
-        "sampling 400/500",
-    ]

@@ -17,21 +17,6 @@ from dpft.training import run as experiment
 from tests.small_runs import ready, settings
 
 
-def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_path):
-    happened = []
-
-    def stop(*arguments):
-        happened.append("prepare")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(experiment, "forget_peak", lambda: happened.append("forget"))
-    monkeypatch.setattr(experiment, "prepare", stop)
-    words = ["task=sst2", "task.source=sample", "model=random-bert", f"runs_dir={tmp_path}"]
-    with pytest.raises(KeyboardInterrupt):
-        experiment.run_experiment(parse(compose(words)))
-    assert happened == ["forget", "prepare"]
-
-
 @pytest.mark.parametrize(("records", "told"), [(40, True), (96, False), (98, False), (100, True)])
 def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, told):
     monkeypatch.setattr(
@@ -82,17 +67,3 @@ def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
     assert least_claim(record["privacy"]["epsilon"]) == pytest.approx(
         min(proven, record["privacy"]["epsilon"]["prv"]["upper"])
     )
-
-
-@pytest.mark.parametrize("repetitions", [1, 10])
-def test_copies_of_a_secret_are_no_record_that_epsilon_is_for(tmp_path, repetitions):
-    words = [
-        *("task=e2e", "task.source=sample", "task.limit_train=20", "model=tiny", "name=small"),
-        *("privacy.noise_multiplier=1", "optim.batch_size=6", "optim.steps=2", "threads=1"),
-        *("audit.secrets=2", f"audit.repetitions={repetitions}", "audit.candidates=100"),
-        f"runs_dir={tmp_path}",
-    ]
-    record = record_of(parse(compose(words)))
-    told = "each of the 2 secrets is in the data 10 times: it has the influence of 10 records"
-    assert any(told in one for one in record["privacy"]["caveats"]) is (repetitions == 10)
-    assert (told in model_card(record)) is (repetitions == 10)

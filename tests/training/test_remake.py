@@ -10,9 +10,7 @@ from dpft.cli.decode import main as decode
 from dpft.cli.report import main as report
 from dpft.cli.score import score_run
 from dpft.config.compose import compose
-from dpft.config.schema import Model, parse
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
+from dpft.config.schema import parse
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 
@@ -128,14 +126,6 @@ def test_what_was_damaged_is_not_believed_after_a_kill(path: Path, monkeypatch) 
     assert {split["examples"] for split in runs.read_record(path)["scores"].values()} == {2}
 
 
-def test_weights_that_are_damaged_are_not_used(path: Path) -> None:
-    flip(path / WEIGHTS)
-    with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
-        _ = loaded_run(path).loaded
-    with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
-        load_model(Model("base", str(path / "model")), Needs("causal"), seed=0)
-
-
 def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
     path: Path, original: Path
 ) -> None:
@@ -148,13 +138,3 @@ def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
     assert (path / "DONE").exists()
     shutil.copy(original / WEIGHTS, path / WEIGHTS)
     assert again(path)
-
-
-def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) -> None:
-    more = runs.read_record(path)["generations"]
-    assert len(more) == 2
-    score_run(path)
-    gone(path / "model")
-    assert not again(path)
-    assert runs.read_record(path)["generations"] == more
-    assert runs.read_record(path)["scores"].keys() == more.keys()

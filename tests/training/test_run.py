@@ -8,14 +8,12 @@ import signal
 import pytest
 import torch
 import yaml
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dpft import runs
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
 from dpft.config.errors import (
-    NO_STEP,
     ConfigError,
     DivergedError,
     DpftError,
@@ -31,17 +29,10 @@ from dpft.runs.atomic import sha256_file
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
 from tests.processes import command, dpft
-from tests.small_runs import settings as small_settings
 
 SMALL = [
-    "task.source=sample",
-    "task.limit_train=64",
-    "task.limit_eval=2",
-    "optim.batch_size=16",
-    "optim.steps=4",
-    "decode=greedy",
-    "decode.max_new_tokens=5",
-    "checkpoint_every=1",
+    *("task.source=sample", "task.limit_train=64", "task.limit_eval=2", "optim.batch_size=16"),
+    *("optim.steps=4", "decode=greedy", "decode.max_new_tokens=5", "checkpoint_every=1"),
     "threads=1",
 ]
 
@@ -113,20 +104,6 @@ def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys)
     assert (tmp_path / "one.old-1/DONE").exists()
 
 
-def test_what_was_begun_by_force_is_not_started_over_when_resumed(
-    tmp_path, quick_scores, monkeypatch
-):
-    begun = parse(config(tmp_path, "name=one", "force=true"))
-    train_only(begun, monkeypatch)
-    ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
-    assert "force: true" not in (tmp_path / "one/config.yaml").read_text()
-    raw = compose([f"resume={tmp_path / 'one'}"])
-    outcome = run_experiment(parse(resumed(raw, [f"resume={tmp_path / 'one'}"])))
-    assert not outcome.already_done
-    assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
-    assert not list(tmp_path.glob("one.old-*"))
-
-
 @pytest.mark.parametrize(
     ("privacy", "what"), [(["privacy.noise_seed=1"], "weights"), (["clip=none"], "tokenizer")]
 )
@@ -151,33 +128,6 @@ def test_a_run_does_not_go_on_from_another_base(tmp_path, quick_scores, monkeypa
         run_experiment(settings)
 
 
-def test_threads_of_one_run_are_not_those_of_the_next(tmp_path, quick_scores, monkeypatch):
-    """Runs of a sweep may share a process; a later one must be what it is by itself."""
-    before = torch.get_num_threads()
-    monkeypatch.setattr("dpft.training.run._THREADS", before)
-    told = [
-        run_experiment(parse(config(tmp_path, f"name={name}", f"threads={threads}")))
-        for name, threads in (("a", before + 1), ("b", "null"))
-    ]
-    headers = [runs.read_ledger(one.path / "ledger.jsonl").header for one in told]
-    assert [header["compute"]["threads"] for header in headers] == [before + 1, before]
-
-
-def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, finished, monkeypatch):
-    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
-
-    def fail(*_):
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.training.run.save_model", fail)
-        with pytest.raises(runs.RunError, match=r"No space left.*bytes free there.*checkpoint"):
-            run_experiment(settings)
-    outcome = run_experiment(settings)
-    weights = "model/model.safetensors"
-    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
-
-
 def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     tmp_path, quick_scores, monkeypatch
 ):
@@ -194,39 +144,6 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     base = Model("base", str(tmp_path / "one/model"))
     flags = load_model(base, Needs("causal"), seed=0).flags
     assert has(flags, Flag.TRAINED_BEFORE)
-
-
-def test_an_interrupt_before_the_first_step_says_that_none_was_taken(tmp_path, monkeypatch):
-    def stopped(*given, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpft.training.session.train", stopped)
-    with pytest.raises(KeyboardInterrupt) as told:
-        execute(dict(small_settings(tmp_path).raw))
-    assert told.value.__notes__ == [NO_STEP]
-
-
-def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):
-    events = []
-    synced, marked = runs.fsync_tree, runs.write_record
-    monkeypatch.setattr("dpft.runs.fsync_tree", lambda p: (events.append("synced"), synced(p)))
-    monkeypatch.setattr("dpft.runs.write_record", lambda *a: (events.append("record"), marked(*a)))
-    monkeypatch.setattr(
-        runs.RunDirectory, "mark_done", lambda self: events.append("done"), raising=True
-    )
-    run_experiment(parse(config(tmp_path, "name=one")))
-    assert events == ["synced", "record", "done"]
-
-
-def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
-    """Else `resume=` would repeat the refused command."""
-    (tmp_path / "one/DONE").unlink()
-    shutil.rmtree(tmp_path / "one/checkpoints")
-    before = (tmp_path / "one/config.yaml").read_text()
-    with pytest.raises(DpftError, match="threads"):
-        run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "threads=2")))
-
-    assert (tmp_path / "one/config.yaml").read_text() == before
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monkeypatch):
@@ -315,59 +232,7 @@ def train_only(settings, monkeypatch):
             run_experiment(settings)
 
 
-def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch):
-    """Bit for bit, from the middle: weights, what was released, and thresholds."""
-    seed = ["privacy.noise_seed=1", "clip=per_layer_adaptive"]
-    whole = run_experiment(parse(config(tmp_path, "name=whole", *seed)))
-    broken = parse(config(tmp_path, "name=broken", *seed))
-    train_only(broken, monkeypatch)
-    # As a kill before the last step's line leaves it.
-    shutil.rmtree(tmp_path / "broken/checkpoints/step-00000004")
-    shutil.rmtree(tmp_path / "broken/model")
-    (tmp_path / "broken/record.json").unlink()
-    for name in ("ledger.jsonl", "private/metrics.jsonl"):
-        lines = (tmp_path / "broken" / name).read_bytes().splitlines(keepends=True)
-        (tmp_path / "broken" / name).write_bytes(b"".join(lines[:-1]))
-    run_experiment(broken)
-    for name in ("model/model.safetensors", "ledger.jsonl"):
-        left, right = tmp_path / "whole" / name, tmp_path / "broken" / name
-        assert left.read_bytes() == right.read_bytes(), name
-    used = [
-        [json.loads(line)["clip_thresholds"] for line in file.read_text().splitlines()]
-        for file in (tmp_path / name / "private/metrics.jsonl" for name in ("whole", "broken"))
-    ]
-    assert used[0] == used[1]
-    header, *entries = map(json.loads, (tmp_path / "whole/ledger.jsonl").read_text().splitlines())
-    noted = [[float(f"{c:.6g}") for c in thresholds] for thresholds in used[0]]
-    assert [entry["thresholds"] for entry in entries] == noted
-    assert len(header["header"]["groups"]) == len(noted[0])
-    assert set(used[0][0]) == {0.01}
-    assert len(set(map(tuple, used[0]))) == 4
-    assert whole.record["privacy"]["epsilon"]["pld"] <= 3
-
-
-def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, monkeypatch):
-    """A checkpoint whose estimates were changed does not replay: the ledger notices."""
-    settings = parse(
-        config(tmp_path, "name=odd", "privacy.noise_seed=1", "clip=per_layer_adaptive")
-    )
-    train_only(settings, monkeypatch)
-    newest = sorted((tmp_path / "odd/checkpoints").iterdir())[-1]
-    (newest / "part-00000").write_bytes(b"")
-    load = runs.checkpoint.load_latest
-
-    def changed(*arguments):
-        saved = load(*arguments)
-        saved.state["estimates"][0] *= 1.001
-        return saved
-
-    monkeypatch.setattr(runs.checkpoint, "load_latest", changed)
-    with pytest.raises(runs.LedgerMismatchError, match="step 3 was spent before"):
-        run_experiment(settings)
-
-
 def test_a_digest_covers_gradients_and_counts():
-    import torch
 
     weights = torch.nn.Parameter(torch.zeros(3))
     weights.grad = torch.ones(3)
@@ -378,18 +243,14 @@ def test_a_digest_covers_gradients_and_counts():
     assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
 
 
-USERS = [
-    "task=language_modeling",
-    "task.unit=user",
-    "task.user_column=user",
-    "task.limit_train=null",
-]
+USERS = ["task=language_modeling", "task.unit=user", "task.user_column=user"]
+USERS += ["task.limit_train=null"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["adapt=prefix", "task.max_length=250"], "246 tokens behind 10 trained positions"),
+        (["adapt=prefix", "task.max_length=250"], "positions for 246 tokens"),
         (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
     ],
     ids=["no room behind the prefix", "rows of a user"],

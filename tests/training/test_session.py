@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
-from dpft.parallel.cohort import SingleProcess
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
@@ -107,17 +104,6 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, clip, error, message)
         trained(run)
 
 
-def test_the_ledger_holds_a_digest_of_each_release_and_is_closed_in_the_end(tmp_path):
-    run = settings(tmp_path, "optim.steps=3")
-    trained(run)
-    path = run_path(run) / "ledger.jsonl"
-    digests = [entry["update"] for entry in runs.read_ledger(path).entries]
-    assert len(set(digests)) == 3
-    assert {len(digest) for digest in digests} == {16}
-    held = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-    assert str(path.resolve()) not in held
-
-
 def test_checkpoints_are_kept_as_often_as_asked_and_at_the_end(tmp_path, monkeypatch, capsys):
     save, steps = runs.checkpoint.save, []
     monkeypatch.setattr(
@@ -163,19 +149,6 @@ def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
         assert prepared.parts.clipper.estimates == first
 
 
-@pytest.mark.parametrize(("minutes", "steps"), [("1e-9", [1, 2, 3]), ("5", [3])])
-def test_checkpoints_are_kept_by_time_too(tmp_path, monkeypatch, minutes, steps):
-    save, saved = runs.checkpoint.save, []
-    monkeypatch.setattr(
-        runs.checkpoint,
-        "save",
-        lambda run, step, *rest: (saved.append(step), save(run, step, *rest)),
-    )
-    words = ("optim.steps=3", "checkpoint_every=100", f"checkpoint_minutes={minutes}")
-    trained(settings(tmp_path, *words))
-    assert saved == steps
-
-
 STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")
 
 
@@ -193,35 +166,6 @@ def unstopped(tmp_path_factory):
     run = settings(tmp_path_factory.mktemp("unstopped"), *STOPPED)
     trained(run)
     return final(run)
-
-
-def test_ranks_that_are_told_to_stop_while_they_save_the_last_step_stop_behind_it(
-    tmp_path, monkeypatch
-):
-    """Several agree on a signal at the end of a step; this one comes when no step follows."""
-
-    class Two(SingleProcess):
-        size = 2
-
-    def saved(directory, step, *rest):
-        save(directory, step, *rest)
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, lambda *told: signal.default_int_handler(*told))
-    save, run = runs.checkpoint.save, settings(tmp_path, *STOPPED)
-    monkeypatch.setattr(runs.checkpoint, "save", saved)
-    try:
-        with ready(run) as (prepared, directory, progress):
-            two = replace(prepared, cohort=Two())
-            with (
-                Session(run, two, directory, progress) as session,
-                pytest.raises(KeyboardInterrupt) as told,
-            ):
-                session.train()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert told.value.__notes__ == ["step 4 of 4 is saved"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -108,15 +108,6 @@ def test_runs_of_other_settings_draw_otherwise_from_one_stored_key(tmp_path, see
     assert (one.key == key_from_seed(7)) is equal
 
 
-def test_a_run_whose_ledger_is_gone_is_refused_before_anything_is_drawn(tmp_path):
-    """Whatever else tells of its steps: here its private log alone."""
-    run = settings(tmp_path)
-    with ready(run) as (_, directory, _):
-        directory.metrics.write_text('{"step": 0}\n')
-    with pytest.raises(runs.LedgerMismatchError, match=r"is gone, but .* tells of 1;"), ready(run):
-        pass
-
-
 def drawn(run):
     """Which of its records stands for each user in ten steps."""
     with ready(run) as (prepared, _, _):
@@ -208,54 +199,8 @@ def test_an_objective_that_changes_the_tokenizer_is_refused_before_the_first_ste
         pass
 
 
-HUB = ["task=language_modeling", "task.source=hub", "task.limit_train=null", "model=random-gpt2"]
-
-
-@pytest.mark.parametrize(
-    ("splits", "typed"),
-    [
-        (['task.train_split="train[:9]"', 'task.test_split="train[8:]"'], "task.test_split=train"),
-        (["evaluate.every=1", "task.dev_split=train"], "evaluate.split=dev"),
-    ],
-)
-def test_the_hubs_split_that_is_trained_on_is_not_scored_either(tmp_path, splits, typed):
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "words of {name}"}}\n' * 20)
-    run = settings(tmp_path, *HUB, f"task.hub={tmp_path}", *splits, "decode.split=test")
-    with pytest.raises(ConfigError, match=f"{typed}.* which is trained on"), ready(run):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("words", "told"), [(["privacy.noise_multiplier=0.5"], False), (["clip=none"], True)]
-)
-def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
-    tmp_path, capsys, words, told
-):
-    with ready(settings(tmp_path, "task.max_length=4", *words)):
-        assert ("training records" in capsys.readouterr().err) is told
-
-
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="there is no GPU here; type device=cpu"):
         device_of("cuda")
-
-
-@pytest.mark.parametrize(
-    ("name", "rank", "said"),
-    [
-        ("cuda:0", "1", "one GPU for several processes; type device=cuda"),
-        ("cuda", "2", "this machine has 2 GPUs"),
-        ("cuda:3", None, "this machine has 2 GPUs"),
-    ],
-)
-def test_a_gpu_that_is_not_there_or_anothers_is_refused(monkeypatch, name, rank, said):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    if rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", rank)
-    with pytest.raises(ConfigError, match=said):
-        device_of(name)
-    assert device_of("cuda:1" if rank == "1" else "cpu").index in (1, None)

@@ -48,10 +48,6 @@ def signature() -> str:
 def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """Score a corpus as the official E2E scorer does, on the scales that it prints.
 
-    Args:
-        predictions: raw text, one per item (one per meaning representation), may be "".
-        references: raw texts, one or more per item, in the order of the data file.
-
     Returns:
         "BLEU" in [0, 1] (papers print it times 100), "NIST" from 0 up, "METEOR" in [0, 1],
         "ROUGE_L" in [0, 1] and "CIDEr" in [0, 10]. Higher is better.

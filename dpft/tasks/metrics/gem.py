@@ -47,12 +47,6 @@ def score(
 ) -> dict[str, float | None]:
     """Score a corpus on the scales that papers print for DART.
 
-    Args:
-        predictions: raw text, one per item (one per triple set), may be "".
-        references: raw texts, one or more per item; empty ones are left out.
-        bertscore: folder or hub id of the weights of BERTScore; None: not computed.
-        bleurt: the same for BLEURT.
-
     Returns:
         "BLEU" in [0, 100], "METEOR" in [0, 1], "ROUGE_1", "ROUGE_2", "ROUGE_L" in [0, 100],
         "BERTScore" (F1) up to 1 and "BLEURT", mostly between -2 and 1. The last two are None where
@@ -67,8 +61,8 @@ def score(
         "BLEU": bleu(predictions, kept, lowercase=True),
         "METEOR": coco.meteor(predictions, kept),
         **rouge(predictions, kept),
-        "BERTScore": neural.load_bertscore(bertscore).score(predictions, kept),
-        "BLEURT": neural.load_bleurt(bleurt).score(predictions, kept),
+        "BERTScore": neural.bertscore(neural.load_bertscore(bertscore), predictions, kept),
+        "BLEURT": neural.bleurt(neural.load_bleurt(bleurt), predictions, kept),
     }
 
 

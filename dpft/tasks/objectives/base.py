@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dpft.config.schema import Decode
-from dpft.tasks.objectives.packed import values
+from dpft.tasks.objectives.encoding import values
 
 if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
     import torch
@@ -66,6 +66,15 @@ class Prediction:
     # Of all classes, in the order of the objective; none of a generated text, and none where
     # a predictions file was read.
     probabilities: tuple[float, ...] = field(default=(), compare=False)
+
+
+def text_room(model: Any) -> int | None:
+    """Return the tokens that a model has positions for, behind a prefix; None: no limit.
+
+    With encoder and decoder, it is the limit of either text.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - getattr(model, "prefix_length", 0)
 
 
 def texts(predictions: Sequence[Prediction]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -135,7 +144,7 @@ class Objective(Losses, Protocol):
 
         The model is left in training mode if it was. ``seed`` is that of sampling, and ``advance``
         is called with the number of instances that are done. All processes of ``cohort`` return all
-        answers (`dpft.tasks.objectives.dealing`).
+        answers (`dpft.tasks.objectives.evaluation`).
         """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,9 +16,8 @@ from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
-from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.evaluation import evaluating, longest_first
+from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
 
@@ -148,15 +146,6 @@ class Causal:
             return most
         return min(most, max(half, self.positions - settings.max_new_tokens))
 
-    def too_long_for(self, settings: Decode) -> str:
-        """What prompts that were cut are longer than, in words."""
-        if self.room is None and self.longest(settings) < self.max_length - 1:
-            return (
-                f"decode.max_new_tokens={settings.max_new_tokens} leaves of the model's "
-                f"{self.positions:,} positions"
-            )
-        return "the model or task.max_length allows"
-
     def collate(
         self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
     ) -> Batch:
@@ -199,20 +188,14 @@ class Causal:
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity and all(instance.references for instance in instances):
             likelihoods = [*self.likelihoods(model, instances, settings.batch_size, cohort)]
+        found = zip(instances, prompts, texts, likelihoods, strict=True)
         return [
             Prediction(
-                instance.record.source,
-                written.text,
-                instance.references,
-                instance.subset,
-                nll,
-                tokens,
-                written.finished,
-                lost > 0,
+                *(one.record.source, written.text, one.references, one.subset, nll, tokens),
+                finished=written.finished,
+                cut=lost > 0,
             )
-            for instance, (_, lost), written, (nll, tokens) in zip(
-                instances, prompts, texts, likelihoods, strict=True
-            )
+            for one, (_, lost), written, (nll, tokens) in found
         ]
 
     @torch.no_grad()
@@ -226,7 +209,7 @@ class Causal:
         """Return the negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         examples = self.encode_all([self._referenced(instance) for instance in instances])
-        out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
+        out: dict[int, tuple[float, int]] = {}
 
         def answer(chosen: list[int]) -> list[float]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -238,7 +221,7 @@ class Causal:
             for chosen, sums in answered(batches, answer, cohort):
                 for i, nll in zip(chosen, sums, strict=True):
                     out[i] = nll, examples[i].counted
-        return out
+        return [out[i] for i in range(len(examples))]
 
     def _referenced(self, instance: Instance) -> Any:
         """Return the record whose target is the first reference."""
@@ -396,27 +379,15 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
         if example.silent:
             targets[row, first + torch.tensor(example.silent)] = -100
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    return Batch(
-        {
-            "input_ids": ids[:, :-1],
-            "attention_mask": mask[:, :-1],
-            "position_ids": positions[:, :-1],
-            "targets": targets,
-        }
-    )
+    read = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    return Batch({**{name: x[:, :-1] for name, x in read.items()}, "targets": targets})
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:
     """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
-    tensors = batch.tensors
-    targets = tensors["targets"]
-    logits = model(
-        input_ids=tensors["input_ids"],
-        attention_mask=tensors["attention_mask"],
-        position_ids=tensors["position_ids"],
-        use_cache=False,
-        logits_to_keep=targets.shape[1],
-    ).logits
+    targets = batch.tensors["targets"]
+    read = {name: batch.tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**read, use_cache=False, logits_to_keep=targets.shape[1]).logits
     if logits.shape[1] > targets.shape[1]:  # some models do not do as they are asked
         logits = logits[:, -targets.shape[1] :]
     return token_losses(logits, targets)

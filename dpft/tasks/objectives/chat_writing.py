@@ -13,8 +13,9 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy import keys
+from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.decode import Written, how_to_choose, own_settings, positions
+from dpft.tasks.objectives.decode import Written, how_to_choose, own_settings
 from dpft.tasks.objectives.evaluation import evaluating
 from dpft.tasks.objectives.tokens import token_ids
 
@@ -32,19 +33,8 @@ def write_conversations(
     """Return ``count`` conversations, each drawn by itself from the end token on.
 
     A text is read back by `ChatForm.read` up to its last end token that closes an answer; what
-    follows it is left out.
-
-    Args:
-        objective: of a model that was trained with ``train_on="all"``.
-        model: the model; left in training mode if it was.
-        count: how many.
-        settings: how to sample; ``max_new_tokens`` are those of a whole conversation.
-        seed: of the random numbers.
-        system: the system prompt of all conversations; None: the model may write one.
-        advance: called with the number of conversations that are done.
-
-    Raises:
-        ConfigError: ``system`` leaves no position to write at.
+    follows it is left out. The objective is of ``train_on="all"``, ``max_new_tokens`` are those of
+    a whole conversation, and without ``system``, the system prompt of all, the model may write one.
 
     Returns:
         As text, JSON of role and text of the turns; empty where no conversation was written. One
@@ -55,7 +45,7 @@ def write_conversations(
     prompt = [end, *token_ids(objective.tokenizer, [opening])[0]]
     given = len(prompt) + getattr(model, "prefix_length", 0)
     key, out, new = keys.public_key(seed), list[Written](), settings.max_new_tokens
-    if (most := positions(model)) is not None:
+    if (most := text_room(model)) is not None:
         new = min(new, most - len(prompt))
     if new < 1:
         raise ConfigError(

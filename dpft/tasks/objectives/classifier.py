@@ -6,7 +6,6 @@ Pre-trained Language Models Better Few-shot Learners".
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +22,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.dealing import answered
-from dpft.tasks.objectives.evaluation import evaluating, longest_first
+from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, Piece, parse_template
 from dpft.tasks.objectives.tokens import fast_backend
@@ -69,7 +67,7 @@ class Choice(Objective):
         """
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        found: list[tuple[int, float, tuple[float, ...]]] = [(0, math.nan, ())] * len(examples)
+        found: dict[int, Prediction] = {}
 
         def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -81,25 +79,29 @@ class Choice(Objective):
         with evaluating(model):
             batches = list(longest_first(examples, settings.batch_size))
             for chosen, answers in answered(batches, answer, cohort):
-                for i, one in zip(chosen, answers, strict=True):
-                    found[i] = one
+                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
+                    one, lost = instances[i], getattr(examples[i], "cut_source", None)
+                    found[i] = Prediction(
+                        *(one.record.source, self.classes[index], one.references, one.subset),
+                        nll=nll,
+                        tokens=1,
+                        cut=None if lost is None else lost > 0,  # an image has no such
+                        probabilities=likely,
+                    )
                 advance(len(chosen))
-        made = []
-        for instance, (index, nll, likely), example in zip(instances, found, examples, strict=True):
-            lost = getattr(example, "cut_source", None)  # an image has none
-            made.append(
-                Prediction(
-                    instance.record.source,
-                    self.classes[index],
-                    instance.references,
-                    instance.subset,
-                    nll,
-                    1,
-                    cut=None if lost is None else lost > 0,
-                    probabilities=likely,
-                )
-            )
-        return made
+        return [found[i] for i in range(len(examples))]
+
+
+class TextChoice(Choice):
+    """A choice for texts of at most ``max_length`` tokens."""
+
+    max_length: int
+
+    def widths(self, example: Any) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,8 @@ class ClassExample:
 
 
 @dataclass(frozen=True)
-class Classifier(Choice):
-    """One or two texts in, a class out, by a model with a classification head.
-
-    Args:
-        tokenizer: the model's, with a padding token.
-        max_length: tokens of a record, special ones included; of two texts the longer is cut first.
-        classes: their names, in the order of the head's outputs.
-    """
+class Classifier(TextChoice):
+    """One or two texts in, a class out, by a model with a classification head."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
@@ -173,12 +169,6 @@ class Classifier(Choice):
         labels = torch.tensor([e.label for e in examples])
         return Batch({**pad_right(rows, self.tokenizer.pad_token_id, widths), "labels": labels})
 
-    def widths(self, example: ClassExample) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
-
-    def widest(self) -> tuple[int]:
-        return (self.max_length,)
-
     def blank(self) -> ClassExample:
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
@@ -204,7 +194,7 @@ class InfillExample:
 
 
 @dataclass(frozen=True)
-class Infilling(Choice):
+class Infilling(TextChoice):
     """One or two texts in, a class out: the class whose word is the most likely in the blank.
 
     The loss is the cross entropy over the words of the classes at the blank, not over the whole
@@ -217,10 +207,6 @@ class Infilling(Choice):
         template: see `dpft.tasks.objectives.template.parse_template`.
         label_words: the word of each class; looked up with a leading space, as in a sentence.
         classes: their names, in the order of labels.
-
-    Raises:
-        ConfigError: for a word that is not one token or that two classes share, and where the
-            template alone fills ``max_length``.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -302,12 +288,6 @@ class Infilling(Choice):
             }
         )
 
-    def widths(self, example: InfillExample) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
-
-    def widest(self) -> tuple[int]:
-        return (self.max_length,)
-
     def blank(self) -> InfillExample:
         return InfillExample((self.tokenizer.mask_token_id,), 0, 0)
 
@@ -336,11 +316,6 @@ def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[No
     Logits of a whole sequence are ``(B, T, V)``, by far the largest tensor of a small encoder. The
     head's input is replaced, and its layers are called as ever: hooks on them see their calls with
     inputs ``(B, 1, d)``. A model without a head of a known name is left as it is.
-
-    Args:
-        model: a masked language model, adapted or not.
-        positions: of the one position of each record, ``(B,)``.
-        width: ``T``.
     """
 
     def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -377,11 +352,6 @@ def pad_right(
 
     Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
     with the padding on the right, no record's positions depend on the length of another.
-
-    Args:
-        rows: tokens and types; types of all that is text, or of nothing.
-        padding: the token that pads.
-        widths: ``T`` alone; None: the most tokens in a row.
 
     Returns:
         ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where rows have types:

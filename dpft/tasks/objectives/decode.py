@@ -16,8 +16,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from dpft.config.schema import Decode
 from dpft.privacy import keys
-from dpft.tasks.objectives.dealing import answered
-from dpft.tasks.objectives.evaluation import evaluating
+from dpft.tasks.objectives.base import text_room
+from dpft.tasks.objectives.evaluation import answered, evaluating
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -46,12 +46,6 @@ def how_to_choose(settings: Decode) -> dict[str, Any]:
         "top_k": 0 if settings.sample else None,
         "length_penalty": settings.length_penalty if settings.beams > 1 else None,
     }
-
-
-def positions(model: Any) -> int | None:
-    """Return the positions that a model has behind a trained prefix; None: no limit."""
-    most: int | None = getattr(model.config, "max_position_embeddings", None)
-    return None if most is None else most - getattr(model, "prefix_length", 0)
 
 
 @dataclass(frozen=True)
@@ -130,7 +124,7 @@ def _batches(
 
     Else a prompt that leaves the model little room would stop the other texts of its batch.
     """
-    most = positions(model)
+    most = text_room(model)
 
     def room(prompt: tuple[int, ...]) -> int:
         if most is None:

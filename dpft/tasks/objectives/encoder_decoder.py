@@ -30,9 +30,6 @@ class EncoderDecoder(Causal):
     puts around a text (``text </s>`` for T5, ``<s> text </s>`` for BART). With ``ends`` the end
     token stands between segments. A target has the tokens around it that the tokenizer puts around
     one; all are written but for ``start``. ``max_length`` is of source and target together.
-
-    Args:
-        start: the token that the decoder is given first (``decoder_start_token_id``).
     """
 
     start: int = 0
@@ -41,10 +38,6 @@ class EncoderDecoder(Causal):
         self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
     ) -> Batch:
         """Pad sources and targets on the right.
-
-        Args:
-            examples: one or more.
-            widths: as of `widths`; None: those of the longest source and the longest target.
 
         Returns:
             ``input_ids``, ``attention_mask``: ``(B, S)``; ``decoder_input_ids``, ``targets``:
@@ -68,14 +61,8 @@ class EncoderDecoder(Causal):
             given[row, 0] = self.start
             given[row, 1 : len(target)] = target[:-1]
             targets[row, : len(target)] = target
-        return Batch(
-            {
-                "input_ids": ids,
-                "attention_mask": mask,
-                "decoder_input_ids": given,
-                "targets": targets,
-            }
-        )
+        read = {"input_ids": ids, "attention_mask": mask}
+        return Batch({**read, "decoder_input_ids": given, "targets": targets})
 
     def widths(self, example: CausalExample) -> tuple[int, int, int]:  # type: ignore[override]
         """Of both texts together, of the source, and of the target."""

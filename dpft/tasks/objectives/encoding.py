@@ -1,40 +1,104 @@
-"""Encoding all training records: in pieces, and once for several runs."""
+"""Encoding all training records, in pieces."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dpft.tasks.keeping import Keeping, code
-from dpft.tasks.objectives.packed import Packed, pack, schema_of
-from dpft.tasks.views import blocks
+from dpft.tasks.views import View, blocks
+
+IntArray = npt.NDArray[np.integer[Any]]
+_LENGTH = "length"
+
+
+def lengths(examples: Sequence[Any]) -> IntArray:
+    """Return the ``length`` of every example, ``(n,)``."""
+    return values(examples, _LENGTH)
+
+
+def values(examples: Sequence[Any], field: str) -> IntArray:
+    """Return a field of numbers of every example, ``(n,)``; zeros if there is no such field."""
+    if isinstance(examples, Packed):
+        return examples.numbers(field)
+    return np.array([getattr(example, field, 0) for example in examples], np.int64)
+
+
+def schema_of(kind: type, tokens: pa.DataType) -> pa.Schema | None:
+    """Return the columns of a class of examples: its fields and ``length``.
+
+    None if the class is not a dataclass of numbers and sequences of tokens of type ``tokens``.
+    """
+    if not dataclasses.is_dataclass(kind):
+        return None
+    types: dict[Any, pa.DataType] = {int: pa.int32()}
+    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.list_(tokens))
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    if any(hints[name] not in types for name in names):
+        return None
+    columns = {_LENGTH: pa.int32()} | {name: types[hints[name]] for name in names}
+    return pa.schema(list(columns.items()))
+
+
+def pack(examples: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return examples of one class as Arrow columns.
+
+    Raises:
+        OverflowError: a token does not fit its type.
+    """
+    columns = [
+        pa.array([getattr(example, field.name) for example in examples], field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+class Packed(View[Any]):
+    """Examples that are made from an Arrow table on access."""
+
+    def __init__(self, kind: type, table: pa.Table) -> None:
+        self._kind = kind
+        self._table = table
+        fields = [field.name for field in dataclasses.fields(kind)]
+        self._tokens = {n: table[n] for n in fields if not pa.types.is_int32(table[n].type)}
+        self._numbers = {n: self.numbers(n) for n in fields if n not in self._tokens}
+
+    def numbers(self, field: str) -> IntArray:
+        """Return a column of numbers, ``(n,)``; zeros if there is none."""
+        if field not in self._table.column_names:
+            return np.zeros(len(self), np.int32)
+        numbers: IntArray = self._table[field].to_numpy()
+        return numbers
+
+    def __len__(self) -> int:
+        count: int = self._table.num_rows
+        return count
+
+    def _item(self, index: int) -> Any:
+        found: dict[str, Any] = {n: int(numbers[index]) for n, numbers in self._numbers.items()}
+        for name, column in self._tokens.items():
+            tokens = column[index].values
+            found[name] = None if tokens is None else tuple(tokens.to_numpy().tolist())
+        return self._kind(**found)
+
+    def _part(self, chosen: slice) -> list[Any]:
+        return [self._item(index) for index in range(len(self))[chosen]]
+
 
 PIECE = 1024
 """Records that are encoded at a time."""
-LARGE = 100_000
-"""From so many records on, what they are encoded to is kept between runs."""
 
 
 def encoded(
-    objective: Any,
-    records: Sequence[Any],
-    advance: Callable[[int], None],
-    *,
-    keeping: Keeping | None = None,
-    identity: str = "",
+    objective: Any, records: Sequence[Any], advance: Callable[[int], None]
 ) -> Sequence[Any]:
-    """Encode every record.
-
-    Args:
-        objective: a `dpft.tasks.objectives.base.Objective`.
-        records: one at least.
-        advance: called with the number of records that are done.
-        keeping: where many are kept; None: nowhere.
-        identity: of the records and the tokenizer.
+    """Encode every record, one at least; call ``advance`` with the number that are done.
 
     Returns:
         Examples, which are made from Arrow columns on access; a list if examples are other than
@@ -54,17 +118,7 @@ def encoded(
             yield pack(encode_all(objective, piece), schema)
             advance(len(piece))
 
-    table = None
-    # The code of a class outside of this package is not part of `code`.
-    ours = type(objective).__module__.startswith("dpft.")
-    if keeping is not None and len(records) >= LARGE and ours:
-        names = [f.name for f in dataclasses.fields(objective) if f.name != "tokenizer"]
-        settings = {name: repr(getattr(objective, name)) for name in names}
-        key = [identity, type(objective).__qualname__, settings, code()]
-        table = keeping.table("encoded records", json.dumps(key), batches)
-    if table is None:
-        table = pa.Table.from_batches(batches())
-    return Packed(kind, table)
+    return Packed(kind, pa.Table.from_batches(batches()))
 
 
 def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:

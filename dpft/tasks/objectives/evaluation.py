@@ -1,32 +1,33 @@
-"""The modes of a model: evaluation, by length or of a blank, and training without dropout."""
+"""Batches of an evaluation, shared by the processes of a run; and the modes of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dpft.parallel.cohort import together
 from dpft.privacy.untouched import random_state_kept
 
 if TYPE_CHECKING:
+    from dpft.parallel.cohort import TrainingCohort
     from dpft.tasks.objectives.base import Losses
 
+B = TypeVar("B")
+A = TypeVar("A")
+
+# Batches that each rank answers before all meet. With one, the slowest text of each round decides:
+# 630 prompts of E2E on four ranks took 1.28 times their share, with four 1.09.
+_ROUND = 4
 _DROPOUTS = frozenset(
     {
-        F.dropout,
-        F.dropout1d,
-        F.dropout2d,
-        F.dropout3d,
-        F.alpha_dropout,
-        F.feature_alpha_dropout,
-        torch.dropout,
-        torch.alpha_dropout,
-        torch.feature_dropout,
+        *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
+        *(F.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout),
         torch.feature_alpha_dropout,
     }
 )
@@ -61,11 +62,8 @@ class Undropped(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
             if len(args) > _DROPOUT_PLACE:
-                args = (
-                    *args[:_DROPOUT_PLACE],
-                    kwargs.pop("dropout_p"),
-                    *args[_DROPOUT_PLACE + 1 :],
-                )
+                rest = args[_DROPOUT_PLACE + 1 :]
+                args = (*args[:_DROPOUT_PLACE], kwargs.pop("dropout_p"), *rest)
         return func(*args, **kwargs)
 
 
@@ -132,3 +130,29 @@ def not_finite_on_a_blank(
         slopes = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
     finite = all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)
     return None if finite else "gradient"
+
+
+def answered(
+    batches: Sequence[B], answer: Callable[[B], list[A]], cohort: TrainingCohort | None
+) -> Iterator[tuple[B, list[A]]]:
+    """Yield each batch with its answers, in order and on every rank; one rank computes a batch.
+
+    A batch, and with it its padding and rounding, is the same whatever the number of ranks.
+    Neighbours, which are about equally long, go to different ranks. A rank that fails ends all
+    within a round of a few batches. What is random in an answer depends on the batch alone.
+
+    Raises:
+        RankError: another rank failed, or has other batches.
+    """
+    if cohort is None or cohort.size == 1:
+        for batch in batches:
+            yield batch, answer(batch)
+        return
+    cohort.meet(word=repr(batches))
+    for first in range(0, len(batches), _ROUND * cohort.size):
+        dealt = batches[first : first + _ROUND * cohort.size]
+        with together(cohort):
+            mine = [answer(batch) for batch in dealt[cohort.rank :: cohort.size]]
+        shares = cohort.gather(mine)
+        for place, batch in enumerate(dealt):
+            yield batch, shares[place % cohort.size][place // cohort.size]

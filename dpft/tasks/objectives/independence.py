@@ -7,7 +7,12 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 
 from __future__ import annotations
 
+import functools
+import gc
 import math
+import sys
+import types
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -20,10 +25,9 @@ from dpft.config.errors import ModelError
 from dpft.privacy.clipping.plans import LostRecordError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
-from dpft.privacy.untouched import Untouched, written
+from dpft.privacy.untouched import Untouched, bit_sums, written
 from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
-from dpft.tasks.objectives.kept import kept
 
 if TYPE_CHECKING:
     from dpft.parallel.pipelined_sums import PipelinedSums
@@ -38,6 +42,16 @@ _SHARE, _FIXED = 3e-4, 3e-5
 # What a GPU's own rounding explains: kernels of attention add up the same numbers in any order, so
 # that one backward differs from the next. So many times as much as was seen, and no more than this.
 _TIMES, _MOST = 4.0, 0.03
+
+# Functions and objects of these are not searched.
+_LIBRARIES = sys.stdlib_module_names | {
+    *("accelerate", "datasets", "numpy", "peft", "PIL", "tokenizers", "torch", "torchvision"),
+    *("transformers", "trl"),
+}
+_CONTAINERS = (dict, list, tuple, set, deque)
+_HOLDERS = (*_CONTAINERS, nn.Module, types.CellType, types.MethodType, functools.partial)
+_PLAIN = (int, float, complex, str, bytes, type(None))
+_ITEMS = 2000  # items of a container that are searched
 
 
 class WritesError(ModelError):
@@ -54,19 +68,11 @@ def check_independence(
     """Compare losses of training units alone, among others, and alone again.
 
     The shortest and a middle unit are batched with the longest, since what a model does may change
-    with the length; where shapes are fixed, each with others of its own shape. The third time shows
-    whether a batch left something behind in the model. The check runs as training does, with
-    gradients, a clipper's hooks and training mode. Dropout alone is off, whose masks are other
-    random numbers for other batches. Other randomness shows: what is drawn for a whole microbatch,
-    as dropped layers are, affects every record whose microbatch changes when a record joins. So
-    would a mask of dropout that all rows share: one that is as large for a unit once as for the
-    same unit twice.
-
-    The losses are also computed with as many copies of the longest as a microbatch has room for:
-    some models hold places for a number of tokens, however many there are.
-
-    With a clipper the sum of their clipped gradients is compared with those of each alone: noise is
-    scaled to that, and it shows what losses hide while a new head's weights are small.
+    with the length; where shapes are fixed, each with others of its own shape. A full microbatch of
+    copies of the longest is tried too. The check runs as training does, without dropout: masks are
+    other random numbers for other batches. A mask of dropout that all rows share couples records;
+    it is as large for a unit once as for the same unit twice. With a clipper, sums of clipped
+    gradients are compared, which show what losses hide while a new head's weights are small.
 
     What few draws and batches may not show is found by structure: rates at which whole layers are
     dropped, and what the loss or the model keeps from one forward to the next (`kept`).
@@ -134,10 +140,9 @@ def check_independence(
         raise ModelError(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
-            "that uses the attention mask and the positions it is given, and that draws no random "
-            "numbers but dropout of each row: type model.dropout=0 where it drops whole layers "
-            "(layerdrop) or what all rows share. Use another model, or a shorter task.max_length "
-            "where it changes with the length; clip=none trains without privacy"
+            "that uses the attention mask and the positions it is given, and draws no random "
+            "numbers but dropout of each row: use another one, or model.dropout=0 where whole "
+            "layers or what all rows share is dropped"
         )
 
 
@@ -171,11 +176,7 @@ def _crowd(data: TrainingSet, together: Sequence[int], token_budget: int) -> lis
 
 
 class _Passes:
-    """Losses and clipped sums of batches, by a model in one piece or by the stages of a pipeline.
-
-    Args:
-        data, model, clipper, pipeline: as of `check_independence`.
-    """
+    """Losses and clipped sums of batches, by a whole model or by the stages of a pipeline."""
 
     def __init__(
         self, data: TrainingSet, model: Any, clipper: Clipper | None, pipeline: PipelinedSums | None
@@ -342,3 +343,49 @@ def _sums_differ(
 def _repeats(device: torch.device) -> bool:
     """Return whether the same backward gives the same bits on a device."""
     return device.type == "cpu"
+
+
+def kept(*roots: object) -> Counter[tuple[str, str, object]]:
+    """Count what can be reached from some objects and may hold something of a batch.
+
+    A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
+    which no comparison of losses before the first step shows. That the memory grows does show.
+
+    That is the bits of tensors and arrays, and the lengths of containers, wherever attributes,
+    closures, classes, and global variables of functions lead. Parameters, single numbers, texts and
+    objects of libraries are left out.
+
+    Returns:
+        Counts by (holder, type, length or sums of bits).
+    """
+    found: Counter[tuple[str, str, object]] = Counter()
+    pending: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
+    seen: dict[int, object] = {}  # holds what it has seen, so that no other object gets its id
+    while pending:
+        holder, value = pending.pop()
+        if id(value) in seen or isinstance(value, nn.Parameter | types.ModuleType):
+            continue
+        seen[id(value)] = value
+        kind = type(value).__name__
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            value = torch.tensor(value)  # a copy: an array may be read-only
+        if isinstance(value, Tensor):
+            found[holder, kind, (tuple(value.shape), *bit_sums(value).tolist())] += 1
+        elif isinstance(value, types.FunctionType) and not _of_library(value):
+            used = [value.__globals__.get(name) for name in value.__code__.co_names]
+            outside = (*used, value.__closure__, value.__defaults__, value.__kwdefaults__)
+            pending += [(value.__qualname__, part) for part in outside]
+        elif isinstance(value, _HOLDERS) or not _of_library(value):
+            if isinstance(value, _CONTAINERS):
+                found[holder, kind, len(value)] += 1
+            else:
+                holder = getattr(value, "__qualname__", kind)
+            parts = gc.get_referents(value)[:_ITEMS]
+            pending += [(holder, part) for part in parts if not isinstance(part, _PLAIN)]
+    return found
+
+
+def _of_library(value: Any) -> bool:
+    named = value if isinstance(value, type | types.FunctionType) else type(value)
+    name = named.__module__ or "builtins"
+    return name.partition(".")[0] in _LIBRARIES or name.startswith("dpft.privacy.")

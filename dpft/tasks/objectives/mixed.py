@@ -51,14 +51,8 @@ def check_blank(
 ) -> None:
     """Refuse a model whose loss of a padding example, or its gradient, is not finite.
 
-    Every record's would not be finite either, and a run would leave all of them out.
-
-    Args:
-        trained: the losses in that precision.
-        model: on its device.
-        clipper: attached to it.
-        precision: of the run.
-        sharded: whether ranks hold parts of the parameters, so that there are no whole gradients.
+    Every record's would not be finite either, and a run would leave all of them out. Where ranks
+    hold parts of the parameters (``sharded``), there are no whole gradients to check.
     """
     parameters: Sequence[Tensor] = () if sharded else [*clipper.parameters.values()]
     with clipper.paused():

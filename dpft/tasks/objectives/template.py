@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dpft.config.errors import ConfigError
 
 MASK = "[MASK]"
 _PLACEHOLDER = re.compile(r"(<[^<>]*>|\[[^\[\]]*\])")
-_TEXT = re.compile(r"<S([12])((?::(?:open|lower))*)>")
-_EXPECTED = (
-    f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>', or with "
-    "<S1:open> (without its last .?!) and <S2:lower> (its first letter in lower case)"
-)
+_TEXT = re.compile(r"<S([12])>")
+_EXPECTED = f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>'"
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,6 @@ class Piece:
     words: str = ""  # literal text, or `MASK`
     # Which of the record's texts is inserted, from 0; None for words and mask.
     text: int | None = None
-    modifiers: tuple[str, ...] = ()  # ``open`` and ``lower``, in order
     space: bool = False  # whether a space precedes the text
 
     def of(self, texts: Sequence[str]) -> str:
@@ -33,11 +28,6 @@ class Piece:
         if self.text is None:
             return self.words
         filled = texts[self.text].strip()
-        for name in self.modifiers:
-            if name == "lower":
-                filled = filled[:1].lower() + filled[1:]
-            elif filled[-1:] in (".", "?", "!"):
-                filled = filled[:-1].rstrip()
         return f" {filled}" if self.space else filled
 
 
@@ -58,8 +48,7 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
         words = ""
         match = _TEXT.fullmatch(part)
         if match is not None:
-            modifiers = tuple(match[2].split(":")[1:])
-            pieces.append(Piece("", int(match[1]) - 1, modifiers, space))
+            pieces.append(Piece("", int(match[1]) - 1, space))
         elif part == MASK:
             pieces.append(Piece(MASK))
         else:
@@ -76,7 +65,7 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
+def check_words(label_words: Mapping[str, str], classes: Sequence[str]) -> None:
     """Refuse words of other classes than there are, and what is no word."""
     for name in (*classes, *label_words):
         if name not in label_words:
@@ -90,6 +79,5 @@ def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
                 f"task.label_words.{name} is {word!r}, but there is no such class; expected "
                 f"{', '.join(classes)}"
             )
-        if not isinstance(word, str) or not word.strip() or word != word.strip():
-            advice = "; a YAML file needs quotes: 'Yes', 'No'" if isinstance(word, bool) else ""
-            raise ConfigError(f"task.label_words.{name} is {word!r}; expected a word{advice}")
+        if not word.strip() or word != word.strip():
+            raise ConfigError(f"task.label_words.{name} is {word!r}; expected a word")

@@ -7,13 +7,13 @@ in data of real people. Users of the splits are different people.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from dpft.tasks.samples.grammar import vocabulary
-from dpft.tasks.tables import write_lines
+from dpft.tasks.table_files import write_lines
 
 CLASSES = ("repair", "spare part", "opening hours", "thanks")
 
@@ -80,16 +80,6 @@ class _Visitor:
         return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
-KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, Any]]] = MappingProxyType(
-    {
-        "text2text": _Visitor.text2text,
-        "classification": _Visitor.classification,
-        "language_modeling": _Visitor.language_modeling,
-        "chat": _Visitor.chat,
-    }
-)
-
-
 def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, Any]]:
     """The rows of a split, a column ``user`` among theirs."""
     lines = []
@@ -100,7 +90,7 @@ def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, Any]]:
         rng = random.Random(f"{seed} {kind} {name}")
         visitor = _Visitor(name, rng)
         times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4
-        lines += [{"user": name, **KINDS[kind](visitor)} for _ in range(times)]
+        lines += [{"user": name, **getattr(visitor, kind)()} for _ in range(times)]
     random.Random(f"{seed} {kind} {split}").shuffle(lines)
     return lines
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dpft.tasks.samples.grammar import Words, generator, vocabulary
-from dpft.tasks.triples import Triple, write_json
 
 # --- DART: a bridge, a song, a player or a ship -------------------------------------------------
 # The triples of an entry are a small tree: facts about the thing, and often one fact about what the
 # first of them names (the river under the bridge, the town of the club).
 
+Triple = tuple[str, str, str]
 Entry = tuple[tuple[Triple, ...], tuple[str, ...]]
 _DART = vocabulary("dart")
 _DART_RECORDS, _DART_ENTRIES = 1500, 150
@@ -80,7 +80,21 @@ def write_dart(folder: Path, seed: int = 0) -> None:
                 references = references[: _DART_RECORDS - records]
             records += len(references)
             entries.append((triples, references))
-        write_json(folder / f"dart-v1.1.1-full-{split}.json", entries, source="generated")
+        write_triples(folder / f"dart-v1.1.1-full-{split}.json", entries, source="generated")
+
+
+def write_triples(
+    path: Path, items: Iterable[tuple[Sequence[Triple], Sequence[str]]], source: str
+) -> None:
+    """Write triple sets with their references in the form of the published JSON."""
+    listed = [
+        {
+            "tripleset": [list(triple) for triple in triples],
+            "annotations": [{"source": source, "text": text} for text in texts],
+        }
+        for triples, texts in items
+    ]
+    path.write_text(json.dumps(listed, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 # --- GLUE ---------------------------------------------------------------------------------------

@@ -16,9 +16,6 @@ def tokens() -> dict[str, str]:
 def test_tokens_are_lowercase_without_the_listed_punctuation(tokens: dict[str, str]) -> None:
     found = tokens["It's CHEAP: £20-25 (approx.), isn't it?"]
     assert found == "it 's cheap # 20-25 -lrb- approx -rrb- is n't it"
-
-
-def test_other_marks_stay(tokens: dict[str, str]) -> None:
     assert tokens["?!"] == "?!"
     assert tokens["a ||| b"] == "a | | | b"
     assert tokens['He said "hi" & left -- U.S.'] == "he said hi & left u.s."
@@ -47,13 +44,3 @@ def test_rouge_l_weighs_recall_by_beta() -> None:
 def test_cider_of_copies_without_shared_words_is_ten_per_order_met() -> None:
     # Two words each: the unigrams and the bigram match fully, there are no longer n-grams.
     assert coco.cider(["a b", "c d"], [["a b"], ["c d"]]) == pytest.approx(10 * 2 / 4)
-
-
-def test_references_without_a_word_are_refused() -> None:
-    with pytest.raises(ValueError, match="all references are empty"):
-        coco.cider(["a"], [[""]])
-
-
-def test_meteor_needs_an_item() -> None:
-    with pytest.raises(ValueError, match="got none"):
-        coco.meteor([], [])

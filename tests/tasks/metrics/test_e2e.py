@@ -87,12 +87,6 @@ def test_bleu_takes_the_closest_length_and_of_two_the_shorter() -> None:
     assert longer == pytest.approx(math.exp(1 - 5 / 4))
 
 
-def test_bleu_smooths_each_order_without_a_match_by_half_of_the_last() -> None:
-    # 2/5, then 1/2, 1/4 and 1/8 of a match over 4, 3 and 2 n-grams.
-    found = e2e.bleu(words("a x b y z"), [words("a b p q r")])
-    assert found == pytest.approx((2 / 5 * 1 / 8 * 1 / 12 * 1 / 16) ** (1 / 4))
-
-
 # From the official scorer. sacrebleu gives 0 for the first three.
 @pytest.mark.parametrize(
     ("hypotheses", "references", "official"),
@@ -120,10 +114,6 @@ def test_an_empty_reference_counts_only_when_it_is_the_first() -> None:
     assert e2e.bleu(hypotheses, [words("", "a b c d e f g h i")]) > alone
 
 
-def test_nothing_predicted_scores_zero_in_bleu() -> None:
-    assert e2e.bleu([[], []], [words("a"), words("b")]) == 0.0
-
-
 # Tokens and NIST of the `mteval` script. Expected scores are worked out by hand.
 
 
@@ -147,12 +137,6 @@ def test_tokens_are_those_of_mteval(text: str, tokens: list[str]) -> None:
     assert mteval_tokenize(text) == tokens
 
 
-def test_a_copy_scores_the_information_of_its_words() -> None:
-    # Four different words: log2(4) for each unigram, log2(1/1) = 0 for each longer n-gram.
-    words = ["a", "b", "c", "d"]
-    assert nist([words], [[words]]) == pytest.approx(2.0)
-
-
 def test_information_counts_words_over_all_references() -> None:
     # Six reference words; "a" twice, "x" and others once. Hypothesis "a x" meets a (log2 6/2),
     # x (log2 6/1) and the pair "a x" (log2 2/1). Mean reference length 3: ratio 2/3, penalty 0.5.
@@ -170,13 +154,6 @@ def test_matches_are_clipped_by_the_largest_count_in_one_reference() -> None:
     assert nist(hypotheses, references) == pytest.approx(unigrams + bigrams)
 
 
-def test_an_empty_reference_is_no_reference() -> None:
-    hypotheses = [["a", "b"], ["c"]]
-    references = [[["a", "b"], []], [["c", "d"]]]
-    without = [[["a", "b"]], [["c", "d"]]]
-    assert nist(hypotheses, references) == nist(hypotheses, without)
-
-
 def test_a_prefix_that_is_the_word_zero_counts_all_words() -> None:
     # The quirk of the official script: log2(4 words / 1), where other words give log2(1 / 1).
     hypothesis = ["0", "b", "c", "d"]
@@ -184,9 +161,4 @@ def test_a_prefix_that_is_the_word_zero_counts_all_words() -> None:
 
 
 def test_empty_hypotheses_score_zero() -> None:
-    assert nist([[], []], [[["a"]], [["b"]]]) == 0.0
-
-
-def test_references_without_a_word_are_refused() -> None:
-    with pytest.raises(ValueError, match="only empty references"):
-        nist([["a"]], [[[]]])
+    assert nist([[], []], [[["a"]], [["b"]]]) == e2e.bleu([[], []], [[["a"]], [["b"]]]) == 0.0

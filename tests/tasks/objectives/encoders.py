@@ -34,17 +34,7 @@ def _special(tokenizer, names):
 
 def wordpiece():
     """A lower-casing WordPiece tokenizer in BERT's form."""
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *TEXT.split(),
-        "##s",
-        "un",
-        "##kind",
-    ]
+    vocabulary = f"[PAD] [UNK] [CLS] [SEP] [MASK] {TEXT} ##s un ##kind".split()
     tokenizer = Tokenizer(
         models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]")
     )
@@ -105,15 +95,12 @@ def build(name, masked, classes=2, seed=0):
     torch.manual_seed(seed)
     tokenizer = TOKENIZERS[name]()
     common = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **SIZES}
+    common["num_labels"] = classes
     if name == "bert":
-        config = BertConfig(
-            max_position_embeddings=40, type_vocab_size=2, num_labels=classes, **common
-        )
+        config = BertConfig(max_position_embeddings=40, type_vocab_size=2, **common)
         cls = BertForMaskedLM if masked else BertForSequenceClassification
     else:
-        config = RobertaConfig(
-            max_position_embeddings=42, type_vocab_size=1, num_labels=classes, **common
-        )
+        config = RobertaConfig(max_position_embeddings=42, type_vocab_size=1, **common)
         cls = RobertaForMaskedLM if masked else RobertaForSequenceClassification
     model = cls(config).double().train()
     with torch.no_grad():

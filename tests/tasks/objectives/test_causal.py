@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from dpft.config.schema import Decode
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.personachat import PersonaChat
@@ -32,16 +33,6 @@ def cut(source, target, max_length, **options):
     example = letters(max_length, **options).encode(TextRecord((source,), target))
     assert example.length <= max_length
     return spelled(example.prompt), spelled(example.target)
-
-
-def test_encoding_ends_the_prompt_and_the_target(tiny):
-    objective = Causal(tiny.tokenizer, 100)
-    record = TextRecord(("name : Aromi",), "Aromi is good.")
-    example = objective.encode(record)
-    end = tiny.tokenizer.eos_token_id
-    assert example.prompt[-1] == example.target[-1] == end
-    assert tiny.tokenizer.decode(example.target[:-1]) == " Aromi is good."
-    assert example.prompt == prompt_of(objective, record)
 
 
 @pytest.mark.parametrize(
@@ -78,39 +69,17 @@ def test_a_source_that_training_shows_whole_is_whole_when_it_is_asked():
 
     def asked(positions, room, size=13, **options):
         objective = letters(size, cut="source", positions=positions, **options)
-        return spelled(prompt_of(objective, record, room)), objective.too_long_for(
-            Decode(max_new_tokens=room)
-        )
+        return spelled(prompt_of(objective, record, room))
 
     assert letters(13, cut="source").encode(record).cut_source == 0
     for room in (1, 4, 100):
         for positions in (None, 113):
-            assert asked(positions, room)[0] == "abcdefgh|"
-    assert asked(20, 11)[0] == "abcdefgh|"  # 9 + 11
-    assert asked(20, 12) == (
-        "bcdefgh|",
-        "decode.max_new_tokens=12 leaves of the model's 20 positions",
-    )
-    assert asked(20, 100)[0] == "cdefgh|"  # half of max_length stays
+            assert asked(positions, room) == "abcdefgh|"
+    assert asked(20, 11) == "abcdefgh|"  # 9 + 11
+    assert asked(20, 12) == "bcdefgh|"
+    assert asked(20, 100) == "cdefgh|"  # half of max_length stays
     # What is longer than training shows is cut as there, before the shortest target.
-    usual = "the model or task.max_length allows"
-    assert asked(113, 100, size=9) == ("bcdefgh|", usual)
-    assert letters(9, cut="source", positions=20, room=4).too_long_for(Decode()) == usual
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "size", "options", "lost"),
-    [
-        ("abcd", "x" * 9, 16, {}, (0, 0)),  # 5 and 11 with the end tokens and a space
-        ("abcd", "x" * 9, 15, {}, (0, 1)),  # its end token
-        ("abcdefgh", "x" * 9, 8, {}, (2, 10)),
-        ("abcdefgh", "xy", 10, {"cut": "source", "before": "I:", "after": ">"}, (6, 0)),
-        ("abcdefgh", "xy", 10, {"cut": "source", "keep": 1}, (4, 0)),  # a persona's end
-    ],
-)
-def test_an_example_says_what_it_lost(source, target, size, options, lost):
-    example = letters(size, **options).encode(TextRecord((source,), target))
-    assert (example.cut_source, example.cut_target) == lost
+    assert asked(113, 100, size=9) == "bcdefgh|"
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -136,13 +105,26 @@ def test_the_loss_of_a_record_depends_on_no_other_record(tiny, task):
     check_losses_are_their_own(tiny.model.eval(), sample.objective(tiny), records)
 
 
-def test_perplexity_counts_every_target_token_once(tiny):
-    """Likelihoods in batches are those of one record at a time, the end token included."""
-    task = E2E(source="sample", limit_eval=5)
+@pytest.mark.parametrize(
+    ("text", "target"), [("ab", "ab|"), ("abcd", "abcd|"), ("abcde", "abcde"), ("abcdefg", "abcde")]
+)
+def test_a_whole_text_follows_the_end_token_and_is_cut(text, target):
+    example = LanguageModel(letters_with("|"), 6).encode(TextRecord((), text))
+    assert (spelled(example.prompt), spelled(example.target)) == ("|", target)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_likelihoods_count_every_target_token_once(tiny, whole, monkeypatch):
+    """In batches they are those of one record at a time, the end token included."""
     objective = Causal(tiny.tokenizer, 100, perplexity=True)
-    instances = task.instances("test")
-    settings = Decode(beams=1, max_new_tokens=1, batch_size=2)
-    predictions = objective.predict(tiny.model, instances, settings, 0, lambda count: None)
+    instances = E2E(source="sample", limit_eval=5).instances("test")
+    if whole:
+        objective = LanguageModel(tiny.tokenizer, 40)
+        instances = [Instance(TextRecord((), x), (x,)) for x in ("A kettle.", "Why?", "It is " * 9)]
+        monkeypatch.setattr("dpft.tasks.objectives.causal.decode", pytest.fail)
+    settings, done = Decode(beams=1, max_new_tokens=1, batch_size=2), []
+    predictions = objective.predict(tiny.model, instances, settings, 0, done.append)
+    assert sum(done) == len(instances)
     for instance, prediction in zip(instances, predictions, strict=True):
         example = objective.encode(TextRecord(instance.record.segments, instance.references[0]))
         ids = torch.tensor([example.prompt + example.target])

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.classifier import Classifier, Infilling
+from dpft.tasks.objectives.classifier import Classifier, Infilling, check_positions
 from dpft.tasks.objectives.records import LabelledText
 from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import build
@@ -103,3 +104,30 @@ def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
         assert prediction.source == "\n".join(record.texts)
         assert prediction.nll == pytest.approx(-scores.log_softmax(0)[record.label].item())
         assert prediction.tokens == 1
+
+
+def test_pairs_are_encoded_with_the_tokenizers_own_special_tokens():
+    _, tokenizer = build("bert", masked=False)
+    example = objective("head", tokenizer).encode(LabelledText(("a b", "c"), 1))
+    tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
+    assert tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
+    assert (example.types, example.label) == ((0, 0, 0, 0, 1, 1), 1)
+    _, tokenizer = build("roberta", masked=False)
+    example = objective("head", tokenizer).encode(LabelledText(("the film",), 0))
+    assert tokenizer.convert_ids_to_tokens(list(example.ids))[0] == "<s>"
+    assert example.types is None
+
+
+def test_of_two_texts_the_longer_is_cut():
+    _, tokenizer = build("bert", masked=False)
+    record = LabelledText(("the film was very long", "a b"), 0)
+    example, whole = (objective("head", tokenizer, most).encode(record) for most in (9, 30))
+    assert tokenizer.decode(list(example.ids)) == "[CLS] the film was very [SEP] a b [SEP]"
+    assert (example.length, example.cut_source, whole.cut_source) == (9, whole.length - 9, 0)
+
+
+def test_records_longer_than_the_models_positions_are_refused(name):
+    model, _ = build(name, masked=False)
+    check_positions(model, 40)  # RoBERTa has 42, of which padding takes two
+    with pytest.raises(ConfigError, match=r"task.max_length is 41, .* type task.max_length=40"):
+        check_positions(model, 41)

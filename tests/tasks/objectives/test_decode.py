@@ -9,7 +9,6 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
-from dpft.training.synthesis import Apart
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
@@ -32,15 +31,6 @@ def test_batches_sorted_by_length_give_what_single_prompts_give(tiny, prompts, b
     assert all(one.text == one.text.strip() != "" for one in together)
 
 
-def test_equal_prompts_are_decoded_once(tiny, prompts):
-    counts = []
-    settings = Decode(beams=1, max_new_tokens=3)
-    doubled = [prompts[0], prompts[1], prompts[0]]
-    texts = decode(tiny.model, tiny.tokenizer, doubled, settings, 0, counts.append)
-    assert counts == [3]  # in one batch
-    assert texts[0] == texts[2]
-
-
 def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
     settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
     one, same, other = (
@@ -48,14 +38,6 @@ def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
     )
     assert one == same
     assert one != other
-
-
-def test_batches_of_equal_prompts_are_drawn_apart(tiny, prompts):
-    """Synthetic texts would else repeat from batch to batch."""
-    same = [Apart(prompts[0]) for _ in range(4)]
-    settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
-    texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
-    assert texts[:2] != texts[2:]
 
 
 def test_nothing_is_dropped_while_a_model_writes_that_is_being_trained(prompts):

@@ -84,17 +84,6 @@ def test_the_loss_of_a_record_does_not_depend_on_padding(loaded):
                 assert bool(torch.isfinite(found[1]))
 
 
-def test_widths_of_several_records_have_room_for_each(loaded):
-    """Of a user's, the longest source may be one record's and the longest target another's."""
-    objective = objective_of(loaded)
-    examples = objective.encode_all(RECORDS)
-    widths = [max(several) for several in zip(*map(objective.widths, examples), strict=True)]
-    batch = objective.collate(examples, widths)
-    for row, example in enumerate(examples):
-        assert int(batch.tensors["attention_mask"][row].sum()) == len(example.prompt)
-        assert int((batch.tensors["targets"][row] != -100).sum()) == len(example.target)
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_texts_are_those_of_one_prompt_at_a_time(loaded, beams):
     objective = objective_of(loaded)

@@ -1,19 +1,24 @@
 """Encoding all records: the same one by one, together, and kept."""
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.tasks.keeping import Keeping
 from dpft.tasks.objectives import encoding
-from dpft.tasks.objectives.causal import Causal, LanguageModel
-from dpft.tasks.objectives.classifier import Classifier
-from dpft.tasks.objectives.encoding import encode_all, encoded, token_type
-from dpft.tasks.objectives.packed import Packed
+from dpft.tasks.objectives.base import cut_in_encoding
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.classifier import ClassExample, Classifier, InfillExample
+from dpft.tasks.objectives.encoding import (
+    Packed,
+    encoded,
+    lengths,
+    pack,
+    schema_of,
+    values,
+)
+from dpft.tasks.objectives.image import ImageExample
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
 from tests.tasks.objectives.encoders import byte_level, wordpiece
@@ -61,16 +66,6 @@ def test_classified_texts_are_encoded_alike_together_and_alone(tokenizer):
             ]
 
 
-def test_a_class_that_says_only_how_one_record_is_encoded_is_heeded(tiny):
-    class Mine(LanguageModel):
-        def encode(self, record):
-            return super().encode(TextRecord((), "mine"))
-
-    some = records(3)
-    assert encode_all(Mine(tiny, 32), some) == [LanguageModel(tiny, 32).encode(
-        TextRecord((), "mine"))] * 3  # fmt: skip
-
-
 def test_all_records_are_encoded_in_order(causal, monkeypatch):
     monkeypatch.setattr(encoding, "PIECE", 7)
     counted = []
@@ -80,47 +75,35 @@ def test_all_records_are_encoded_in_order(causal, monkeypatch):
     assert counted == [7, 7, 7, 7, 2]
 
 
-def test_tokens_take_no_more_room_than_they_need(causal, tiny):
-    assert token_type(causal) == pa.uint16()
-    assert max(tiny.get_vocab().values()) < 2**16
-
-    class Large:
-        def get_vocab(self):
-            return {"a": 2**16}
-
-    assert token_type(replace(causal, tokenizer=Large())) == token_type(object()) == pa.int32()
-
-
-# Kept.
+EXAMPLES = {
+    "causal": [
+        CausalExample(tuple(range(n)), (n, 65_000), cut_source=n % 2, cut_target=n)
+        for n in range(1, 9)
+    ],
+    "typed": [
+        ClassExample(tuple(range(n)), None if n == 5 else (1,) * n, n % 3, n % 2) for n in range(8)
+    ],
+    "infill": [InfillExample(tuple(range(n)), n // 2, n % 3, 1) for n in range(1, 9)],
+}
 
 
-class Counted(Causal):
-    """Whose records are counted."""
+@pytest.mark.parametrize("examples", EXAMPLES.values(), ids=EXAMPLES)
+def test_packed_examples_are_the_same(examples):
+    kind = type(examples[0])
+    schema = schema_of(kind, pa.uint16())
+    batches = [pack(examples[start : start + 3], schema) for start in (0, 3, 6)]
+    found = Packed(kind, pa.Table.from_batches(batches))
+    assert found == examples
+    assert [vars(one) for one in found] == [vars(one) for one in examples]  # what == passes over
+    assert found[-1] == examples[-1]
+    assert found[2:4] == examples[2:4]
+    assert all(type(token) is int for token in found[3].__dict__.get("ids", (1,)))
+    for of in (lengths, lambda some: values(some, "cut_source"), lambda some: values(some, "none")):
+        assert of(found).tolist() == of(examples).tolist()
+    assert cut_in_encoding(found) == cut_in_encoding(examples)
+    assert schema_of(ImageExample, pa.int32()) is schema_of(int, pa.int32()) is None
 
-    asked = 0
 
-    def encode_all(self, records):
-        Counted.asked += len(records)
-        return super().encode_all(records)
-
-
-def test_many_records_are_encoded_once(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "LARGE", 10)
-    keeping = Keeping(tmp_path / "private/cache", pytest.fail, pytest.fail)
-
-    def asked(objective, some, identity="one"):
-        Counted.asked = 0
-        found = encoded(objective, some, lambda n: None, keeping=keeping, identity=identity)
-        assert found == [Causal.encode_all(objective, [record])[0] for record in some]
-        return Counted.asked - 1  # the first is always encoded, to see what examples are
-
-    monkeypatch.setattr(Counted, "__module__", "dpft.tasks.mine")
-    assert asked(Counted(tiny, 32), records(9)) == 9
-    assert not keeping.folder.exists()
-    assert asked(Counted(tiny, 32), records(30)) == 30
-    assert asked(Counted(tiny, 32), records(30)) == 0
-    assert asked(Counted(tiny, 16), records(30)) == 30
-    assert asked(Counted(tiny, 32), records(30)[::-1], "another") == 30
-    monkeypatch.undo()
-    monkeypatch.setattr(encoding, "LARGE", 10)
-    assert asked(Counted(tiny, 32), records(30)) == 30  # of a class whose code is not known
+def test_tokens_that_do_not_fit_are_an_error():
+    with pytest.raises((OverflowError, pa.ArrowInvalid)):
+        pack([CausalExample((65_536,), (1,))], schema_of(CausalExample, pa.uint16()))

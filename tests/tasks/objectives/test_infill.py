@@ -44,20 +44,7 @@ def test_the_published_templates_word_for_word():
     assert spelled("roberta", ("the film ",), ONE) == "<s>theĠfilmĠItĠwas<mask>Ġ.</s>"
     assert spelled("roberta", ("who", "the mill"), TWO) == "<s>whoĠ?<mask>Ġ,ĠtheĠmill</s>"
     assert spelled("roberta", ("who", "it"), "<S1> [MASK] , <S2>") == "<s>who<mask>Ġ,Ġit</s>"
-
-
-def test_lm_bffs_own_forms_can_be_written():
-    text = ("who built it ?", "The mill.")
-    assert spelled("roberta", text, "<S1:open>?[MASK], <S2:lower>") == (
-        "<s>whoĠbuiltĠit?<mask>,ĠtheĠmill.</s>"
-    )
-    assert spelled("roberta", ("the film",), "<S1> It was[MASK].") == (
-        "<s>theĠfilmĠItĠwas<mask>.</s>"
-    )
-    # A text without final punctuation keeps its last letter.
-    assert spelled("bert", ("who built it",), "<S1:open> [MASK]") == (
-        "[CLS] who built it [MASK] [SEP]"
-    )
+    assert spelled("roberta", ("who",), "<S1> It was[MASK].") == "<s>whoĠItĠwas<mask>.</s>"
 
 
 def test_long_texts_are_cut_longest_first_and_the_blank_never():
@@ -66,21 +53,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", (long, "the film"), TWO, 10) == ("[CLS] a b c ? [MASK] , the film [SEP]")
     assert spelled("bert", (long, long), TWO, 10) == "[CLS] a b c ? [MASK] , a b [SEP]"
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
-
-
-def test_a_blank_in_the_text_is_not_taken_for_the_templates():
-    tokenizer = TOKENIZERS["bert"]()
-    example = infilling(tokenizer).encode(LabelledText(("the [MASK] film",), 0))
-    assert example.ids.count(tokenizer.mask_token_id) == 2
-    assert example.mask == 6
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_words_are_looked_up_as_inside_a_sentence(name):
-    tokenizer = TOKENIZERS[name]()
-    tokens = tokenizer.convert_ids_to_tokens(list(infilling(tokenizer).words))
-    space = "Ġ" if name == "roberta" else ""
-    assert tokens == [f"{space}terrible", f"{space}great"]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +75,7 @@ def test_impossible_words_are_refused(words, message):
     ("template", "message"),
     [
         ("<S1> It was .", r"with 0 \[MASK\]; expected \[MASK\] once"),
-        ("<S1> [MASK] [MASK]", r"with 2 \[MASK\]"),
         ("<S3> [MASK]", "with unknown <S3>"),
-        ("<S1> [mask]", r"with unknown \[mask\]"),
         ("<S1:upper> [MASK]", "with unknown <S1:upper>"),
         ("It was [MASK]", "with 1 .*expected .* once, <S1>"),
     ],
@@ -113,12 +83,6 @@ def test_impossible_words_are_refused(words, message):
 def test_impossible_templates_are_refused(template, message):
     with pytest.raises(ConfigError, match=message):
         infilling(TOKENIZERS["bert"](), template)
-
-
-def test_a_template_that_leaves_no_room_is_refused():
-    tokenizer = TOKENIZERS["bert"]()
-    with pytest.raises(ConfigError, match="max_length is 6, but the template alone takes 6 tokens"):
-        infilling(tokenizer, max_length=6)
 
 
 def test_the_decoder_sees_one_position_of_each_record(encoder):
