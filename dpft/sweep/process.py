@@ -10,19 +10,60 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dpft.config.overrides import override
 from dpft.runs.atomic import Closing
+from dpft.sweep.folder import BEGUN, Event, SweepFolder
+from dpft.sweep.points import ParsedOverrides
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
-# Seconds that a run has to end by itself after Ctrl-C.
+# Seconds that a run has to end by itself after Ctrl-C, and between two looks at the runs.
 _PATIENCE = 5.0
+_LOOK = 1.0
+
+
+def run_points(
+    parsed: ParsedOverrides,
+    lines: Sequence[Sequence[str]],
+    folder: SweepFolder,
+    keep_going: bool,
+    look: Callable[[], None],
+) -> int:
+    """Run a sweep that `SweepFolder.describe` has written down, and return Hydra's exit status.
+
+    Args:
+        parsed: what was typed.
+        lines: of a list, as they were read and checked; they are copied.
+        folder: locked.
+        keep_going: whether the other points run after one failed.
+        look: called every second, and in the end.
+    """
+    typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
+    typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
+    typed += parsed.overrides
+    typed += [override("sweep.folder", str(folder.path.absolute()))]
+    typed += [override("sweep.keep_going", keep_going)]
+    if lines:
+        text = "".join(f"{shlex.join(line)}\n" for line in lines)
+        folder.list.write_text(text, encoding="utf-8")
+        typed.append(override("sweep.list", str(folder.list.absolute())))
+        typed.append(f"sweep.point=range(0,{len(lines)})")
+    folder.journal.add(Event(BEGUN))
+    status = None
+    with Multirun(typed, folder.log) as process:
+        while status is None:
+            look()
+            status = process.wait(_LOOK)
+        look()
+    return status
 
 
 class Multirun(Closing):

@@ -5,7 +5,6 @@ import stat
 
 import pytest
 
-from dpft.cli.select import _owner_only_files
 from dpft.runs import Ledger, MetricsLog, RunDirectory, RunError, save_private_state
 from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import write_predictions
@@ -50,12 +49,6 @@ def test_a_folder_that_was_opened_up_is_closed_again(tmp_path):
     assert _open_to_others(run / "private") == ["README.md 777"]
 
 
-def test_what_trials_of_a_selection_write_is_their_owners(tmp_path):
-    with _owner_only_files():
-        (tmp_path / "log.txt").write_text("")
-    (tmp_path / "after").write_text("")
-    assert stat.S_IMODE((tmp_path / "log.txt").stat().st_mode) == 0o600
-    assert _open_to_others(tmp_path / "after")
 
 
 def test_no_lock_and_no_log_is_written_through_a_link(tmp_path):

@@ -21,8 +21,7 @@ from dpft.privacy.accounting.arguments import spent, steps_for
 from dpft.privacy.accounting.calibration import calibrate_noise
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.printed import PRVEpsilon, epsilon_gdp_clt, epsilon_prv
-from dpft.privacy.accounting.rdp import RDPCurve, epsilon_rdp, rdp_curve, run_curve
-from dpft.privacy.accounting.selection import Trials, at_most, composed
+from dpft.privacy.accounting.rdp import RDPCurve, composed, epsilon_rdp, rdp_curve, run_curve
 from dpft.privacy.accounting.truncation import fitting_size, overflow
 
 # The share by which the discretisation of PLD may exceed the truth.
@@ -32,9 +31,7 @@ __all__ = [
     "AccountingError",
     "PRVEpsilon",
     "RDPCurve",
-    "Trials",
     "all_epsilons",
-    "at_most",
     "calibrate_noise",
     "composed",
     "epsilon_gdp_clt",

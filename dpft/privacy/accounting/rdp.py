@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -199,6 +200,11 @@ def run_curve(*, steps: int, **step: float) -> RDPCurve:
     # Infinity times 0 is not a number.
     rdp = np.zeros_like(curve.rdp) if steps == 0 else curve.rdp * float(steps)
     return RDPCurve(curve.orders, rdp)
+
+
+def composed(curves: Sequence[RDPCurve]) -> RDPCurve:
+    """Return the Renyi DP of several released mechanisms, all known at the same orders."""
+    return RDPCurve(curves[0].orders, np.sum([curve.rdp for curve in curves], axis=0))
 
 
 def epsilon_rdp(*, steps: int, delta: float, **step: float) -> float:

@@ -9,7 +9,6 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
-from dpft.training.synthesis import Apart
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
@@ -48,14 +47,6 @@ def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
     )
     assert one == same
     assert one != other
-
-
-def test_batches_of_equal_prompts_are_drawn_apart(tiny, prompts):
-    """Synthetic texts would else repeat from batch to batch."""
-    same = [Apart(prompts[0]) for _ in range(4)]
-    settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
-    texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
-    assert texts[:2] != texts[2:]
 
 
 def test_nothing_is_dropped_while_a_model_writes_that_is_being_trained(prompts):

@@ -14,11 +14,11 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
+from dpft.synthesis.records import find_sources
 from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.training.run import run_experiment
-from dpft.training.synthesis import find_sources
 
 SMALL = [
     "task.source=sample",
