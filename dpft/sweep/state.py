@@ -270,7 +270,7 @@ def _alive(event: Event) -> bool:
 
 
 def _seconds(state: str, happened: Sequence[Event]) -> float | None:
-    """Measure from the last start to the end after it; a job that finds the run done starts none."""
+    """Measure from the last start to the end after it."""
     starts = [i for i, event in enumerate(happened) if event.event == events.STARTED]
     if not starts or state == STOPPED:
         return None

@@ -5,12 +5,8 @@ import copy
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, get_peft_model
-from transformers import ResNetConfig, ResNetForImageClassification
-from transformers.data.data_collator import default_data_collator
 
-from dpft.config.errors import ConfigError, ModelError
 from dpft.integrations.transformers import trainer as trainer_module
-from dpft.privacy import UnsupportedLayerError
 from tests.integrations.by_hand import take_steps
 from tests.integrations.test_trainer import (
     SAVED,
@@ -105,34 +101,3 @@ def test_an_adapter_killed_twice_goes_on_to_the_same_bits_and_ends_once(tmp_path
         assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
         ledger = trainer.privacy.ledger.read_bytes()
         assert ledger == whole.privacy.ledger.read_bytes()
-
-
-class Images(torch.utils.data.Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        g = torch.Generator().manual_seed(i)
-        return {"pixel_values": torch.randn(3, 8, 8, generator=g), "labels": i % 2}
-
-
-def test_frozen_batch_normalisation_is_refused(tmp_path):
-    """It would mix the records of a batch, and keep their averages in its buffers."""
-    config = ResNetConfig(
-        embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic", num_labels=2
-    )
-    model = ResNetForImageClassification(config)
-    model.resnet.requires_grad_(False)
-    trainer = trainer_of(tmp_path, model, data=Images())
-    trainer.data_collator = default_data_collator
-    with pytest.raises((ModelError, UnsupportedLayerError), match="batch"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 0
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
-def test_a_compiled_model_is_refused(tmp_path):
-    model = llama()
-    model.model.layers[0].compile()
-    with pytest.raises((ConfigError, UnsupportedLayerError), match="compile"):
-        trainer_of(tmp_path, model).train()

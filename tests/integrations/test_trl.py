@@ -82,15 +82,6 @@ def test_what_mixes_records_is_refused_before_the_data_set_is_prepared(tmp_path,
     assert PrivateSupervised.prepared == before
 
 
-@pytest.mark.parametrize("name", MIXING)
-def test_what_mixes_records_is_refused_where_it_is_set_later(tmp_path, name):
-    trainer = supervised(tmp_path)
-    setattr(trainer.args, name, True)
-    with pytest.raises(ConfigError, match=rf"{name}=True"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 0
-
-
 def test_a_collator_that_flattens_is_refused_whatever_the_arguments_say(tmp_path):
     trainer = supervised(tmp_path)
     trainer.data_collator = flat

@@ -410,7 +410,7 @@ def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
         assert words in text
     assert "my secret" not in text
     assert "my secret" in text_of(folder.path, "--private")
-    folder.journal.write_text("{}\n")
+    (folder.path / "journal.jsonl").write_text("{}\n")
     assert "journal.jsonl, line 1" in text_of(folder.path)
 
 

@@ -29,7 +29,7 @@ def hydra():
 def folder(tmp_path):
     made = SweepFolder(tmp_path / "runs/sweeps/mine")
     made.path.mkdir(parents=True)
-    Journal(made.journal).add(Event(BEGUN))
+    made.journal.add(Event(BEGUN))
     return made
 
 

@@ -209,4 +209,4 @@ def test_a_sweep_elsewhere_is_shown_once_where_nothing_can_be_redrawn(tmp_path, 
     assert invoke("--watch", "near").exit_code == 2
     result = invoke("--watch", str(folder.path), "eps=3", "task=nonsense")
     assert result.exit_code == 2
-    assert "got eps=3 task=nonsense beside --watch" in " ".join(result.stderr.split())
+    assert "got eps=3 task=nonsense with --watch" in " ".join(result.stderr.split())
