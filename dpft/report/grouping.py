@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
+from dpft.privacy.spec import style_in
 from dpft.report.gather import Gathered, finite, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
@@ -116,7 +117,11 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which runs are distinguished, by dotted key."""
-    private = section(config, "clip").get("style") != "none"
+    clip = section(config, "clip")
+    private = clip.get("plan") != "none"
+    if "plan" in clip:  # the name of the style says more than its parts
+        others = {name: clip[name] for name in clip if name not in ("plan", "groups", "adaptive")}
+        config = {**config, "clip": {"style": style_in(clip), **others}}
     ignored = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
     return {
         key: value

@@ -52,6 +52,48 @@ class _Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
+class _Named(_Section):
+    name: str
+
+
+class _Clip(_Section):
+    plan: str
+
+
+class _Decode(_Section):
+    split: str
+
+
+class Settings(_Section):
+    """The settings that readers ask for, among those of `dpft.config.schema.Run.recorded`."""
+
+    task: _Named
+    clip: _Clip
+    decode: _Decode
+    seed: int
+
+
+class Mechanism(_Section):
+    """The parts of ``Mechanism.to_dict`` that readers ask for."""
+
+    noise_multiplier: NonNegative = _optional()
+    total_noise_multiplier: NonNegative = _optional()
+    count_noise: NonNegative | None = None
+    sampling: str = _optional()
+    sampling_rate: NonNegative = _optional()
+    steps: Count = _optional()
+    repeated: Count = _optional()
+    max_batch: Count = _optional()
+    overflow: NonNegative = _optional()
+    dataset_size: Count = _optional()
+    groups: Count = _optional()
+    delta: NonNegative = _optional()
+    target_epsilon: NonNegative | None = None
+    thresholds: list[NonNegative] = _optional()
+    quantiles: dict[str, Any] | None = None
+    allocation: str = _optional()
+
+
 class Code(_Section):
     """Which dpft ran; ``commit`` and ``dirty`` are None outside a git checkout."""
 
@@ -179,7 +221,7 @@ class RunRecord(_Section):
     schema_version: int
     stage: str = _optional()
     dpft: Code
-    config: dict[str, Any]  # `dpft.config.schema.Run.identity`
+    config: Settings
     config_hash: str
     origin: dict[str, Any] = _optional()  # settings that neither the command nor ``conf/`` gave
     environment: dict[str, Any]
@@ -187,7 +229,7 @@ class RunRecord(_Section):
     seeds: dict[str, Count | None]  # of the noise: None where the run's secret key was used
     dataset: Dataset
     model: Model = _optional()
-    mechanism: dict[str, Any] | None  # `Mechanism.to_dict`; None where nothing is guaranteed
+    mechanism: Mechanism | None  # None where nothing is guaranteed
     privacy: Guarantee
     training: Training
     scores: dict[str, Score] = _optional()

@@ -222,7 +222,7 @@ def poisoned(value):
 
 def test_every_text_is_escaped_whatever_it_holds(tmp_path):
     run = a_run(tmp_path / "a<b>&'c", groups=[f"one {EVIL}", f"two {EVIL}"])
-    whole = poisoned(record(settings=config(clip={"style": "x", "groups": "y"})))
+    whole = poisoned(record(settings=config(clip={"plan": "x", "groups": "y"})))
     whole |= {"stage": "scored"}
     whole["privacy"] |= {"kind": "private", "warnings": [EVIL]}
     whole["config"]["decode"]["split"] = "test"
@@ -316,7 +316,7 @@ def runs(tmp_path):
     folder = tmp_path / "runs"
     a_run(folder / "worse", record(0.50))
     a_run(folder / "best", record(0.61, settings=config(optim__lr=0.001)))
-    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"style": "none"})))
+    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"plan": "none"})))
     a_run(folder / "best.old-1", record(0.99))
     return folder
 
@@ -368,7 +368,7 @@ def test_only_scores_of_one_kind_are_ranked_and_lower_perplexity_is_better(tmp_p
 
 
 def test_settings_are_compared_without_folders_and_without_the_budget_of_plain_runs():
-    plain = config(clip={"style": "none", "threshold": None})
+    plain = config(clip={"plan": "none", "threshold": None})
     found = differing([config(), plain, config(seed=2, privacy__epsilon=8.0)])
     assert list(found) == ["clip.style", "clip.threshold", "privacy.epsilon"]
     assert found["privacy.epsilon"] == ["3", "–", "8.0"]
