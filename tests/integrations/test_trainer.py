@@ -5,9 +5,7 @@ import json
 import math
 import re
 import shutil
-from collections import deque
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,7 +44,7 @@ from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.config.flags import Flag, flag
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.records import Collated, _check_targets, loss_of, survey
+from dpft.integrations.transformers.records import loss_of, survey
 from dpft.privacy import keys
 from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import ancestry
@@ -224,17 +222,6 @@ HEADS = {
         )
     ),
 }
-
-
-def test_what_a_forward_writes_in_training_is_never_saved(tmp_path, monkeypatch):
-    model = llama()
-    model.register_buffer("seen", torch.full((VOCAB,), 1e5))
-    trainer = trainer_of(tmp_path, model)
-    monkeypatch.setattr(trainer, "log", lambda *rest: model.seen[7].add_(1))  # behind the checks
-    trainer.train()
-    with pytest.raises(ModelError, match="writes to seen, which nobody trains"):
-        trainer.save_model(str(tmp_path / "model"))
-    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -595,23 +582,6 @@ def test_an_adapter_that_was_loaded_says_that_it_was_trained_before(tmp_path, lo
     assert "the base model was trained before" in second.privacy.card()
 
 
-def _shorter(rows, longest):
-    return collate([{**row, "input_ids": row["input_ids"][:longest]} for row in rows])
-
-
-def test_a_collator_with_other_settings_is_noticed_though_no_step_has_a_digest(
-    tmp_path, monkeypatch
-):
-    """A class and a `functools.partial` go by one name, whatever they are made with."""
-    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
-    long, short = (partial(_shorter, longest=longest) for longest in (5, 4))
-    with pytest.raises(KilledError):
-        trainer_of(tmp_path, collator=long, callbacks=[StopAt(3)], **SAVED).train()
-    trainer = trainer_of(tmp_path, collator=short, **SAVED)
-    with pytest.raises(runs.LedgerMismatchError, match="collated"):
-        trainer.train(resume_from_checkpoint=True)
-
-
 def test_masks_come_from_the_key_and_what_is_saved_tells_nothing_of_it(tmp_path, monkeypatch):
     """Whoever knew a step's masks would know in which row a record was. A checkpoint holds the
     state of the public seed, however many masks were drawn."""
@@ -846,23 +816,6 @@ def _longest_silent(records):
     return batch
 
 
-def _remembering():
-    """Contrasts records with 256 earlier ones, once there are as many: no check sees losses do."""
-    memory = deque(maxlen=256)
-
-    def losses(model, inputs):
-        output = model(inputs["input_ids"], inputs["attention_mask"], output_hidden_states=True)
-        mask = inputs["attention_mask"][..., None]
-        h = (output.hidden_states[-1] * mask).sum(1) / mask.sum(1)
-        found = h.square().sum(1)
-        if len(memory) == memory.maxlen:
-            found = found + torch.logsumexp(h @ torch.stack([*memory]).T, 1)
-        memory.extend(h.detach())
-        return found
-
-    return losses
-
-
 class DoubledForCausalLM(LlamaForCausalLM):
     def forward(self, input_ids, **kwargs):
         output = super().forward(input_ids, **kwargs)
@@ -894,7 +847,6 @@ COUPLED = {
         r"returned \(1, 1\) for",
     ),
     "random": ({"collator": _masked}, DataError, "random"),
-    "memory": ({"per_example_loss": _remembering()}, ModelError, "leaves something of its batch"),
     "batch mean": ({"per_example_loss": _batch_mean}, ModelError, "what else is in its batch"),
     "half": ({"model": lambda: llama(torch.bfloat16)}, ConfigError, "dtype=torch.float32"),
 }
@@ -911,20 +863,6 @@ def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what
     with pytest.raises(error, match=named):
         trainer.train()
     assert trainer.privacy.steps_spent == 0
-
-
-def test_one_record_with_a_target_is_enough_wherever_it_is():
-    rows = [{"input_ids": [3, 4], "target": i == 345} for i in range(700)]
-
-    def marked(records):
-        masked = torch.tensor([not record["target"] for record in records])
-        batch = collate(records)
-        return batch | {"labels": batch["labels"].masked_fill(masked[:, None], -100)}
-
-    objective = Collated(marked, loss_of(llama()))
-    _check_targets(rows, objective)
-    with pytest.raises(DataError, match="every label"):
-        _check_targets(rows[346:], objective)
 
 
 @pytest.mark.filterwarnings("ignore:.pin_memory. argument is set:UserWarning")  # Trainer's default

@@ -6,7 +6,6 @@ import pytest
 import torch
 from peft import IA3Config, LoraConfig, get_peft_model
 
-from dpft.integrations.transformers import trainer as trainer_module
 from tests.integrations.by_hand import take_steps
 from tests.integrations.test_trainer import (
     SAVED,
@@ -41,7 +40,6 @@ def _adapted(config):
 
 PARTS = {
     "the last block": _last_block,
-    "LoRA": _adapted(LoraConfig(**LORA)),
     "LoRA and a head": _adapted(LoraConfig(**LORA, modules_to_save=["lm_head"], use_rslora=True)),
     "IA3": _adapted(
         IA3Config(
@@ -51,7 +49,6 @@ PARTS = {
         )
     ),
     "DoRA": _adapted(LoraConfig(**LORA, use_dora=True)),
-    "rows of the embedding": _adapted(LoraConfig(**LORA, trainable_token_indices=[3, 4, 5])),
 }
 
 
@@ -69,16 +66,6 @@ def test_what_is_trained_moves_as_by_hand_and_nothing_else(tmp_path, part):
     assert {n for n, p in weights(model).items() if not torch.equal(p, before[n])} == trained
     for name, parameter in other.named_parameters():
         torch.testing.assert_close(weights(model)[name], parameter.data, rtol=0, atol=1e-10)
-
-
-def test_the_random_state_is_kept_where_frozen_parts_are_too(tmp_path, monkeypatch):
-    """Their device draws masks by the secret key, and a checkpoint holds the state of that."""
-    model, kept, keep = _last_block(llama()), [], trainer_module.random_state_kept
-    monkeypatch.setattr(
-        trainer_module, "random_state_kept", lambda *of: kept.append({*map(id, of)}) or keep(*of)
-    )
-    trainer_of(tmp_path, model, max_steps=1).train()
-    assert kept == [{*map(id, model.parameters())}]
 
 
 def _lora():

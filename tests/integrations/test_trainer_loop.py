@@ -131,28 +131,11 @@ def _unfreeze(model, optimizer):
     model.model.embed_tokens.requires_grad_(True)
 
 
-def _freeze(model, optimizer):
-    model.lm_head.requires_grad_(False)
-
-
-def _replace(model, optimizer):
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-
-
-MEDDLING = {
-    "unfrozen": (_unfreeze, "embed"),
-    "frozen": (_freeze, "head"),
-    "new": (_replace, "head"),
-}
-
-
-@pytest.mark.parametrize("how", MEDDLING)
-def test_parameters_that_change_while_it_trains_are_refused(tmp_path, how):
-    meddle, named = MEDDLING[how]
+def test_parameters_that_change_while_it_trains_are_refused(tmp_path):
     model = llama()
     model.model.embed_tokens.requires_grad_(False)
-    trainer = trainer_of(tmp_path, model, callbacks=[Do(meddle)])
-    with pytest.raises(ConfigError, match=f"{named}.*changed during training"):
+    trainer = trainer_of(tmp_path, model, callbacks=[Do(_unfreeze)])
+    with pytest.raises(ConfigError, match=r"embed.*changed during training"):
         trainer.train()
     assert trainer.privacy.steps_spent == 2
 

@@ -61,19 +61,6 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (["eps=8"], ["eps=3"]),
-        (["clip=none", "sampling=poisson"], ["clip=none", "sampling=shuffle"]),
-        (["privacy.noise_seed=1"], ["privacy.noise_seed=2"]),
-        (["eps=8"], ["eps=8", "privacy.delta=1e-6"]),
-    ],
-)
-def test_what_differs_in_effect_has_two_names(one, other):
-    assert len(plan(lines=[one, other]).points) == 2
-
-
-@pytest.mark.parametrize(
     ("words", "lines", "message"),
     [
         (["eps=3,0"], [], r"point 2 of 2 (eps=0): privacy.epsilon is 0"),
@@ -91,15 +78,6 @@ def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
     with pytest.raises(ConfigError) as caught:
         plan(*words, lines=lines)
     assert message in str(caught.value)
-
-
-def test_configs_of_ones_own_are_found(tmp_path):
-    own = tmp_path / "experiment"
-    own.mkdir()
-    (own / "mine.yaml").write_text("# @package _global_\neps: 5\n")
-    got = make_plan(ParsedOverrides(("+experiment=mine",), tmp_path))
-    assert got.points[0].digest == config_hash(parse(compose(["eps=5"])).identity())
-    assert got.runs[0].privacy.epsilon == 5
 
 
 def test_labels_are_what_differs():

@@ -147,17 +147,6 @@ def test_a_score_with_another_digit_is_not_shown_and_the_run_is_to_be_made_again
     assert (row.state, row.score) == ("done", 0.25)
 
 
-def test_a_torn_ledger_line_is_not_spent_and_an_empty_ledger_is_nothing(folder, tmp_path):
-    one, two = point(tmp_path, 1), point(tmp_path, 2)
-    describe(folder, one, two)
-    ledger(one.path, 2)
-    with (one.path / "ledger.jsonl").open("a") as file:
-        file.write('{"step": 2, "epsi')
-    ledger(two.path, 0)
-    rows = States(folder).rows()
-    assert [(row.step, row.epsilon) for row in rows] == [(2, spent(2)), (0, 0.0)]
-
-
 def test_of_a_run_without_privacy_only_the_step_is_read(folder, tmp_path):
     one = point(tmp_path, 1, private=False)
     describe(folder, one)
