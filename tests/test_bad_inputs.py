@@ -45,7 +45,6 @@ COMMANDS = {
     "sweep clip=none eps=1,3": "leave eps out",
     "sweep eps=3,8 privacy.epsilon=8": "point 1 of 2 (eps=3 privacy.epsilon=8): got eps=3 and",
     "sweep eps=1,2 name=x": "would share the folder",
-    "sweep --watch nowhere": "there is no sweep",
     "sweep --list nowhere": "cannot read the list",
     "select eps=1 --metric x --trials nan": "expected",
     "compare nowhere": "does not exist",

@@ -30,6 +30,7 @@ from dpft.tasks.units import UnitBatch, finite_losses
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
     from dpft.privacy import Clipper, Mechanism
+    from dpft.privacy.shapes import FixedShapes
     from dpft.tasks.base import Task
     from dpft.tasks.objectives.base import Losses, Objective
 
@@ -226,7 +227,7 @@ class RecordCanaries(Canaries):
     ) -> None:
         examples = [objective.encode(record) for record in records]
         self._pairs = Pairs(objective, examples, weight)
-        super().__init__(len(self._pairs.lengths), keys.generator(key, "audit", "records"))
+        super().__init__(len(self._pairs), keys.generator(key, "audit", "records"))
         self._model = model
         self._clipper = clipper
         self._batch_size = batch_size
@@ -293,6 +294,10 @@ class Pairs:
         self._pairs = [tuple(examples[i : i + 2]) for i in range(0, len(examples), 2)]
         self.lengths = np.array([2 * max(a.length, b.length) for a, b in self._pairs], np.int64)
         self._weight = weight
+        self.shapes: FixedShapes | None = None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
         return microbatches(indices, self.lengths, token_budget)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +13,14 @@ import typer
 from dpft.cli import options
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.overrides import setting_of
 from dpft.parallel.launch import check_launcher, launched
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
-from dpft.runs.folders import check_no_trial
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list, remark
 from dpft.sweep.process import run_points
 from dpft.sweep.state import (
     DONE,
-    FAILED,
-    RUNNING,
-    WAITING,
     Display,
     PointState,
     States,
@@ -38,8 +31,6 @@ from dpft.sweep.state import (
 if TYPE_CHECKING:
     from dpft.runs.ledger import LedgerContents
 
-# Settings that say which sweep is shown, and by which score.
-_WATCHED = ("runs_dir", "sweep.metric")
 # Lines of Hydra's output that are shown if it ended in an error.
 _LAST_LINES = 15
 
@@ -54,18 +45,12 @@ def main(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
     ] = False,
-    watch: Annotated[
-        str | None, typer.Option(help="Only show a sweep that runs elsewhere: name or folder.")
-    ] = None,
 ) -> None:
     """Many runs, with a live table: dpft sweep task=e2e eps=3,8 seed=1,2,3
 
     Takes what dpft train -m takes: several values with commas, Hydra's sweepers and launchers.
     Every point is checked before the first runs. The same command goes on after a kill.
     """
-    if watch is not None:
-        _watch(arguments or (), watch)
-        return
     if not arguments and file is None:
         raise ConfigError(
             "got nothing to sweep; expected settings with several values: type dpft sweep task=e2e "
@@ -200,36 +185,3 @@ def _ledger(row: PointState) -> LedgerContents | None:
     if row.epsilon is not None and math.isfinite(row.epsilon):
         return ledger
     return replace(ledger, entries=[*ledger.entries, {}])  # its last line does not tell
-
-
-def _watch(arguments: Sequence[str], name: str) -> None:
-    parsed = parse_arguments(arguments)
-    typed = dict(word.split("=", 1) for word in parsed.overrides if "=" in word)
-    if others := [word for word in parsed.overrides if setting_of(word) not in _WATCHED]:
-        raise ConfigError(
-            f"got {' '.join(others)} with --watch, which shows a sweep as it was begun; expected "
-            f"{' or '.join(f'{one}=...' for one in _WATCHED)} alone: leave it out"
-        )
-    check_no_trial(Path(name))
-    folder = SweepFolder(Path(name))
-    if not folder.description.exists():
-        folder = folder_of(Path(typed.get("runs_dir") or "runs"), Path(name).name)
-        if not folder.description.exists():
-            raise ConfigError(
-                f"there is no sweep {name!r}, as a folder or as {folder.path}; type runs_dir=DIR "
-                "if its runs lie elsewhere"
-            )
-    check_no_trial(folder.path)
-    states = States(folder, typed.get("sweep.metric"))
-    rows = states.rows()
-    if Console().is_terminal:
-        # Some run, some wait, or none has begun yet.
-        with contextlib.suppress(KeyboardInterrupt), Display() as display:
-            while not rows or any(row.state in (RUNNING, WAITING) for row in rows):
-                display.show(rows)
-                time.sleep(1)
-                rows = states.rows()
-    Console().print(as_table(rows, summary(rows)))
-    for row in rows:
-        if row.state == FAILED:
-            _error(f"{row.label}: {row.error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,8 +87,7 @@ def _of_sweep(path: Path) -> Found:
         rows = [PointState(label, point, "") for label, point in zip(names, points, strict=True)]
     if not rows:
         raise ConfigError(
-            f"the sweep {path} has no runs yet; type dpft sweep --watch "
-            f"{shlex.quote(str(path))} to see how far it is"
+            f"the sweep {path} has no runs yet; run the same dpft sweep command again"
         )
     names = run_names([row.point.path for row in rows])
     targets = tuple(

@@ -145,7 +145,7 @@ class SweepFolder:
             return DirectoryLock.acquire(self.path)
         except RunLockedError:
             raise RunLockedError(
-                f"the sweep {self.path} is running already; type dpft sweep --watch "
+                f"the sweep {self.path} is running already; type dpft report "
                 f"{shlex.quote(str(self.path))} to see how far it is"
             ) from None
         except OSError as error:
@@ -236,26 +236,18 @@ def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> 
 
 
 def settings_of(words: Iterable[str]) -> list[str]:
-    """Words for Hydra without those of its launcher, which say where something runs, not what."""
+    """Leave out the words of Hydra's launcher, which say where something runs, not what."""
     where = ("hydra/launcher", "hydra.launcher")
     return [word for word in words if not word.lstrip("+~").startswith(where)]
 
 
 def folder_of(runs_dir: Path, name: str) -> SweepFolder:
-    """Where a sweep of this name lies.
-
-    Raises:
-        ConfigError: for a name that is no plain folder name.
-    """
+    """Return the folder of a sweep of this name, see `checked_name`."""
     return SweepFolder(runs_dir / "sweeps" / checked_name(name))
 
 
 def checked_name(name: str) -> str:
-    """The name of ``--name``, if it is a plain folder name.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return ``name``; raise ConfigError if it is no plain folder name."""
     if not re.fullmatch(r"[\w][\w.+-]*", name):
         raise ConfigError(f"--name is {name!r}; expected letters, digits, '.', '-', '+' or '_'")
     return name

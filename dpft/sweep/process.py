@@ -104,7 +104,7 @@ class Multirun(Closing):
             os.close(reading)
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status once the process has ended, None if it has not after ``seconds``."""
+        """Return the exit status; None if the process has not ended after ``seconds``."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -125,7 +125,7 @@ class Multirun(Closing):
 
 
 def end_with_parent() -> None:
-    """In the child: end with the parent, if `Multirun` started this process."""
+    """End with the parent, in the child, if `Multirun` started this process."""
     number = os.environ.pop(_VARIABLE, None)  # for this process only: below, it is another's file
     if number is None or os.getpgrp() != os.getpid():
         return  # not the leader of a group of its own: others would be ended too

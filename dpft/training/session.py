@@ -142,7 +142,7 @@ class Session(Closing):
                 )
             void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
             if self._tracker is not None:
-                self._tracker.begin(start, self._mechanism, names, void)
+                self._tracker.begin(start, self._mechanism, names, tuple(void))
             stack.enter_context(self._noted())
             stop = stack.enter_context(Stop.by_signal())
             if prepared.held_out is not None:

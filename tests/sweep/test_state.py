@@ -204,7 +204,7 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
 
 
 def test_a_sweep_is_run_by_one_process(folder):
-    with folder.lock(), pytest.raises(RunLockedError, match="dpft sweep --watch"):
+    with folder.lock(), pytest.raises(RunLockedError, match="dpft report"):
         folder.lock()
     with pytest.raises(KeyError), folder.lock():
         raise KeyError

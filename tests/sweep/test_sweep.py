@@ -1,6 +1,5 @@
 """Whole sweeps, by the command as people type it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -192,21 +191,3 @@ def test_a_bad_point_is_told_before_anything_runs(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "point 2 of 2 (eps=3 sede=2): unknown setting sede" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["points.txt"]
-
-
-def test_a_sweep_elsewhere_is_shown_once_where_nothing_can_be_redrawn(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = SweepFolder(tmp_path / "out/sweeps/far")
-    folder.path.mkdir(parents=True)
-    entry = {"overrides": ["seed=1"], "digest": "x", "path": "../../one", "private": True}
-    content = {"words": [], "config_dir": None, "lines": [], "metric": None}
-    content["points"] = [entry]
-    folder.description.write_text(json.dumps(content))
-    for typed in (["--watch", "far", "runs_dir=out"], ["--watch", str(folder.path)]):
-        result = invoke(*typed)
-        assert result.exit_code == 0, result.output
-        assert "1 point: 0 done, 1 waiting" in result.output
-    assert invoke("--watch", "near").exit_code == 2
-    result = invoke("--watch", str(folder.path), "eps=3", "task=nonsense")
-    assert result.exit_code == 2
-    assert "got eps=3 task=nonsense with --watch" in " ".join(result.stderr.split())

@@ -38,7 +38,8 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
     Raises:
         ConfigError: a trial repeated steps, their numbers of records differ, or none has a score.
     """
-    sizes, ranked = set(), []
+    sizes: set[int] = set()
+    ranked: list[tuple[float, int, Path, dict[str, Any]]] = []
     for path in paths:
         # A trial without a record diverged: its ledger holds the number of records. Having no
         # score is the worst score: it follows from what the trial releases, as any score does.
@@ -52,8 +53,8 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
             )
         sizes.add(int(mechanism["dataset_size"]))
         value = score(record, metric)[1] if record else None
-        if value is not None:
-            ranked.append((value, -len(ranked) if lowest else len(ranked), path, record))
+        if record and value is not None:
+            ranked.append((value, len(ranked), path, record))
     if len(sizes) > 1:
         raise ConfigError(
             f"trials were trained on {' and '.join(f'{n:,}' for n in sorted(sizes))} records: the "
@@ -63,7 +64,6 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
     if not ranked:
         raise ConfigError(f"no trial has a finite {metric}; nothing is released")
     _, _, path, record = (min if lowest else max)(ranked, key=lambda one: one[:2])
-    assert record is not None
     return path, record, sizes.pop()
 
 
