@@ -51,10 +51,6 @@ class Canaries(ABC):
     fresh. Where noise is the same at several steps it grows in the sum as the signal does; their
     *range* is then free of it, while an included canary is in some steps and not in others.
 
-    Args:
-        count: ``m``.
-        generator: tosses the coins; from a secret key.
-
     Attributes:
         included: whether each is in the run, shape (m,); secret.
         total, lowest, highest: of the values of all steps, shape (m,).
@@ -199,16 +195,6 @@ class RecordCanaries(Canaries):
     real records' sum, goes along a canary's gradient is the slope of its loss in that direction:
     the difference of two losses, at weights a little to either side.
 
-    Args:
-        records: from `canary_records`, two for each canary.
-        objective: of the task, for this model.
-        model: that is trained.
-        clipper: which clips them.
-        batch_size: expected, by which a release is divided.
-        weight: of their losses.
-        token_budget: of a microbatch.
-        key: decides the coins; secret.
-
     Guarantee: an included canary is a unit of the run like any other: its loss depends on nothing
     else, and its gradient is clipped by the run's own clipper.
     """
@@ -281,13 +267,7 @@ class RecordCanaries(Canaries):
 
 
 class Pairs:
-    """Units of two records each; a unit's loss is ``weight`` times the difference of theirs.
-
-    Args:
-        objective: gives the losses of records.
-        examples: encoded records, two for each unit.
-        weight: of the difference.
-    """
+    """Units of two records each; a unit's loss is ``weight`` times the difference of theirs."""
 
     def __init__(self, objective: Losses, examples: Sequence[Any], weight: float) -> None:
         self._objective = objective

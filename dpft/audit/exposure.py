@@ -86,11 +86,6 @@ class Planted:
 def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
     """Secrets, and the words that they are made of.
 
-    Args:
-        tokenizer: of the model; each word is one token of it.
-        count: of secrets.
-        seed: public: it decides what is measured, and protects nothing.
-
     Raises:
         ConfigError: if the tokenizer has too few whole words.
     """
@@ -119,10 +114,6 @@ def exposure(secret: float, others: Array) -> float:
     """Return ``-log2 P[X <= secret]`` with a skew-normal ``X`` fitted to ``others``.
 
     Infinite where no fit reaches the secret, not a number where the other texts do not differ.
-
-    Args:
-        secret: its negative log-likelihood.
-        others: those of other texts, shape ``(n,)``.
     """
     from scipy import stats
 

@@ -36,9 +36,6 @@ class Auditor:
 
     An excluded canary's slot is sampled as well and adds nothing: the mechanism is the same
     whatever the coins, as the bound requires.
-
-    Args:
-        parts: kinds of canaries by name, in the order of their slots.
     """
 
     def __init__(self, parts: Mapping[str, Canaries]) -> None:
@@ -189,16 +186,7 @@ class Stage:
         mechanism: Mechanism,
         key: bytes,
     ) -> Auditor | None:
-        """Return the canaries in slots of their own, if the run is to have any.
-
-        Args:
-            loaded: the model.
-            objective: of the task, for this model.
-            like: a record, which gives the form of canaries.
-            clipper: of the run.
-            mechanism: of the run.
-            key: decides coins and canaries; secret.
-        """
+        """Return the canaries in slots of their own, if the run is to have any."""
         audit = self._run.audit
         parts: dict[str, Canaries] = {}
         if audit.gradients:

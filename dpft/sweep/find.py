@@ -13,11 +13,6 @@ from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
     """The runs that ``paths`` mean.
 
-    Args:
-        paths: run directories, their records, folders that hold runs, and sweeps' folders.
-        private: whether trials of a private selection may be given. In a folder that is searched
-            they are passed over all the same.
-
     Raises:
         ConfigError: if there is no run at one of them, or one that nobody may be shown.
     """

@@ -49,12 +49,6 @@ def run_point(
 ) -> float | None:
     """Make the run of one point, unless it is finished, and write down what happened.
 
-    Args:
-        raw: the composed config; ``raw["sweep"]["folder"]`` is set.
-        typed: the overrides that it was composed of, Hydra's own left out.
-        search: Hydra's overrides that say where configs are looked for.
-        execute: trains, decodes, scores and records.
-
     Returns:
         The score that the sweep compares; None if the run failed or was skipped. Optuna takes that
         for a failed trial, whereas it would end the whole search over a nan.

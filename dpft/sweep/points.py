@@ -159,10 +159,6 @@ def _check_allowed(word: str) -> None:
 def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> SweepPlan:
     """Expand and check.
 
-    Args:
-        arguments: what was typed.
-        lines: a list's points, each combined with every point of ``arguments``.
-
     Raises:
         ConfigError: for the first point that could not run; two points that would share a folder.
     """
@@ -210,10 +206,6 @@ def remark(runs: Sequence[Run], searched: Run | None = None) -> str | None:
     """Return a warning where runs that differ in what one tunes are scored on the test split.
 
     The papers choose by validation scores and report test scores (Li et al. 2022, Appendix I).
-
-    Args:
-        runs: the points of a sweep.
-        searched: what a sweeper's points start from, where it chooses them as it goes.
     """
     what = "The sweeper chooses by scores"
     if searched is None or searched.decode.split != "test":

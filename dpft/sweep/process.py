@@ -37,15 +37,7 @@ def run_points(
     keep_going: bool,
     look: Callable[[], None],
 ) -> int:
-    """Run a sweep that `SweepFolder.describe` has written down, and return Hydra's exit status.
-
-    Args:
-        parsed: what was typed.
-        lines: of a list, as they were read and checked; they are copied.
-        folder: locked.
-        keep_going: whether the other points run after one failed.
-        look: called every second, and in the end.
-    """
+    """Run a sweep that `SweepFolder.describe` has written down, and return Hydra's exit status."""
     typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
     typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
     typed += parsed.overrides
@@ -71,10 +63,6 @@ class Multirun(Closing):
 
     The arguments are handed over on standard input: every user of the machine sees the arguments of
     a process, and of a selection's trials nobody may know even how many there are.
-
-    Args:
-        arguments: what follows ``dpft train -m``.
-        log: what the process and its workers print is appended to this file.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:

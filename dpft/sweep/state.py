@@ -90,12 +90,7 @@ class PointState:
 
 
 class States:
-    """Reads a sweep again and again; what is done is read once.
-
-    Args:
-        folder: of the sweep.
-        metric: the score to show; None: the sweep's own.
-    """
+    """Reads a sweep again and again; what is done is read once."""
 
     def __init__(self, folder: SweepFolder, metric: str | None = None) -> None:
         self._folder = folder
@@ -171,11 +166,7 @@ class States:
 
 
 class Display(Closing):
-    """Shows rows as they change, on standard error so that output can be piped.
-
-    Args:
-        lines: print what is new where nothing can be redrawn, as in a file.
-    """
+    """Shows rows as they change, on standard error so that output can be piped."""
 
     def __init__(self, lines: bool = True) -> None:
         self._lines = lines

@@ -116,30 +116,6 @@ def test_a_right_run_stays_below_its_epsilon_and_a_quarter_of_the_noise_does_not
     assert min(wrong) > 1.2 * epsilon
 
 
-def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
-    """A tenth of the canaries shows openly, the others not at all: guessing the top alone tells."""
-    coins = np.arange(1000) % 2 == 0
-    shown = coins & (np.arange(1000) % 10 == 0)
-    bound = bound_of(shown.astype(float), coins, delta=1e-6)
-
-    assert bound.guesses.guesses == bound.guesses.correct == 100
-    assert bound.epsilon > 2
-
-
-def test_the_bound_is_the_largest_epsilon_that_is_refuted() -> None:
-    scores, coins = subsampled(1000, 0.5, 1.0, 1, seed=3)
-    bound = bound_of(scores, coins, delta=1e-5)
-    attempts = guess({"one": scores}, coins)
-
-    def refuted(noise: float) -> bool:
-        return refuted_by(attempts, gaussian(noise).profile(GRID), 0.05) is not None
-
-    noises = np.geomspace(0.45, 2, 50)
-    largest = max(gaussian(n).epsilon(1e-5) for n in noises if refuted(n))
-    assert bound.epsilon == pytest.approx(largest, rel=0.03)
-    assert bound.epsilon < gaussian(0.5).epsilon(1e-5)
-
-
 def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
     coins = np.arange(1000) % 2 == 0
     scores = {"useless": np.zeros(1000), "open": coins.astype(float)}

@@ -34,13 +34,6 @@ def test_exposure_is_minus_log2_of_the_share_that_is_likelier(
     assert exposure(50 + 4 * deviations, others) == pytest.approx(expected, rel=0.15, abs=0.15)
 
 
-def test_a_skewed_distribution_is_followed() -> None:
-    drawn = stats.skewnorm.rvs(6, size=6000, random_state=1)
-    share = float((drawn <= 0.1).mean())
-
-    assert exposure(0.1, drawn) == pytest.approx(-math.log2(share), rel=0.15)
-
-
 def test_means_and_deviations_are_over_secrets() -> None:
     given = [(1.0, 0.5), (3.0, 2.5), (math.inf, 9.0)]
     metrics = section(given, 10)["metrics"]

@@ -146,16 +146,6 @@ def test_a_run_that_is_in_use_is_waited_for_and_then_left(hydra, folder, monkeyp
     assert told(folder) == ["started", "finished", "started", "skipped"]
 
 
-def test_a_run_that_another_job_finishes_meanwhile_is_done(hydra, folder, monkeypatch):
-    def finished_elsewhere(raw):
-        finish(raw)
-        raise RunLockedError("in use")
-
-    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
-    assert point(typed(folder, "seed=1"), finished_elsewhere) == 0.25
-    assert told(folder) == ["started", "finished"]
-
-
 def test_finished_points_are_passed_over_before_torch_is_imported(hydra, folder):
     """By Hydra's own multirun, in a process of its own."""
     for seed in (1, 2):

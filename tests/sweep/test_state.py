@@ -14,7 +14,7 @@ from dpft.runs.ledger import chained_lines
 from dpft.sweep import folder as events
 from dpft.sweep.folder import Event, SweepFolder, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
-from dpft.sweep.state import Display, States, cells, summary
+from dpft.sweep.state import States, cells, summary
 from tests.report.pages.example import epsilon, mechanism
 from tests.report.pages.example import record as whole
 
@@ -97,21 +97,6 @@ def test_every_state_is_told(folder, tmp_path):
     )
 
 
-def test_what_is_done_keeps_its_time_when_the_sweep_is_started_again(folder, tmp_path):
-    one, journal = point(tmp_path, 1), folder.journal
-    describe(folder, one)
-    finished(one.path, one.digest)
-    hour = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:30+00:00", "2026-01-02T00:00:00+00:00")
-    journal.add(started(folder, one, time=hour[0], pid=NOBODY))
-    journal.add(Event(events.FINISHED, one.digest, time=hour[1]))
-    journal.add(Event(events.BEGUN))
-    for time in (None, hour[2]):  # before the run's job says that it has nothing to do, and after
-        if time:
-            journal.add(Event(events.FINISHED, one.digest, time=time))
-        (row,) = States(folder).rows()
-        assert (row.state, row.seconds) == ("done", 90.0)
-
-
 def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_path, capsys):
     points = [point(tmp_path, seed) for seed in range(3)]
     describe(folder, *points)
@@ -156,16 +141,6 @@ def test_of_a_run_without_privacy_only_the_step_is_read(folder, tmp_path):
     assert (row.step, row.epsilon) == (5, None)
     assert cells(row)[2:4] == ("5", "none")
     assert "9.5" not in str(row)
-
-
-def test_another_metric_may_be_shown_and_a_wrong_one_is_told(folder, tmp_path):
-    one = point(tmp_path, 1)
-    describe(folder, one)
-    finished(one.path, one.digest)
-    assert States(folder, "NIST").rows()[0].score == 2.0
-    (row,) = States(folder, "bleu").rows()
-    assert row.state == "done"
-    assert "sweep.metric is 'bleu'; expected one of BLEU, NIST" in row.error
 
 
 def test_points_that_a_sweeper_chooses_are_met_one_by_one(folder, tmp_path):
@@ -221,24 +196,6 @@ def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
         folder.describe(words, (), plan)
     with pytest.raises(ConfigError, match="holds another sweep"):
         folder.describe(ParsedOverrides(("seed=1,2", "hydra/sweeper=optuna")), (), plan)
-
-
-@pytest.mark.parametrize("dumb", [False, True])
-def test_where_nothing_can_be_redrawn_lines_can_be_left_out(
-    folder, tmp_path, capsys, monkeypatch, dumb
-):
-    if dumb:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        monkeypatch.setenv("TERM", "dumb")
-    describe(folder, point(tmp_path, 1))
-    folder.journal.add(Event(events.FAILED, "hash-1", error="no"))
-    said = []
-    for lines in (True, False):
-        with Display(lines=lines) as display:
-            display.show(States(folder).rows())
-        said.append(capsys.readouterr().err)
-    assert said[0].startswith("[0/1 done]")
-    assert said[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -141,17 +141,6 @@ def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
 
 
 @pytest.mark.slow
-def test_fail_fast_stops_at_the_first_failure(tmp_path):
-    words = [*SMALL, "task.name=none:A,nothing:A", "--fail-fast"]  # fails before torch is imported
-    process = start(tmp_path, *words, "--name", "bad")
-    output, said = process.communicate(timeout=100)
-    assert process.returncode == 1
-    assert "2 points: 0 done, 1 failed, 1 skipped" in output
-    assert "cannot be imported: No module named 'none'" in said
-    assert "not every run is done" in said
-
-
-@pytest.mark.slow
 def test_optuna_chooses_by_the_score(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     words = [*SMALL, "optim.steps=1", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3"]

@@ -96,11 +96,6 @@ class PrivacyArguments:
     def mechanism(self, dataset_size: int, batch_size: int, steps: int) -> Mechanism:
         """Return the mechanism of a run, over one group as long as there is no clipper.
 
-        Args:
-            dataset_size: ``N``.
-            batch_size: expected records of a logical batch.
-            steps: of the whole run.
-
         Raises:
             ConfigError: for a batch that the data set cannot give, or a budget out of reach.
         """
@@ -213,12 +208,7 @@ _REPLACED = ("get_train_dataloader", "training_step")  # of the Trainer beneath
 
 
 def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
-    """Return what of Trainer's arguments cannot go with privacy, a line each.
-
-    Args:
-        args: ``TrainingArguments``, or TRL's ``SFTConfig``.
-        callbacks: of the Trainer: a tracker may be among them without being in ``report_to``.
-    """
+    """Return what of Trainer's arguments cannot go with privacy, a line each."""
     lines = []
     for name, allowed, why in REFUSALS:
         value = getattr(args, name, allowed[0])
@@ -349,7 +339,7 @@ def check_precision(model: nn.Module) -> None:
 
 
 def check_finite(clipper: Clipper, step: int) -> None:
-    """Raise DivergedError for weights that are not finite, which are released: it reveals nothing."""
+    """Raise DivergedError for weights that are not finite: those are released anyway."""
     finite = torch.stack([torch.isfinite(p).all() for p in clipper.parameters.values()])
     if not bool(finite.all()):
         raise DivergedError(

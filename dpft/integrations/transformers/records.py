@@ -219,13 +219,7 @@ class LogicalBatches(Dataset[Logical]):
 
 
 class Steps(Sampler[list[int]]):
-    """Numbers of the steps of the epoch that is about to begin.
-
-    Args:
-        per_epoch: steps that Trainer counts as an epoch.
-        steps: of the whole run.
-        done: returns how many were taken.
-    """
+    """Numbers of the steps of the epoch that is about to begin."""
 
     def __init__(self, per_epoch: int, steps: int, done: Callable[[], int]) -> None:
         self._per_epoch = per_epoch
@@ -332,15 +326,6 @@ def check_records(
     known_loss: bool,
 ) -> str:
     """Refuse records, collators and models that couple records or are not the same twice.
-
-    Args:
-        dataset: with the columns that the model takes.
-        lengths: of all its records.
-        objective: collates it and has the losses.
-        model: on its device.
-        clipper: attached to the model.
-        size: records of a microbatch.
-        known_loss: whether the loss is to be what the model says of a record alone.
 
     Returns:
         SHA-256 of the records that were looked at, as they are collated, as hex: a collator with

@@ -210,14 +210,6 @@ class Spending(Closing):
     ) -> None:
         """Take the folder, the key and the ledger; from now on steps may be spent.
 
-        Args:
-            clipper: attached to the model; its thresholds become those of the checkpoint.
-            model: with the checkpoint's weights, if there is one.
-            checkpoint: that Trainer goes on from, checked by `check_sound`; None: step 0.
-            data: fingerprint of the records.
-            collated: fingerprint of some of them as the collator puts them together.
-            settings: what else the weights of a step follow from.
-
         Raises:
             RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
                 or a checkpoint is damaged.
@@ -323,11 +315,6 @@ class Spending(Closing):
 
     def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
         """Refuse a model that lacks weights of the checkpoint that Trainer has loaded.
-
-        Args:
-            checkpoint: finished by `seal`.
-            model: that Trainer has loaded it into.
-            then: what to do after loading it otherwise.
 
         Raises:
             CheckpointError: if a trained weight is another one.
@@ -474,15 +461,6 @@ def decisive(
     """Return, for the head of the ledger, what must be the same for a step to be repeated.
 
     On a CPU the digest of a step would tell; on a GPU there is none.
-
-    Args:
-        args: ``TrainingArguments``.
-        arguments: of the mechanism's clipping.
-        optimizer: one of one's own, as text.
-        model: whose layers and configuration count.
-        loss: per example.
-        collator: of the data.
-        own_loss: whether the loss is the user's, not the model's.
     """
     config = model.config.to_dict() if hasattr(model, "config") else {}
     shown = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
@@ -514,12 +492,7 @@ def _plain(value: Any) -> Any:
 
 
 def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
-    """Return what a model says of its own training: as it was left in memory, or in its files.
-
-    Args:
-        model: of a peft model the base is asked, for what it does not have itself.
-        folder: of the run that begins; a model that it trained before goes on there.
-    """
+    """Return what a model says of its own training: as it was left in memory, or in its files."""
     trained_in, before, after = getattr(model, _SAID, (None, (), ()))
     if trained_in is not None:
         return tuple(before if trained_in == folder.absolute() else after)

@@ -292,11 +292,6 @@ class PrivacyMixin:
     ) -> Tensor:
         """Take one noisy step: sums of clipped gradients, noise, a line in the ledger.
 
-        Args:
-            model: in the Trainer's hands.
-            inputs: the logical batch.
-            num_items_in_batch: not used: it would couple records.
-
         Returns:
             Zero: the loss of private records goes to ``private/metrics.jsonl`` alone.
 

@@ -68,12 +68,7 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
 
 
 def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[RDPCurve, RDPCurve, float]:
-    """Return the Renyi DP of one run at most and of the selection, and the delta of both.
-
-    Args:
-        mechanisms: of all candidates, drawn or not, over the same records.
-        trials: the distribution of their number.
-    """
+    """Return the Renyi DP of one run at most and of the selection, and the delta of both."""
     each = at_most([run_curve(**one.spent, steps=one.steps) for one in mechanisms])
     return each, trials.cost(each), min(mechanism.delta for mechanism in mechanisms)
 

@@ -106,9 +106,6 @@ class Trials:
     def cost(self, run: RDPCurve) -> RDPCurve:
         """Return the Renyi DP of the whole selection.
 
-        Args:
-            run: of one whole run, a bound for every candidate.
-
         Guarantee: the released best run has this Renyi DP if each run has ``run`` and uses
         randomness of its own, candidates are drawn independently of the data, and neither ``K`` nor
         any other run is released. Theorem 2 of Papernot & Steinke; every order of ``run`` proves
