@@ -31,9 +31,6 @@ def main(
     *,
     metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
     mean: Annotated[float, typer.Option("--trials", help="Mean of the number of runs.")] = 10.0,
-    shape: Annotated[
-        float, typer.Option(help="Of its distribution: 1 geometric, 0 logarithmic.")
-    ] = 1.0,
     name: options.SweepName = None,
 ) -> None:
     """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
@@ -54,9 +51,9 @@ def main(
 
     check_alone()
     try:
-        trials = Trials(mean, shape)
+        trials = Trials(mean)
     except ValueError as error:
-        raise ConfigError(f"{error}: --trials and --shape") from error
+        raise ConfigError(f"{error}: --trials") from error
     parsed = parse_arguments(arguments or ())
     plan = make_plan(parsed)
     check(plan)

@@ -198,7 +198,6 @@ class Selection(_Section):
     best: str
     candidates: Count
     mean: float  # of the number of trials
-    shape: float  # of its distribution
     orders: list[float]  # the whole selection is Renyi DP at these orders ...
     rdp: list[float | None]  # ... with these values; None: infinite
 

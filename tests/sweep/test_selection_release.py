@@ -33,7 +33,7 @@ SMALL = [
     *("task=sst2", "model=random-bert", "task.source=sample", "task.limit_train=48"),
     *("task.limit_eval=8", "optim.batch_size=12", "optim.steps=2", "eps=2", "threads=1"),
 ]
-RULE = {"metric": "accuracy", "mean": 2.0, "shape": 1.0}
+RULE = {"metric": "accuracy", "mean": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_the_release_says_how_it_was_chosen_and_no_more_of_the_trials(by_hand, t
     folder = tmp_path / "selections/one"
     assert (folder / "chosen/model/weights").read_text() == "0.75"
     described = chosen["selection"]
-    assert (described["candidates"], described["mean"], described["shape"]) == (2, 2.0, 1.0)
+    assert (described["candidates"], described["mean"]) == (2, 2.0)
     assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
     chosen_by, deciding = chosen["privacy"]["caveats"][-2:]
     assert "chosen by accuracy among 2 candidates" in chosen_by

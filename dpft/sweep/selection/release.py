@@ -142,9 +142,8 @@ def priced(
         )
     caveats = (
         f"chosen by {metric} among {len(mechanisms)} candidates: the number of runs was drawn "
-        f"(truncated negative binomial, shape {trials.shape:g}, mean {trials.mean:g}) and is "
-        "secret, as are all other runs. Publishing any of them, or how many there were, voids the "
-        "guarantee (Papernot & Steinke 2022)",
+        f"(geometric, mean {trials.mean:g}) and is secret, as are all other runs. Publishing any "
+        "of them, or how many there were, voids the guarantee (Papernot & Steinke 2022)",
         f"scores of the {split} split decided which run is released, and no guarantee covers "
         f"{uncovered}",
     )

@@ -174,7 +174,7 @@ def a_selection(path):
     (path / "private/selection_key").write_text("k")
     (path / "selection.json").write_text("{}")
     curve = run_curve(sampling_rate=0.0243, noise_multiplier=1.07, steps=8)
-    found = {"mean": 2.0, "shape": 1.0, "candidates": 2, "metric": "BLEU", "best": "highest"}
+    found = {"mean": 2.0, "candidates": 2, "metric": "BLEU", "best": "highest"}
     found |= {"orders": curve.orders.tolist(), "rdp": curve.rdp.tolist()}
     whole = record(selection=found)
     whole["privacy"]["selected"] = True
