@@ -40,7 +40,7 @@ test-all: $(STAMP) ## run all tests: those of compilers, Java, packages, torture
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour
-	$(BIN)/python -m tests.torture --kills $(KILLS) --out build/torture.md
+	$(BIN)/python -m tests.torture --kills $(KILLS)
 
 lint: $(STAMP) ## check size (budget.toml), style (ruff), types (mypy), imports, and what can be deleted
 	$(BIN)/python scripts/budget.py

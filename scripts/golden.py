@@ -36,18 +36,8 @@ IMAGES = ["task=cifar10", "model=random-vit"]
 PIPELINE = ["parallel=pipeline", "ranks=2", "clip=per_device", "model.tied=false"]
 
 CLIPS = [
-    *(
-        "none",
-        "ghost",
-        "bk",
-        "materialised",
-        "lee_kifer",
-        "per_layer",
-        "per_param",
-        "block_wise",
-        "by_type",
-    ),
-    *("by_type", "uniform", "two_group", "custom", "per_device"),
+    *("none", "ghost", "bk", "materialised", "lee_kifer", "per_layer", "per_param", "block_wise"),
+    *("by_type", "by_type", "uniform", "two_group", "custom", "per_device"),
     *("flat_adaptive", "per_layer_adaptive", "per_device_adaptive"),
 ]
 RUNS: dict[str, list[str]] = {

@@ -37,7 +37,7 @@ privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/te
 privacy/clipping/plans/bookkeeping privacy/clipping/plans/ghost privacy/clipping/plans/groupwise \
 privacy/clipping/plans/materialised privacy/clipping/plans/reweighting privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users
-privacy/accounting/rdp privacy/accounting/calibration: privacy/test_accounting
+privacy/accounting/rdp privacy/accounting/__init__: privacy/test_accounting
 runs/ledger runs/noise_key: runs/test_ledger runs/test_noise_key runs/test_directory
 training/loop training/session: training/test_loop training/test_session audit/test_audited_runs
 tasks/units: tasks/test_units privacy/clipping/test_users

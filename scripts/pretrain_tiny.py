@@ -1,7 +1,6 @@
 """Make the bundled tiny model: a byte-level BPE tokenizer and a small GPT-2, from generated text.
 
     python scripts/pretrain_tiny.py            # writes dpft/models/tiny
-    python scripts/pretrain_tiny.py --check    # scores it, before and after plain fine-tuning
 
 Hardware and time: two threads of an Intel Xeon (--threads 2), 6.5 CPU minutes, dev loss 0.562.
 The text is the public part of ``dpft.tasks.samples.e2e``; nothing is downloaded.
@@ -10,14 +9,12 @@ The text is the public part of ``dpft.tasks.samples.e2e``; nothing is downloaded
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -216,63 +213,9 @@ def load(folder: Path) -> tuple[Tok, Model]:
     return tokenizer, model
 
 
-@torch.no_grad()
-def greedy(tokenizer: Tok, model: Model, mrs: list[str]) -> list[str]:
-    """Greedy descriptions of meaning representations."""
-    model.eval()
-    end = model.config.eos_token_id
-    texts: list[str] = []
-    for i in range(0, len(mrs), 64):
-        prompts = [[*tokenizer(linearise(mr))["input_ids"], end] for mr in mrs[i : i + 64]]
-        longest = max(map(len, prompts))
-        # Padding on the left, so that every prompt ends where writing begins.
-        ids = torch.tensor([[end] * (longest - len(p)) + p for p in prompts])
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-        out = model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=110, do_sample=False, num_beams=1
-        )
-        texts += tokenizer.batch_decode(out[:, longest:], skip_special_tokens=True)
-    return [t.strip() for t in texts]
-
-
-def bleu(predictions: list[str], references: list[list[str]]) -> float:
-    """Corpus BLEU (0 to 100), lower-cased, several references."""
-    import sacrebleu
-
-    most = max(map(len, references))
-    padded: Any = [[r[i] if i < len(r) else None for r in references] for i in range(most)]
-    return float(sacrebleu.corpus_bleu(predictions, padded, lowercase=True).score)
-
-
-def check(folder: Path, seed: int) -> None:
-    """Print losses, BLEU and samples, before and after fine-tuning without privacy."""
-    tokenizer, model = load(folder)
-    sets = {
-        "public dev": generate("public", "dev", 300),
-        "private test": generate("private", "test", 300),
-    }
-
-    def report(title: str, names: list[str]) -> None:
-        for name in names:
-            grouped = [(m, [r for _, r in g]) for m, g in groupby(sets[name], lambda x: x[0])]
-            texts = greedy(tokenizer, model, [m for m, _ in grouped])
-            loss = mean_loss(model, encode(tokenizer, sets[name]))
-            score = bleu(texts, [r for _, r in grouped])
-            print(f"\n{title}, {name}: loss {loss:.4f}, BLEU {score:.1f}")
-            for (mr, _), text in list(zip(grouped, texts, strict=True))[:5]:
-                print(f"  {mr}\n    {text}")
-
-    report("pretrained", list(sets))
-    rows = generate("private", "train", 4000)
-    dev = encode(tokenizer, generate("private", "dev", 300))
-    model = copy.deepcopy(model)
-    train(model, encode(tokenizer, rows), dev, epochs=3, batch_size=64, lr=1e-3, seed=seed)
-    report("after plain fine-tuning (4000 rows, 3 epochs)", ["private test"])
-
-
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description="Pretrain (or --check) the bundled tiny model.")
+    parser = argparse.ArgumentParser(description="Pretrain the bundled tiny model.")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--rows", type=int, default=60_000, help="public rows to train on")
     parser.add_argument("--epochs", type=int, default=1)
@@ -281,14 +224,9 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=2560)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", action="store_true", help="score what is in --folder instead")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
-    if args.check:
-        check(args.folder, args.seed)
-        return
-
     begun = time.process_time()
     rows = generate("public", "train", args.rows, args.seed)
     tokenizer = build_tokenizer(rows, args.vocab_size)

@@ -1,4 +1,4 @@
-"""What every test runs under: offline, on one thread, with caches of its own."""
+"""All tests run offline, on one thread, with caches of their own."""
 
 import gc
 import os
@@ -36,18 +36,12 @@ MEMORY, NEEDED_BYTES = "/dev/shm", 4 << 30
 _session_cache = pytest.StashKey[str]()
 
 
-def _room_in(folder: str) -> int:
-    """Bytes that can be written there; 0 where there is no such folder, or it is another's."""
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return 0
-    return shutil.disk_usage(folder).free
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the session its own caches and checks DPFT_DATA, once, before any worker starts."""
+    """Give the session its own caches and check DPFT_DATA, once, before any worker starts."""
     if hasattr(config, "workerinput"):
         return
-    if "TMPDIR" not in os.environ and _room_in(MEMORY) >= NEEDED_BYTES:
+    writable = "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK | os.X_OK)
+    if writable and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES:
         os.environ["TMPDIR"] = MEMORY  # of the tests' processes, too
         tempfile.tempdir = None  # it is read again
     cache = tempfile.mkdtemp(prefix="dpft-tests-")
@@ -57,10 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if given := os.environ.get("DPFT_DATA"):
         root = (config.invocation_params.dir / given).resolve()
         if not root.is_dir():
-            raise pytest.UsageError(
-                f"DPFT_DATA is {given!r}, and there is no folder {root}. Expected the folder that "
-                "holds one subfolder for each dataset; unset DPFT_DATA to skip tests on real data."
-            )
+            raise pytest.UsageError(f"DPFT_DATA is {given!r}; expected a folder, or unset it")
         os.environ["DPFT_DATA"] = str(root)  # absolute: tests change their working directory
 
 
@@ -82,7 +73,6 @@ def quick_scores() -> Iterator[None]:
 
 # Compilers, Java, builds of packages, and runs that are killed again and again.
 SLOW = (
-    "privacy/clipping/test_compiled.py",
     "tasks/metrics/test_coco.py",
     "test_packaging.py",
     "test_torture.py",
@@ -91,11 +81,7 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what asks for `data_root` as `realdata`, and as `slow` what `make test` leaves out.
-
-    Besides the files above that is what starts more than two ranks: tests whose ``size`` says so.
-    Others are marked where they are.
-    """
+    """Mark tests with `data_root` as `realdata`, and files above and large ``size`` as `slow`."""
     for item in items:
         if "data_root" in getattr(item, "fixturenames", ()):
             item.add_marker("realdata")
@@ -107,17 +93,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _settled() -> None:
-    """Millions of objects of imported packages stay: no collection need look through them again."""
+    """Keep the garbage collector from looking through objects of imported packages again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _captures_stay_open() -> None:
-    """Hydra closes all log handlers, and absl's then its stream if that is no longer `sys.stderr`.
+    """Keep Hydra, which closes all log handlers, from closing a stream with which pytest captures.
 
-    rouge-score imports absl, in whichever test is first: its stream would be the file with which
-    pytest captures, closed by a later test that trains under another `sys.stderr`.
+    It is absl's, which rouge-score imports in whichever test is first.
     """
     from absl import logging
 
@@ -129,7 +114,7 @@ def data_root() -> Path:
     """The folder of real datasets, one subfolder each. Skips the test where there is none."""
     given = os.environ.get("DPFT_DATA")
     if not given:
-        pytest.skip("real data are not here: set DPFT_DATA to a folder with e2e/, sst2/ and so on")
+        pytest.skip("real data are not here: set DPFT_DATA")
     return Path(given)
 
 

@@ -1,8 +1,7 @@
 """Processes that are forked from one which has imported everything, and ``dpft`` commands in them.
 
-A process that begins with nothing takes seconds to import torch and transformers. Where a test is
-about a process that runs, exits or is killed, those seconds prove nothing. Where it is about what a
-fresh process imports, or about the program's own entry, the test starts Python itself.
+A fresh process takes seconds to import torch and transformers. Where a test is about what a fresh
+process imports, or about the program's own entry, it starts Python itself.
 """
 
 import multiprocessing
@@ -34,12 +33,7 @@ _SERVER.set_forkserver_preload(
 
 
 class Forked:
-    """A function, running in a process of its own; killed at the end of a ``with`` block.
-
-    Args:
-        function: of a module that the process can import.
-        arguments: of the function; they are pickled, as are those by name.
-    """
+    """A function, running in a process of its own; killed at the end of a ``with`` block."""
 
     def __init__(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         self._said = tempfile.TemporaryDirectory()
@@ -59,7 +53,7 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """Of the process."""
+        """The number of the process."""
         return self._process.pid
 
     @property
@@ -69,7 +63,7 @@ class Forked:
 
     @property
     def said(self) -> list[str]:
-        """What it has written so far, to standard output and to standard error."""
+        """Standard output and standard error so far."""
         return [file.read_text() for file in self._files]
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -81,19 +75,19 @@ class Forked:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """By SIGKILL, unless it has ended."""
+        """Kill it by SIGKILL, unless it has ended."""
         self._process.kill()
         self._process.join()
 
     def finish(self, seconds: float = 240) -> "subprocess.CompletedProcess[str]":
-        """Wait for the end; what it returned and said."""
+        """Wait for the end; return its status and output."""
         self._process.join(seconds)
         assert self.status is not None, f"it runs for more than {seconds} s"
         return subprocess.CompletedProcess([], self.status, *self.said)
 
 
 def command(arguments: Sequence[str], cwd: Path) -> Forked:
-    """``dpft ARGUMENTS``, running in that folder."""
+    """Start ``dpft ARGUMENTS`` in that folder."""
     return Forked(dpft_in, list(arguments), cwd)
 
 

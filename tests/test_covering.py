@@ -15,10 +15,3 @@ def test_no_pair_is_lost_and_none_that_is_excluded_is_tried(sizes, forbidden):
     chosen = covering(*factors, excluded=excluded)
     assert pairs_of(chosen) == pairs_of(possible(*factors, excluded=excluded))
     assert not any(map(excluded, *zip(*chosen, strict=True))) if chosen else True
-
-
-def test_a_hundred_combinations_become_few():
-    factors = ("abcde", "fghi", "jklm", (True, False))
-    assert 20 <= len(covering(*factors)) <= 24
-    assert len(possible(*factors)) == 160
-    assert covering(*factors) == covering(*factors)

@@ -8,13 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import sweep
 from dpft.cli.app import app
 
 TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
@@ -43,11 +41,7 @@ def _wide(monkeypatch):
 
 
 def follow(page, small):
-    """Run a page's commands here, with more words by a run's name or by verb.
-
-    Returns:
-        The verbs, as proof of what was run.
-    """
+    """Run a page's commands here, with more words by a run's name or by verb; return the verbs."""
     verbs = []
     for command, quoted in steps(page):
         words = shlex.split(command.split("<<")[0].replace("\\\n", " "))
@@ -131,53 +125,3 @@ def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
     assert "adding or removing one user" in beside
     overlap = json.loads(Path("runs/patients/private/quality/train.json").read_text())
     assert overlap["file"] == "train.jsonl"
-
-
-class Here:
-    """`dpft.sweep.process.Multirun` in this process, which has imported everything."""
-
-    def __init__(self, arguments, log):
-        result = CliRunner().invoke(app, ["train", "-m", *arguments])
-        log.write_text(result.output)
-        assert result.exit_code == 0, result.output
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def wait(self, seconds):
-        return 0
-
-
-def test_a_sweep_is_tracked_and_shown(tmp_path, monkeypatch, quick_scores):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep, "Multirun", Here)
-    tracked = find_spec("tensorboard") is not None
-    small = (
-        *("task.limit_train=8", "optim.batch_size=8", "optim.steps=1", "task.limit_eval=1"),
-        *("optim.lr=1e-3,1.6e-2", "decode.max_new_tokens=2"),
-        *(() if tracked else ("track=csv",)),
-    )
-    assert follow("sweep_tensorboard.md", {"sweep": small}) == ["dpft sweep", "dpft report"]
-    assert "Score against epsilon" in Path("runs/sweeps/rates/report.html").read_text()
-    runs = sorted(path.name for path in Path("runs").glob("eps*"))
-    assert runs == ["eps1-lr0.001", "eps1-lr0.016", "eps8-lr0.001", "eps8-lr0.016"]
-    if tracked:
-        assert_settings_stand_beside_the_scores(Path("runs/eps8-lr0.016/tensorboard"))
-
-
-def assert_settings_stand_beside_the_scores(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    (content,) = events.PluginTagToContent("hparams").values()
-    settings = HParamsPluginData.FromString(content).session_start_info.hparams
-    assert settings["optim.lr"].number_value == 0.016
-    assert settings["privacy.epsilon"].number_value == 8
-    scalars = events.Tags()["scalars"]
-    assert {"epsilon", "learning_rate", "noise_multiplier", "dev/BLEU"} <= set(scalars)
-    assert not any(word in name for name in scalars for word in ("loss", "norm", "records"))

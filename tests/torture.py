@@ -3,13 +3,12 @@
 Each life of a run is a process forked from one that has imported everything. Half of the kills
 come by the clock, half at a random operation on the run's files, so that the short moments in which
 files are written are met too; a killed `os.write` leaves half of what it was to write. After each
-kill the ledger is compared with what else lies there, and in the end all files with the unbroken
+kill the ledger is compared with what else was written, and in the end all files with the unbroken
 run's.
 
     python -m tests.torture --kills 1000 --folder build/torture
 
-The journal in that folder has a line for each run, so that the same command goes on after it was
-stopped; another ``--seed`` draws other moments.
+Another ``--seed`` draws other moments.
 """
 
 import argparse
@@ -22,8 +21,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,14 +48,10 @@ KINDS = MappingProxyType(
     {
         "e2e, ghost": (*_E2E, "clip=ghost"),
         "e2e, bk, seed": (*_E2E, "clip=bk", SEEDED),
-        "e2e, adaptive": (*_E2E, "clip=per_layer_adaptive"),
-        "e2e, none": (*_E2E, "clip=none"),
         "e2e, ghost, LoRA": (*_E2E, "clip=ghost", "adapt=lora"),
-        "sst2, ghost": (*_CLASSES, "clip=ghost"),
         "sst2, bk": (*_CLASSES, "clip=bk"),
         "sst2, adaptive, seed": (*_CLASSES, "clip=per_layer_adaptive", SEEDED),
         "sst2, none": (*_CLASSES, "clip=none"),
-        "users, bk": (*_USERS, "clip=bk", "model=random-gpt2"),
         "users, adaptive": (*_USERS, "clip=per_layer_adaptive", "model=random-gpt2"),
         "audited, bk": (*_CLASSES, "clip=bk", "audit.gradients=4"),
     }
@@ -65,41 +60,22 @@ MOST_KILLS = 9  # of one run
 _SECONDS = 300.0  # no life takes as long
 
 
-@dataclass(frozen=True)
-class Kill:
-    """How one life ended.
-
-    Attributes:
-        by: ``clock`` or ``operation``.
-        at: seconds after the life began, or how many operations on the run's files it had.
-        steps: in the ledger (of a run without privacy: in its checkpoints) when it was dead.
-        stage: what was there by then.
-    """
-
-    by: str
-    at: float
-    steps: int
-    stage: str
-
-
 @dataclass
 class Result:
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
-        number: from 0.
         kind: of `KINDS`.
-        kills: each life that was killed.
-        differing: bits that are not the unbroken run's, by file; -1 for a file too many or too few.
+        kills: how each killed life ended: ``clock`` or ``operation``.
+        differing: files that differ from the unbroken run's.
         under: steps that a ledger counted too few, or lines that it lost, after a kill.
         leftovers: temporary files of killed processes that the end found.
-        refused: what the run said where it did not go on.
+        refused: what the run printed where it did not continue.
     """
 
-    number: int
     kind: str
-    kills: list[Kill] = field(default_factory=list)
-    differing: dict[str, int] = field(default_factory=dict)
+    kills: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
     under: int = 0
     leftovers: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -114,7 +90,7 @@ class Result:
 
 
 def live(raw: dict[str, Any], operations: int | None) -> None:
-    """One life of a run; ended by SIGKILL at that many operations on its files, if ever."""
+    """Live one life of a run; SIGKILL ends it at that many operations on its files, if ever."""
     from dpft.config.schema import parse
     from dpft.tasks.metrics import coco, java
     from dpft.training.run import run_experiment
@@ -125,8 +101,10 @@ def live(raw: dict[str, Any], operations: int | None) -> None:
     java.java_version = lambda: "none"  # type: ignore
     # The secret keys of all runs are the same, and so are their noise and their batches.
     os.urandom = lambda count: bytes(range(count))
-    Operations(Path(raw["runs_dir"], raw["name"]), operations).watch()
+    counter = Operations(Path(raw["runs_dir"], raw["name"]), operations)
+    counter.watch()
     run_experiment(parse(raw))
+    print(counter.count)
 
 
 class Operations:
@@ -139,40 +117,37 @@ class Operations:
         self.count = 0
 
     def watch(self) -> None:
-        """From now on."""
+        """Count from now on."""
         write, sync = os.write, os.fsync
 
         def torn(descriptor: int, data: bytes) -> int:
             if self._is_last():
                 write(descriptor, data[: len(data) // 2])
-                self._die()
+                os.kill(os.getpid(), signal.SIGKILL)
             return write(descriptor, data)
 
         def synced(descriptor: int) -> None:
-            if self._is_last():
-                self._die()
+            self._audit("open", (self._folder,))
             sync(descriptor)
 
         os.write, os.fsync = torn, synced  # type: ignore[assignment]
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._audit)
 
-    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in self._EVENTS and str(arguments[0]).startswith(self._folder) and self._is_last():
-            self._die()
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        ours = event in self._EVENTS and str(arguments[0]).startswith(self._folder)
+        if ours and self._is_last():
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _is_last(self) -> bool:
         self.count += 1
         return self.count == self._last
 
-    def _die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
-
-# --- what lies on the disk --------------------------------------------------------------------
+# --- what is on the disk ----------------------------------------------------------------------
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What must be the unbroken run's, by file: all that does not tell of time."""
+    """Return what must equal the unbroken run's, by file: all that does not depend on time."""
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -195,64 +170,58 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def differing(left: dict[str, bytes], right: dict[str, bytes]) -> dict[str, int]:
-    """How many bits differ, by file."""
+    """Return how many bytes differ, by file; -1 for a file of another size, or too many."""
     found = {}
     for name in sorted(left.keys() | right.keys()):
         one, other = left.get(name), right.get(name)
         if one is None or other is None or len(one) != len(other):
             found[name] = -1
         elif one != other:
-            found[name] = sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))
+            found[name] = sum(a != b for a, b in zip(one, other, strict=True))
     return found
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Files that killed processes were writing."""
+    """Return files that killed processes were writing."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob(".*")]
     checkpoints = len(list((folder / "checkpoints").glob("step-*")))
     return [name for name in names if name != ".lock"] + ["a checkpoint"] * max(0, checkpoints - 2)
 
 
 class Watched:
-    """A run's ledger from kill to kill, beside what else lies in the folder."""
+    """A run's ledger from kill to kill, compared with what else is in the folder."""
 
     def __init__(self, folder: Path, steps: int, private: bool) -> None:
         self._folder, self._steps, self._private = folder, steps, private
         self._lines: list[bytes] = []
 
-    def taken(self) -> int:
-        """Steps that anything but the ledger has seen."""
+    def look(self) -> tuple[int, int]:
+        """Return the steps that are counted, and how many are missing."""
+        if not self._private:
+            return 0, 0
+        # Steps that anything but the ledger has seen.
         folder = self._folder
         found = [int(path.name[5:]) for path in folder.glob("checkpoints/step-*")]
-        log = folder / "private/metrics.jsonl"
-        if log.exists():
-            data = log.read_bytes()
-            lines = data[: data.rfind(b"\n") + 1].splitlines()
-            found += [json.loads(line)["step"] + 1 for line in lines[-1:]]
+        logged = _whole_lines(folder / "private/metrics.jsonl")
+        found += [json.loads(line)["step"] + 1 for line in logged[-1:]]
         if any((folder / name).exists() for name in ("record.json", "DONE", "model")):
             found.append(self._steps)
-        return max(found, default=0)
-
-    def look(self) -> tuple[int, int]:
-        """Steps that are counted, and how many are missing."""
-        if not self._private:
-            return self.taken(), 0
-        file = self._folder / "ledger.jsonl"
-        data = file.read_bytes() if file.exists() else b""
-        lines = data[: data.rfind(b"\n") + 1].splitlines()[1:]
+        lines = _whole_lines(folder / "ledger.jsonl")[1:]
         kept = sum(a == b for a, b in zip(self._lines, lines, strict=False))
         lost = len(self._lines) - kept
         self._lines = lines
-        return len(lines), max(lost, self.taken() - len(lines), 0)
+        return len(lines), max(lost, max(found, default=0) - len(lines), 0)
+
+
+def _whole_lines(file: Path) -> list[bytes]:
+    data = file.read_bytes() if file.exists() else b""
+    return data[: data.rfind(b"\n") + 1].splitlines()
 
 
 def stage(folder: Path) -> str:
-    """How far the run is, by what lies there."""
-    told = {"DONE": "done", "generations": "scoring", "record.json": "decoding", "model": "saving"}
-    for name, said in told.items():
-        if (folder / name).exists():
-            return said
-    return "training" if any(folder.glob("private/metrics.jsonl")) else "preparing"
+    """Return how far the run is, by what is in its folder."""
+    names = {"DONE": "done", "generations": "scoring", "record.json": "decoding", "model": "saving"}
+    return next((said for name, said in names.items() if (folder / name).exists()), "training")
 
 
 # --- one run ----------------------------------------------------------------------------------
@@ -264,70 +233,46 @@ def _composed(kind: str) -> dict[str, Any]:
     return raw
 
 
-@dataclass(frozen=True)
-class Unbroken:
-    """A run that was not killed.
-
-    Attributes:
-        files: see `content`.
-        seconds: that it took.
-        operations: on its files.
-    """
-
-    files: dict[str, bytes]
-    seconds: float
-    operations: int
-
-
 class Torture:
     """Runs of all kinds, killed again and again.
 
     Args:
-        folder: where they lie while they run.
+        folder: where they are while they run.
         seed: of the moments.
     """
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self._folder, self._seed = folder, seed
-        self._unbroken: dict[str, Unbroken] = {}
+        self._unbroken: dict[str, tuple[dict[str, bytes], float, int]] = {}
 
-    def run(self, number: int, kind: str, most: int = MOST_KILLS) -> Result:
-        """Kill and continue one run until it is complete.
-
-        Args:
-            number: decides the moments.
-            kind: of `KINDS`.
-            most: how many kills.
-        """
-        unbroken = self.unbroken(kind)
+    def run(self, number: int, kind: str) -> Result:
+        """Kill and continue one run until it is complete; ``number`` decides the moments."""
+        expected, seconds, operations = self.unbroken(kind)
         draw = random.Random(f"{self._seed} {number}")
-        result = Result(number, kind)
+        result = Result(kind)
         raw = self._raw(kind, f"run-{number}")
         folder = Path(raw["runs_dir"], raw["name"])
         shutil.rmtree(folder, ignore_errors=True)
-        private = raw["clip"]["plan"] != "none"
-        watched = Watched(folder, int(raw["optim"]["steps"]), private)
-        for _ in range(draw.randint(min(3, most), most)):
-            killed = self._killed(raw, draw, unbroken, result)
-            if killed is None:
+        watched = Watched(folder, int(raw["optim"]["steps"]), raw["clip"]["plan"] != "none")
+        for left in reversed(range(draw.randint(3, MOST_KILLS) + 1)):
+            by = draw.choice(("clock", "operation")) if left else "end"
+            at = draw.random() * (seconds if by == "clock" else operations)
+            status, _, said = self._live(raw, by, at)
+            result.under += watched.look()[1]
+            if status != -signal.SIGKILL:
+                result.refused += [said[-2000:]] if status else []
                 break
-            steps, under = watched.look()
-            result.under += under
-            result.kills.append(Kill(*killed, steps, stage(folder)))
+            result.kills.append(by)
         if not result.refused:
-            self._finished(raw, result)
-        result.under += watched.look()[1]
-        if not result.refused:
-            result.differing = differing(unbroken.files, content(folder))
-            if runs.damages(folder):
-                result.differing["DONE"] = -1
+            result.differing = list(differing(expected, content(folder)))
+            result.differing += ["DONE"] if runs.damages(folder) else []
         result.leftovers = leftovers(folder)
         if result.fine:
             shutil.rmtree(folder)
         return result
 
-    def unbroken(self, kind: str) -> Unbroken:
-        """The run that the others are compared with; made once."""
+    def unbroken(self, kind: str) -> tuple[dict[str, bytes], float, int]:
+        """Return a run that was not killed: its `content`, seconds and operations on its files."""
         if kind not in self._unbroken:
             with Forked(_nothing) as process:  # the first one of all waits for the server
                 process.finish(_SECONDS)
@@ -335,137 +280,50 @@ class Torture:
             folder = Path(raw["runs_dir"], raw["name"])
             shutil.rmtree(folder, ignore_errors=True)
             began = time.monotonic()
-            with Forked(_counted, raw) as process:
-                done = process.finish(_SECONDS)
-            assert done.returncode == 0, done.stderr
-            seconds = time.monotonic() - began
-            count = int(done.stdout.split()[-1])
-            self._unbroken[kind] = Unbroken(content(folder), seconds, count)
+            status, printed, said = self._live(raw, "end", 0)
+            assert status == 0, said
+            seconds, count = time.monotonic() - began, int(printed.split()[-1])
+            self._unbroken[kind] = content(folder), seconds, count
             shutil.rmtree(folder)
         return self._unbroken[kind]
 
     def _raw(self, kind: str, name: str) -> dict[str, Any]:
         return {**_composed(kind), "runs_dir": str(self._folder / "runs"), "name": name}
 
-    def _killed(
-        self, raw: dict[str, Any], draw: random.Random, unbroken: Unbroken, result: Result
-    ) -> tuple[str, float] | None:
-        """One life that is to be killed; None if it came to its end before."""
-        by = draw.choice(("clock", "operation"))
-        # Later lives are shorter: most of the moments shall come before the end.
-        at = draw.random() * (unbroken.seconds if by == "clock" else unbroken.operations)
-        with Forked(live, raw, None if by == "clock" else 1 + int(at)) as process:
+    def _live(self, raw: dict[str, Any], by: str, at: float) -> tuple[int, str, str]:
+        """Live one life; return its exit status, output and errors."""
+        with Forked(live, raw, 1 + int(at) if by == "operation" else None) as process:
             if by == "clock":
                 deadline = time.monotonic() + at
                 while process.status is None and time.monotonic() < deadline:
                     time.sleep(0.002)
                 process.kill()
             done = process.finish(_SECONDS)
-        if done.returncode == -signal.SIGKILL:
-            return by, round(at, 4)
-        if done.returncode != 0:
-            result.refused.append(done.stderr[-2000:])
-        return None
-
-    def _finished(self, raw: dict[str, Any], result: Result) -> None:
-        with Forked(live, raw, None) as process:
-            done = process.finish(_SECONDS)
-        if done.returncode != 0:
-            result.refused.append(done.stderr[-2000:])
+        return done.returncode, done.stdout, done.stderr
 
 
 def _nothing() -> None:
     """A process that has begun."""
 
 
-def _counted(raw: dict[str, Any]) -> None:
-    """A whole life that tells how many operations it had."""
-    counts: list[Operations] = []
-    watch = Operations.watch
-
-    def noted(self: Operations) -> None:
-        counts.append(self)
-        watch(self)
-
-    Operations.watch = noted  # type: ignore[method-assign]
-    live(raw, None)
-    print(counts[0].count)
-
-
-# --- many runs --------------------------------------------------------------------------------
-
-
-def read_journal(file: Path) -> list[Result]:
-    """The runs that were finished; a line that a kill tore is done again."""
-    lines = file.read_text().split("\n") if file.exists() else []
-    found = []
-    for line in lines[:-1]:
-        item = json.loads(line)
-        found.append(Result(**{**item, "kills": [Kill(**kill) for kill in item["kills"]]}))
-    return found
-
-
-def torture(folder: Path, kills: int, seed: int) -> Iterator[Result]:
-    """Results until so many kills were made, those of the journal first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    journal = folder / f"journal-{seed}.jsonl"
-    results = read_journal(journal)
-    yield from results
-    made, number = sum(len(result.kills) for result in results), len(results)
-    runs_of = Torture(folder, seed)
-    names = list(KINDS)
-    with journal.open("a") as file:
-        file.truncate(sum(len(json.dumps(asdict(r))) + 1 for r in results))
-        while made < kills:
-            result = runs_of.run(number, names[number % len(names)])
-            file.write(json.dumps(asdict(result)) + "\n")
-            file.flush()
-            made, number = made + len(result.kills), number + 1
-            yield result
-
-
-def summary(results: Sequence[Result]) -> str:
-    """A Markdown table, by kind of run."""
-    columns = "runs|kills|by the clock|at an operation|runs that differ|bits|counted too few"
-    lines = [f"| kind | {' | '.join(columns.split('|'))} | leftovers | refused |"]
-    lines.append("|---" * 10 + "|")
-    kinds = list(dict.fromkeys(result.kind for result in results))
-    for kind in [*kinds, None]:
-        some = [result for result in results if kind in (None, result.kind)]
-        ends = Counter(kill.by for result in some for kill in result.kills)
-        bits = sum(abs(bits) for result in some for bits in result.differing.values())
-        cells = [
-            kind or "**all**",
-            *(len(some), ends.total(), ends["clock"], ends["operation"]),
-            *(sum(bool(result.differing) for result in some), bits),
-            sum(result.under for result in some),
-            sum(len(result.leftovers) for result in some),
-            sum(len(result.refused) for result in some),
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    stages = Counter(kill.stage for result in results for kill in result.kills)
-    told = ", ".join(f"{name} {count}" for name, count in stages.most_common())
-    return "\n".join([*lines, "", f"How far the run was when it was killed: {told}."])
-
-
 def main(arguments: Sequence[str]) -> int:
-    """The command; 1 if anything differs, is lost, is left or was refused."""
+    """Kill runs of all kinds; return 1 if anything differs, is lost, is left or was refused."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("build/torture"))
-    parser.add_argument("--out", type=Path, help="also write the table there")
     given = parser.parse_args(arguments)
-    results = []
-    for result in torture(given.folder.absolute(), given.kills, given.seed):
-        results.append(result)
-        killed = sum(len(one.kills) for one in results)
-        print(f"{killed} of {given.kills} kills; {'fine' if result.fine else result}", flush=True)
-    table = summary(results)
-    print(f"\n{table}")
-    if given.out:
-        given.out.write_text(table + "\n")
-    return 0 if all(result.fine for result in results) else 1
+    runs_of, names = Torture(given.folder.absolute(), given.seed), list(KINDS)
+    kills: Counter[str] = Counter()
+    number = failed = 0
+    while kills.total() < given.kills:
+        result = runs_of.run(number, names[number % len(names)])
+        kills.update(result.kills)
+        failed += not result.fine
+        print(f"{dict(kills)} kills; {'fine' if result.fine else result}", flush=True)
+        number += 1
+    print(f"{failed} of {number} runs differ from unbroken ones")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def main(
     """The papers' headline claims: do they hold? By print and by your runs: dpft claims li2022
 
     Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
-    tested here. With a claim's name: every number. docs/how-to/claims.md says what counts.
+    tested here. With a claim's name: every number. docs/how-to/tables.md says what counts.
     """
     claims = load(name)
     from dpft.reproduce.bench.documents import read_benches

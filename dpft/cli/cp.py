@@ -31,21 +31,14 @@ def main(
             echo(f"  {name:<{width}}  {text.partition(chr(10))[0].lstrip('# ')}")
         return
     if recipe not in known:
-        raise ConfigError(
-            f"there is no recipe {recipe!r}{suggestion(recipe, known)}; expected one of "
-            f"{', '.join(known)}"
-        )
+        expected = f"expected one of {', '.join(known)}"
+        raise ConfigError(f"there is no recipe {recipe!r}{suggestion(recipe, known)}; {expected}")
     file = file or Path(f"{recipe}.yaml")
-    if file.is_dir():
-        file = file / f"{recipe}.yaml"
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(known[recipe])
-    except FileNotFoundError as error:
-        raise ConfigError(f"{file.parent} is no folder; expected one that is there") from error
     except FileExistsError as error:
         raise ConfigError(
-            f"{file} is there already; expected a new file: type dpft cp {recipe} OTHER.yaml, or "
-            "remove it"
+            f"{file} is there already; expected a new file: type dpft cp {recipe} OTHER.yaml"
         ) from error
     echo(f"{file}; change it, then type dpft train --config {shlex.quote(str(file))}")

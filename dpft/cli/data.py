@@ -21,6 +21,11 @@ from dpft.report.terminal import echo
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
 
+_PLACES = {
+    "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
+    "sample": "generated records (task.source=sample)",
+}
+
 
 def main(
     action: Annotated[
@@ -34,27 +39,20 @@ def main(
 ) -> None:
     """Find, check or generate a task's data: dpft data check e2e"""
     words = [f"task={task_name}", *(overrides or ())]
-    if "=" in task_name or sum(word.startswith("task=") for word in words) > 1:
+    if action not in ("where", "check", "sample") or "=" in task_name:
         raise ConfigError(
-            f"got dpft data {action} {' '.join([task_name, *(overrides or ())])}; expected one "
-            f"task, and it first, as in dpft data {action} text2text task.train_file=FILE"
+            f"got dpft data {action} {task_name}; expected one of where, check, sample, then a "
+            "task, as in dpft data check text2text task.train_file=FILE"
         )
     if action == "where":
         kind, folder = _task(words)[1].location
-        others = {
-            "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set "
-            "DPFT_DATA",
-            "sample": "generated records (task.source=sample)",
-        }
-        echo(f"{task_name}: {folder if folder is not None else others.get(kind, kind)}")
+        echo(f"{task_name}: {folder if folder is not None else _PLACES.get(kind, kind)}")
     elif action == "check":
         _check(task_name, words)
-    elif action == "sample" and to is not None:
-        _sample(task_name, words, to)
-    elif action == "sample":
+    elif to is None:
         raise ConfigError(f"no folder given; type dpft data sample {task_name} --to FOLDER")
     else:
-        raise ConfigError(f"got dpft data {action}; expected one of where, check, sample")
+        _sample(task_name, words, to)
 
 
 def _check(task_name: str, words: Sequence[str]) -> None:
@@ -81,10 +79,8 @@ def _check(task_name: str, words: Sequence[str]) -> None:
                 else:
                     lines.append(f"{task_name} {split}: {error}")
                 continue
-            lines += [
-                f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances"
-            ]
-            lines += [f"  {detail}" for detail in details]
+            counts = f"{len(records):,} records, {len(instances):,} instances"
+            lines += [f"{task_name} {split}: {counts}", *(f"  {detail}" for detail in details)]
     for line in lines:
         echo(line)
     if unusable is not None:
@@ -105,18 +101,14 @@ def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
         DataError: a file of that name exists, before any is written.
     """
     _, task = _task([*words, "task.source=sample"])
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as name:
-            made = Path(name)
-            task.dataset.write_sample(made, task.sample_seed)
-            files = [file for file in sorted(made.rglob("*")) if file.is_file()]
-            new = [folder / file.relative_to(made) for file in files]
-            if there := next((file for file in new if file.exists()), None):
-                raise DataError(f"{there} exists; give another folder: --to FOLDER")
-            shutil.copytree(made, folder, dirs_exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name)
+        task.dataset.write_sample(made, task.sample_seed)
+        files = [file for file in sorted(made.rglob("*")) if file.is_file()]
+        new = [folder / file.relative_to(made) for file in files]
+        if there := next((file for file in new if file.exists()), None):
+            raise DataError(f"{there} exists; give another folder: --to FOLDER")
+        shutil.copytree(made, folder, dirs_exist_ok=True)
     for file in new:
         echo(f"{file}: {file.stat().st_size:,} bytes")
     typed = [f"task={task_name}", override("task.data_dir", str(folder))]

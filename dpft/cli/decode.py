@@ -23,20 +23,15 @@ def main(
     Under torchrun every process writes some of the texts.
     """
     from dpft import runs
+    from dpft.config.offline import stay_offline_if_unreachable
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
     run = trained.run
     settings = decoding(overrides or (), run.decode)
-    changed = "-".join(
-        f"{field.name}={getattr(settings, field.name)}"
-        for field in dataclasses.fields(Decode)
-        if field.name != "split"
-        and getattr(settings, field.name) != getattr(run.decode, field.name)
-    )
-    name = "-".join(part for part in (settings.split, changed) if part)
-    from dpft.config.offline import stay_offline_if_unreachable
-
+    before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
+    changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
+    name = "-".join([*([settings.split] if settings.split else []), *changed])
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.parallel.cohort import together
     from dpft.parallel.layouts import joined
@@ -45,7 +40,7 @@ def main(
     from dpft.training.progress import Progress
 
     with ExitStack() as stack:
-        # A whole model each, however it was trained.
+        # Each process has a whole model, however it was trained.
         cohort = stack.enter_context(joined(trained.device, Parallel()))
         directory = None
         with together(cohort):
@@ -69,7 +64,7 @@ def main(
 
 
 def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
-    """Settings of decoding as they were typed, ``decode.NAME=VALUE``, beside the usual ones.
+    """Return the settings of decoding, changed by words such as ``decode.beams=1``.
 
     Raises:
         ConfigError: for another setting, or a value that it may not have.
@@ -87,7 +82,7 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
 
 
 def read_value(text: str) -> Any:
-    """What was typed, as it is read before training: ``9e-1`` is a number, as it is not to PyYAML.
+    """Return a value as it is read before training: ``9e-1`` is a number, as it is not to PyYAML.
 
     What cannot be read stays a text, which is refused where it is checked.
     """

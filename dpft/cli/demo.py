@@ -28,13 +28,12 @@ def main(
     from dpft.report.comparison import show
     from dpft.training.run import run_experiment
 
-    outcomes = []
+    runs = []
     for name, overrides in RUNS.items():
         secho(f"\n{name}", bold=True, err=True)
-        where = override("runs_dir", str(folder))
-        settings = ["+experiment=demo", *overrides, where, f"name={name}"]
-        outcomes.append(run_experiment(parse(compose(settings))))
-    runs = [(outcome.path, outcome.record) for outcome in outcomes]
+        words = [*overrides, override("runs_dir", str(folder)), f"name={name}"]
+        outcome = run_experiment(parse(compose(["+experiment=demo", *words])))
+        runs.append((outcome.path, outcome.record))
     echo()
     show(runs)
     echo("\nNext: what they wrote, on one page, then a run of your own with a smaller budget\n")

@@ -1,4 +1,4 @@
-"""``dpft export RUN``: the trained model as a folder that others' tools load."""
+"""``dpft export RUN``: the trained model as a folder that other tools load."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from dpft.report.terminal import echo
 def main(
     path: RunFolder,
     merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge", help="The whole model, LoRA merged into it; else LoRA's adapter by itself."
-        ),
+        bool, typer.Option("--merge", help="The whole model with LoRA merged; else the adapter.")
     ] = False,
     to: Annotated[
         Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
@@ -41,6 +38,9 @@ def main(
     It loads in transformers and, an adapter, in peft, without dpft.
     """
     alone("export")
+    from dpft.report.card import loader
+    from dpft.report.comparison import print_guarantee
+    from dpft.report.guarantee import chosen
     from dpft.training.export import export, plan_export
     from dpft.training.trained import loaded_run
 
@@ -49,16 +49,10 @@ def main(
     export(plan, folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
-    from dpft.report.card import loader
-    from dpft.report.guarantee import chosen
-
     if said := chosen(trained.record):
         echo(said)
-    code = loader(trained.record, plan.shape)
-    if code:
+    if code := loader(trained.record, plan.shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
-    from dpft.report.comparison import print_guarantee
-
     print_guarantee(trained.record)
     if plan.licence is None:
         warn("note: the base's licence is not known here; before others get it, type --license ID")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,18 +15,14 @@ from dpft.cli.options import (
     OnlyMissing,
     Overrides,
     Records,
-    Scale,
     Seeds,
 )
-from dpft.cli.output import progress_bar, warn, warn_left_out
-from dpft.cli.paper_runs import Request, print_lacking, print_list, print_missing
+from dpft.cli.output import print_table, progress_bar, warn, warn_left_out
+from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
-from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.figures.catalog import Figure, FigureKind, figures, load
-from dpft.reproduce.figures.content import Content
-from dpft.reproduce.figures.inputs import Inputs, plan_tables
-from dpft.reproduce.figures.private import WARNING
+from dpft.reproduce.bench.documents import BenchFile, read_benches
+from dpft.reproduce.figures.catalog import FigureKind, Inputs, figures, load, plan_tables
 from dpft.reproduce.tables.cells import numbers_at
 from dpft.reproduce.tables.plan import SCALES
 from dpft.reproduce.tables.record_index import Index
@@ -40,7 +33,6 @@ def main(
         str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/6; none: list all.")
     ] = None,
     overrides: Overrides = None,
-    scale: Scale = None,
     only_missing: OnlyMissing = False,
     run: MakeRuns = False,
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("runs/figures"),
@@ -53,14 +45,16 @@ def main(
 
     Without a name it lists every figure and what it is made from: computed, from recorded runs,
     from files of dpft bench, or from what a run keeps under private/ (--runs may name the run).
-    Files made of noiseless data go to private/ below the folder. docs/how-to/figures.md.
+    Files made of noiseless data go to private/ below the folder. docs/how-to/tables.md.
     """
-    words = overrides or ()
-    request = Request.parse(words, scale, seeds, folders, only_missing=only_missing, run=run)
+    request = Request.parse(overrides or (), seeds, folders)
+    if only_missing and run:
+        raise ConfigError("got --missing and --run; expected one of them")
+    files, damaged = read_benches(benches or None)
     if name is None:
         if overrides or only_missing or run:
             raise ConfigError("got settings without a figure; type one: dpft figure li2022/6")
-        _list(request, benches)
+        _list(request.index(), files)
         return
     figure = load(name)
     if (only_missing or run) and not figure.tables:
@@ -70,7 +64,7 @@ def main(
     if figure.kind is FigureKind.COMPUTED and (extra := request.settings):
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
     private = tuple(one for one in request.folders if (one / "private").is_dir())
-    inputs = Inputs(request.scale, runs=private)
+    inputs = Inputs(request.scale, runs=private, benches=files)
     index = Index()
     if figure.tables:
         index = request.index()
@@ -84,38 +78,36 @@ def main(
         failed = request.make(f"figures/{figure.stem}", inputs.missing, keep_going=keep_going)
         index = request.index(made=True)
         inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
-    files, damaged = read_benches(benches or None)
     warn_left_out((*index.damaged, *damaged))
-    from dpft.reproduce.figures.build import build  # and torch, which takes seconds
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    with _progress(figure) as progress:
-        content = build(figure, replace(inputs, benches=files, progress=progress))
-    _write(figure, content, request.scale, out, len(inputs.missing))
-    if failed is not None:
-        raise failed
+    from dpft.reproduce.figures.draw import build, save  # and torch, which takes seconds
+    from dpft.reproduce.figures.private import WARNING
 
+    with progress_bar(name, BarColumn(), MofNCompleteColumn()) as (bars, bar):
 
-def _write(figure: Figure, content: Content, scale: str, out: Path, lacking: int) -> None:
-    typed = shlex.join(["dpft", "figure", figure.name, f"scale={scale}"])
+        def progress(done: int, total: int) -> None:
+            bars.update(bar, completed=done, total=total)
+
+        content = build(figure, replace(inputs, progress=progress))
+    lacking = len(inputs.missing)
     if not any(panel.points for panel in content.panels):
+        typed = f"dpft figure {name} scale={request.scale}"
         raise ConfigError(
-            f"{figure.name} has nothing to draw: no number is printed, and none of its "
-            f"{lacking} runs is recorded; type {typed} --missing for their commands, --run to "
-            "make them"
+            f"{name} has nothing to draw: no number is printed, and none of its {lacking} runs is "
+            f"recorded; type {typed} --missing for their commands, --run to make them"
         )
-    from dpft.reproduce.figures.draw import save
-
     for path in save(figure, content, out / "private" if figure.private else out):
         echo(str(path))
     if figure.private:
         warn(f"warning: {WARNING}", err=True)
-    print_lacking(lacking, typed)
+    request.print_lacking("figure", name, lacking)
+    if failed is not None:
+        raise failed
 
 
-def _list(request: Request, benches: list[Path] | None) -> None:
-    """Every figure with its kind and how many of its numbers are there."""
-    index = request.index()
-    files, _ = read_benches(benches or None)
+def _list(index: Index, files: list[BenchFile]) -> None:
+    """Print every figure with its kind and how many of its numbers are there."""
     rows = []
     for figure in figures().values():
         tables = [one.load() for one in figure.tables]
@@ -126,17 +118,9 @@ def _list(request: Request, benches: list[Path] | None) -> None:
             sums = map(sum, zip(*filter(None, counts), strict=True))
             cells.append("/".join(map(str, sums)) or "-")
         rows.append((figure.name, made, *cells, figure.title))
-    print_list("figure", rows, between=("made from",))
+    scales = [f"scale={scale}" for scale in SCALES]
+    print_table(["figure", "made from", *scales, "title"], rows, right=scales)
     echo(
         "scores recorded / scores that runs can give; computed figures need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"
     )
-
-
-@contextmanager
-def _progress(figure: Figure) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far a computation is."""
-    from rich.progress import BarColumn, MofNCompleteColumn
-
-    with progress_bar(figure.name, BarColumn(), MofNCompleteColumn()) as (bars, bar):
-        yield lambda done, total: bars.update(bar, completed=done, total=total)

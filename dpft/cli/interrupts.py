@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: a sentence and the status that shells expect, at whatever moment they come.
+"""Ctrl-C and SIGTERM: one sentence and the status that shells expect, whenever they come.
 
 SIGTERM is what a scheduler sends that takes a machine back, and what torchrun passes on to its
-ranks; of several ranks the first one speaks.
+ranks; of several ranks the first one prints the sentence.
 """
 
 import os
@@ -17,55 +17,46 @@ _HEEDED = MappingProxyType(
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came that asks to end.
-
-    Args:
-        number: of the signal.
-    """
+    """A signal came that asks to end."""
 
     def __init__(self, number: int) -> None:
-        self.status = _status(number)
+        self.status = 128 + number  # as shells report it
 
 
 def heed_at_once() -> None:
-    """From now on a signal ends the process on the spot; where it is ignored, it still is."""
+    """End the process at once at a signal from now on; an ignored signal stays ignored."""
     for number, usual in _HEEDED.items():
         if signal.getsignal(number) is usual:
             signal.signal(number, _stop)
 
 
 def heed_by_exception() -> None:
-    """From now on a signal is a KeyboardInterrupt: there may be something to finish."""
+    """Raise KeyboardInterrupt at a signal from now on: there may be something to finish."""
     for number in _HEEDED:
         if signal.getsignal(number) is _stop:
             signal.signal(number, _raise)
 
 
 def heed_no_more() -> None:
-    """From now on a signal ends the process by itself: all is said, and nothing left to finish."""
+    """Let a signal end the process by itself from now on: all is printed and finished."""
     for number in _HEEDED:
         if signal.getsignal(number) in (_stop, _raise):
             signal.signal(number, signal.SIG_DFL)
 
 
 def speaks() -> bool:
-    """Whether this process says what all that were started with it would say."""
+    """Return whether this process prints what all ranks would print."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     if speaks():
         os.write(2, _SAID)
-    os._exit(_status(number))
+    os._exit(128 + number)
 
 
 def _raise(number: int, frame: FrameType | None) -> NoReturn:
     if number == signal.SIGTERM:
-        # A scheduler tells every process, and torchrun tells its ranks again: once is enough.
+        # A scheduler signals every process, and torchrun its ranks again: once is enough.
         signal.signal(number, signal.SIG_IGN)
     raise Stopped(number)
-
-
-def _status(number: int) -> int:
-    """What shells report of a program that the signal ended."""
-    return 128 + number

@@ -20,20 +20,12 @@ def main(
 ) -> None:
     """List the choices of every config group, or of one: dpft ls task"""
     groups = folder.groups()
-    if group is not None:
-        name = group if group in groups else group.removesuffix("s")
-        if name not in groups:
-            raise ConfigError(
-                f"no config group {group!r}{suggestion(group, groups)}; expected one of "
-                f"{', '.join(groups)}"
-            )
-        groups = [name]
-    width = width_to_fit()
-    for name in groups:
+    if group is not None and group not in groups:
+        expected = f"expected one of {', '.join(groups)}"
+        raise ConfigError(f"no config group {group!r}{suggestion(group, groups)}; {expected}")
+    width, indent = width_to_fit() or 10_000, " " * 22
+    for name in groups if group is None else [group]:
         secho(folder.typed(name), bold=True)
         for choice in folder.choices(name):
             line = f"  {choice:<19} {folder.summary(name, choice)}"
-            if width is not None:
-                indent = " " * 22
-                line = textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
-            echo(line)
+            echo(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))

@@ -37,12 +37,9 @@ Benches = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        help="scale=laptop; settings of every run, such as device=cuda or task.data_dir=DIR; "
+        help="scale=laptop for small models; settings of every run, such as device=cuda; "
         "for --run also hydra/launcher=joblib."
     ),
-]
-Scale = Annotated[
-    str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
 ]
 Seeds = Annotated[
     str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from dpft.cli.output import print_table
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce.tables.cells import Missing
@@ -31,27 +31,14 @@ class Request:
 
     @classmethod
     def parse(
-        cls,
-        words: Sequence[str],
-        scale: str | None,
-        seeds: str | None,
-        folders: Sequence[Path] | None,
-        *,
-        only_missing: bool = False,
-        run: bool = False,
+        cls, words: Sequence[str], seeds: str | None, folders: Sequence[Path] | None
     ) -> Request:
-        """Read the options, of which the scale may also be among the ``words``.
+        """Read the words and the options.
 
         Raises:
-            ConfigError: two scales, an unknown one, seeds that are no different numbers, or
-                ``--missing`` with ``--run``.
+            ConfigError: for an unknown scale, or seeds that are no different numbers.
         """
-        if only_missing and run:
-            raise ConfigError("got --missing and --run; expected one of them")
-        typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
-        if scale is not None and any(value != scale for value in typed):
-            raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
-        scale = typed[-1] if typed else scale or "paper"
+        scale = next((w.partition("=")[2] for w in words if w.startswith("scale=")), "paper")
         if scale not in SCALES:
             raise ConfigError(
                 f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
@@ -61,30 +48,23 @@ class Request:
             raise ConfigError(
                 f"--seeds is {seeds!r}; expected different numbers: type --seeds 0,1,2"
             )
-        numbers = None if seeds is None else [int(part) for part in parts]
         others = [word for word in words if not word.startswith("scale=")]
         launcher = [word for word in others if word.lstrip("+~").startswith(("hydra/", "hydra."))]
         settings = [word for word in others if word not in launcher]
-        return cls(scale, numbers, settings, launcher, folders or ())
+        return cls(scale, [*map(int, parts)] or None, settings, launcher, folders or ())
 
     @property
     def runs_dir(self) -> Path:
         """The folder of new runs."""
-        given = [word.partition("=")[2] for word in self._runs_dir]
+        given = [w.partition("=")[2] for w in self.settings if w.startswith("runs_dir=")]
         return Path(given[-1].strip("'\"") if given else "runs")
-
-    @property
-    def _runs_dir(self) -> list[str]:
-        return [word for word in self.settings if word.startswith("runs_dir=")]
 
     def index(self, *, made: bool = False) -> Index:
         """Return the records in the folders, with those that were just ``made`` in a new one."""
-        own = self.runs_dir
-        folders = [*self.folders, own] if made and own.is_dir() else list(self.folders)
+        own = [self.runs_dir] if self.runs_dir.is_dir() else []
         if not self.folders:
-            usual = dict.fromkeys([*usual_folders(FOLDERS), own])
-            folders = [folder for folder in usual if folder.is_dir()]
-        return make_index(folders)
+            return make_index(dict.fromkeys([*usual_folders(FOLDERS), *own]))
+        return make_index([*self.folders, *(own if made else [])])
 
     def make(self, stem: str, missing: Sequence[Missing], *, keep_going: bool) -> typer.Exit | None:
         """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
@@ -100,12 +80,19 @@ class Request:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{one.line}\n" for one in missing), encoding="utf-8")
         echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
-        words = [*self.launcher, *self._runs_dir]
+        words = [*self.launcher, *(w for w in self.settings if w.startswith("runs_dir="))]
         try:
             sweep.run_sweep(words, file=file, keep_going=keep_going, chooses=False)
         except typer.Exit as stopped:
             return stopped
         return None
+
+    def print_lacking(self, verb: str, name: str, count: int) -> None:
+        """Print how many runs are missing, if any, and how to name or make them."""
+        if count:
+            typed = shlex.join(["dpft", verb, name, f"scale={self.scale}"])
+            options = "--missing shows their commands, --run makes them"
+            echo(f"{count} runs are missing: {typed} {options}", err=True)
 
 
 def print_missing(missing: Sequence[Missing]) -> None:
@@ -114,18 +101,3 @@ def print_missing(missing: Sequence[Missing]) -> None:
         echo(f"dpft train {one.line}")
     said = f"{len(missing)} runs are missing; --run makes them"
     echo(said if missing else "nothing is missing", err=True)
-
-
-def print_list(kind: str, rows: Iterable[Sequence[str]], between: Sequence[str] = ()) -> None:
-    """Print all tables or figures: name, the columns ``between``, cells by scale, title."""
-    scales = [f"scale={scale}" for scale in SCALES]
-    print_table([kind, *between, *scales, "title"], rows, right=scales)
-
-
-def print_lacking(count: int, typed: str) -> None:
-    """Print how many runs are missing, if any, and how to name or make them."""
-    if count:
-        echo(
-            f"{count} runs are missing: {typed} --missing shows their commands, --run makes them",
-            err=True,
-        )

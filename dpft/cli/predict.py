@@ -17,9 +17,6 @@ from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
-_SUFFIXES = (".jsonl", ".csv")
-_LIKELIHOOD = ("nll", "tokens")
-
 
 def main(
     path: RunFolder,
@@ -45,29 +42,25 @@ def main(
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
-    if probabilities and trained.task.needs.kind == "causal":
+    task = trained.task
+    if probabilities and task.needs.kind == "causal":
         raise ConfigError(
-            f"--probabilities: {path.name} is a run of task={trained.task.name}, whose answers are "
-            "texts; expected a run of a classifier. Leave the option out"
+            f"--probabilities: {path.name} is a run of task={task.name}, whose answers are texts; "
+            "expected a run of a classifier. Leave the option out"
         )
     settings = decoding(overrides or (), trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
-    if out.suffix not in _SUFFIXES:
-        raise ConfigError(f"--out {out}; expected a file ending in {' or '.join(_SUFFIXES)}")
-    if out.exists():
-        raise ConfigError(f"{out} exists; give another file: --out FILE")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: {out.parent} is no folder; expected one that is there")
-    questions = trained.task.questions(file)
+    if out.suffix not in (".jsonl", ".csv") or out.exists() or not out.parent.is_dir():
+        raise ConfigError(
+            f"--out is '{out}'; expected a new file ending in .jsonl or .csv, in a folder that is "
+            "there: type --out FILE"
+        )
+    questions = task.questions(file)
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")
     columns = {name for question in questions for name in question.cells}  # JSON lines differ
-    # A model of plain texts writes none.
-    plain = trained.task.unconditional
-    written = _LIKELIHOOD if plain else (column,)
-    if taken := sorted(columns.intersection(written)):
-        instead = "rename it" if plain else "type --column NAME for the answers'"
-        raise ConfigError(f"{file} has a column {taken[0]!r}, where answers are written; {instead}")
+    plain = task.unconditional  # a model of plain texts writes no answers
+    written = ("nll", "tokens") if plain else (column,)
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
@@ -75,19 +68,21 @@ def main(
     if probabilities:
         from dpft.tasks.objectives.classifier import Choice
 
-        objective = trained.task.objective(trained.loaded)
+        objective = task.objective(trained.loaded)
         assert isinstance(objective, Choice)
         likely = [f"probability_{name}" for name in objective.classes]
-        if taken := [name for name in likely if name in {*columns, column}]:
-            raise ConfigError(f"{file} has a column {taken[0]!r}; rename it, or leave it out")
+    if taken := sorted(columns.intersection([*written, *likely])):
+        raise ConfigError(
+            f"{file} has a column {taken[0]!r}, where answers are written; rename it"
+            f"{'' if plain else ', or type --column NAME for the answers'}"
+        )
     from dpft.runs.atomic import write_atomic
     from dpft.training.predictions import predict
     from dpft.training.progress import Progress
 
     with Progress() as progress:
         asked = [question.instance for question in questions]
-        seed = trained.run.seed
-        found = predict(trained.task, trained.loaded, asked, settings, seed, progress)
+        found = predict(task, trained.loaded, asked, settings, trained.run.seed, progress)
     rows = [
         {
             **question.cells,
@@ -103,19 +98,17 @@ def main(
 
 
 def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
+    """Return the text of the file; lists and the like in a CSV file are JSON."""
+
+    def cell(value: Any) -> Any:
+        nested = isinstance(value, list | dict)
+        return json.dumps(value, ensure_ascii=False, default=str) if nested else value
+
     if suffix == ".jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     text = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row)
-    table = csv.DictWriter(text, list(columns))  # its line ends have a carriage return quoted
+    # Its line ends have a carriage return quoted.
+    table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     table.writeheader()
-    for row in rows:  # a CSV file holds messages and the like as JSON
-        table.writerow(
-            {
-                name: json.dumps(value, ensure_ascii=False, default=str)
-                if isinstance(value, list | dict)
-                else value
-                for name, value in row.items()
-            }
-        )
+    table.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

@@ -15,7 +15,7 @@ from dpft.sweep.ranks import end_with_job, read_run, report_ends, report_error
 
 def start(folder: Path, ranks: int) -> None:
     """Be torchrun: start the ranks, and end them all if one fails."""
-    # Ctrl-C is the job's to hear, which ends this process.
+    # Ctrl-C is for the job, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -40,11 +40,10 @@ def be_rank(folder: Path) -> None:
         from dpft.cli.train import execute
 
         execute(read_run(folder))
-    except KeyboardInterrupt as told:
-        # The job says that it was stopped; what is kept, only a rank knows.
-        if speaks():
-            for note in getattr(told, "__notes__", ()):
-                echo(f"dpft: {note}", err=True)
+    except KeyboardInterrupt as stopped:
+        # The job prints that it was stopped; only a rank knows what is kept.
+        for note in getattr(stopped, "__notes__", ()) if speaks() else ():
+            echo(f"dpft: {note}", err=True)
         sys.exit(128 + signal.SIGTERM)
     except Exception as error:
         report_error(folder, int(os.environ["RANK"]), error)
@@ -54,7 +53,5 @@ def be_rank(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        start(Path(sys.argv[1]), int(sys.argv[2]))
-    else:
-        be_rank(Path(sys.argv[1]))
+    place, *count = sys.argv[1:]
+    start(Path(place), int(*count)) if count else be_rank(Path(place))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
@@ -17,15 +16,17 @@ _SEVERAL = re.compile(r"(choice|range|interval|glob)\(.*\)")
 
 
 def expanded(arguments: list[str]) -> list[str]:
-    """The arguments with the settings of a file in the place of ``--config FILE``.
+    """Return the arguments with the settings of a file in the place of ``--config FILE``.
 
-    What is typed as well, anywhere, is left out of the file's: it wins. So are, if another choice
-    of a group is typed, the file's settings of that group, which were meant for its own choice.
+    What is typed as well, anywhere, wins over the file. If another choice of a group is typed, the
+    file's settings of that group are left out, since they were meant for its own choice.
 
     Raises:
         ConfigError: the flag has no value or comes twice, or the file holds no flat settings.
     """
-    words = [one for word in arguments for one in _apart(word)]
+    words: list[str] = []
+    for word in arguments:
+        words += word.split("=", 1) if word.startswith(f"{FLAG}=") else [word]
     if FLAG not in words:
         return arguments
     at = words.index(FLAG)
@@ -35,18 +36,26 @@ def expanded(arguments: list[str]) -> list[str]:
         raise ConfigError(f"got {FLAG} {got}; expected one, as in {FLAG} run.yaml")
     file = Path(words[at + 1])
     typed = {setting_of(word): word for word in (*before, *after) if "=" in word}
-    held = [word for word in settings_in(file) if setting_of(word) not in typed]
-    dropped = {word: choice for word in held if (choice := _other_choice(word, typed))}
+    kept, dropped, choices = [], [], []
+    for word in settings_in(file):
+        setting = setting_of(word)
+        # The group, such as `model` or `hydra/launcher`, of which another choice was typed.
+        parts = setting.split(".")
+        groups = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        choice = next((typed[group] for group in groups if group in typed), None)
+        if choice is not None and setting not in typed:
+            dropped.append(word)
+            choices.append(choice)
+        elif setting not in typed:
+            kept.append(word)
     if dropped:
-        groups = dict.fromkeys(dropped.values())
-        echo(
-            f"left out of {file}, since {' '.join(groups)} was typed: {' '.join(dropped)}", err=True
-        )
-    return [*before, *(word for word in held if word not in dropped), *after]
+        why = " ".join(dict.fromkeys(choices))
+        echo(f"left out of {file}, since {why} was typed: {' '.join(dropped)}", err=True)
+    return [*before, *kept, *after]
 
 
 def settings_in(file: Path) -> list[str]:
-    """The settings of a file, each as it is typed.
+    """Return the settings of a file, each as it is typed.
 
     Raises:
         ConfigError: it cannot be read, or holds something else than flat settings.
@@ -70,31 +79,14 @@ def settings_in(file: Path) -> list[str]:
         raise ConfigError(f"{file} holds no settings; expected lines such as eps: 3")
     words = []
     for key, value in content.items():
-        if not isinstance(key, str) or not re.fullmatch(r"[+~]{0,2}[\w./@-]+", key):
+        flat = isinstance(key, str) and re.fullmatch(r"[+~]{0,2}[\w./@-]+", key)
+        if not flat or isinstance(value, dict):
             raise ConfigError(
-                f"{file} holds {str(key)[:40]!r}; expected settings as they are typed, such as "
-                "optim.lr: 1e-3"
+                f"{file} holds {str(key)[:40]!r}{'' if flat else ', no setting'}; expected each "
+                "setting on a line of its own, as it is typed, such as optim.lr: 0.001. To go on "
+                "with a run type resume=RUN"
             )
-        if isinstance(value, dict):
-            inner = next(iter(value), "NAME")
-            raise ConfigError(
-                f"{file} holds a group of settings, {key}; expected each on a line of its own, "
-                f"such as {key}.{inner}: {value.get(inner, 'VALUE')}. To go on with a run type "
-                "resume=RUN"
-            )
-        elif isinstance(value, str) and _SEVERAL.fullmatch(value):
-            words.append(f"{key}={value}")
-        else:
-            words.append(override(key, value, literal=False))
+        several = isinstance(value, str) and _SEVERAL.fullmatch(value)
+        name = str(key)
+        words.append(f"{name}={value}" if several else override(name, value, literal=False))
     return words
-
-
-def _apart(word: str) -> list[str]:
-    return [FLAG, word[len(FLAG) + 1 :]] if word.startswith(f"{FLAG}=") else [word]
-
-
-def _other_choice(word: str, typed: Mapping[str, str]) -> str | None:
-    """The typed choice of the group, such as ``model`` or ``hydra/launcher``, that a word sets."""
-    path = setting_of(word).split(".")
-    groups = ("/".join(path[:depth]) for depth in range(1, len(path)))
-    return next((typed[group] for group in groups if group in typed), None)

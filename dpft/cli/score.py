@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +13,8 @@ import typer
 from dpft.cli.guard import alone
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
-from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import parse
-from dpft.report.card import write_card
 from dpft.report.terminal import echo
-from dpft.tasks.metrics.shown import cautions, figure
 
 
 def main(
@@ -35,11 +30,6 @@ def main(
     """
     alone("score")
     run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
-    if run is not None and run.suffix == ".jsonl" and run.is_file():
-        raise ConfigError(
-            f"{run} is a file of generations; expected a run directory, or type "
-            f"task=NAME predictions={run}"
-        )
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
@@ -47,10 +37,16 @@ def main(
         return
     from dpft import runs
     from dpft.report.comparison import print_pairs, print_remarks
+    from dpft.tasks.metrics.shown import cautions, figure
 
     for name, section in results.items():
+        constant = {
+            metric: f"most frequent class everywhere: {value:.4f}"
+            for metric, value in section.get("baselines", {}).items()
+            if value is not None
+        }
         pairs = [
-            (metric, figure(metric, value, section.get("signature")), _beside(section, metric))
+            (metric, figure(metric, value, section.get("signature")), constant.get(metric, ""))
             for metric, value in section["metrics"].items()
         ]
         stopped = section.get("unfinished")
@@ -62,45 +58,28 @@ def main(
         print_remarks(run, runs.read_record(run))
 
 
-def _beside(section: Mapping[str, Any], metric: str) -> str:
-    constant = section.get("baselines", {}).get(metric)
-    return "" if constant is None else f"most frequent class everywhere: {constant:.4f}"
-
-
 def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     """Score ``predictions=FILE`` with the pipeline of ``task=NAME``."""
     files = [word for word in arguments if word.startswith("predictions=")]
-    if len(files) != 1:
+    resumes = any(word.startswith("resume=") for word in arguments)
+    if len(files) != 1 or resumes:
         raise ConfigError(
-            f"got {len(files)} predictions=FILE; expected one, as in dpft score task=e2e "
+            f"got {' '.join(arguments)}; expected one file and its task, as in dpft score task=e2e "
             "predictions=FILE, or a run directory alone"
         )
-    file = Path(files[0].removeprefix("predictions="))
-    run = parse(compose([word for word in arguments if word not in files]))
-    if run.resume is not None:
-        raise ConfigError(
-            f"got resume={run.resume} beside predictions=FILE, scored by task=NAME; leave "
-            f"it out, or type dpft score {run.resume} for the run's own generations"
-        )
+    from dpft.config.compose import compose
+    from dpft.config.schema import parse
     from dpft.tasks import load_task
     from dpft.training.predictions import read_predictions, score_file
 
-    task, lines = load_task(run.task), read_predictions(file)
+    file = Path(files[0].removeprefix("predictions="))
+    task = load_task(parse(compose([word for word in arguments if word not in files])).task)
+    lines = read_predictions(file)
     joined = task.joined(lines)
     if len(joined) < len(lines):
         warn(
             f"note: {len(lines):,} lines are {len(joined):,} instances: references of the same "
             "source are taken together, as official scorers do",
-            err=True,
-        )
-    again = sum(
-        bool(one.source) and one.source == other.source and one.references != other.references
-        for one, other in pairwise(joined)
-    )
-    if again:
-        warn(
-            f"note: {again} lines have the source of the line before and other references; if they "
-            "are one instance, put its references into one line, as official scorers do",
             err=True,
         )
     return {file.name: score_file(task, file, joined)}
@@ -109,6 +88,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
     from dpft import runs
+    from dpft.report.card import write_card
     from dpft.runs.folders import check_no_trial, generations_files, stored_config
     from dpft.tasks import load_task
     from dpft.training.trained import parse_stored

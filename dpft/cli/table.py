@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,17 +13,17 @@ from dpft.cli.options import (
     OutFile,
     Overrides,
     Records,
-    Scale,
     Seeds,
 )
-from dpft.cli.output import chosen_format, warn, warn_left_out, write_or_print
-from dpft.cli.paper_runs import Request, print_lacking, print_list, print_missing
+from dpft.cli.output import make_console, print_table, warn, warn_left_out
+from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import fill, missing, numbers_at
 from dpft.reproduce.tables.epsilons import epsilons
 from dpft.reproduce.tables.plan import SCALES, make_plan
+from dpft.runs.atomic import write_atomic
 
 
 def main(
@@ -33,10 +31,8 @@ def main(
         str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/2; none: list all.")
     ] = None,
     overrides: Overrides = None,
-    scale: Scale = None,
     only_missing: OnlyMissing = False,
     run: MakeRuns = False,
-    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown or csv.")] = None,
     out: OutFile = None,
     seeds: Seeds = None,
     folders: Records = None,
@@ -55,10 +51,15 @@ def main(
     from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
 
     words = overrides or []
-    request = Request.parse(words, scale, seeds, folders, only_missing=only_missing, run=run)
-    form = chosen_format(form, out, SUFFIXES)
+    request = Request.parse(words, seeds, folders)
+    if only_missing and run:
+        raise ConfigError("got --missing and --run; expected one of them")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise ConfigError(f"--out is '{out}'; expected a file ending in {', '.join(SUFFIXES)}")
     if name is None or "/" not in name:
-        _list(name, request, [*words] + ["--run"] * run + ["--missing"] * only_missing)
+        if words or run or only_missing:
+            raise ConfigError("got settings without a table; type one, as in dpft table li2022/2")
+        _list(name, request)
         return
     table = papers.load(*name.split("/", 1))
     index = request.index()
@@ -76,19 +77,22 @@ def main(
         failed = request.make(stem, lacking, keep_going=keep_going)
         index = request.index(made=True)
     filled = fill(plan, index, printed)
-    write_or_print(out, form, lambda: FORMATS[form](filled), lambda console: show(filled, console))
-    if form != "terminal" or out is not None:
+    if out is None:
+        show(filled, make_console())
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, FORMATS[SUFFIXES[out.suffix]](filled))
+        echo(f"{out}", err=True)
         for remark in filled.remarks:
             warn(f"record: {remark}", err=True)
     have, possible = filled.numbers
     echo(f"{have} of {possible} cells have a number ({index.looked})", err=True)
-    typed = shlex.join(["dpft", "table", table.name, f"scale={request.scale}"])
-    print_lacking(len(missing(plan, index)), typed)
+    request.print_lacking("table", table.name, len(missing(plan, index)))
     if failed is not None:
         raise failed
 
 
-def _list(paper: str | None, request: Request, settings: Sequence[str]) -> None:
+def _list(paper: str | None, request: Request) -> None:
     """Print every table, or those of a paper, with how many of its cells have a number."""
     known = papers.names()
     names = [name for name in known if paper is None or name.startswith(f"{paper}/")]
@@ -97,17 +101,14 @@ def _list(paper: str | None, request: Request, settings: Sequence[str]) -> None:
         raise ConfigError(
             f"there is no table {paper!r}{suggestion(str(paper), some)}; type dpft table for all"
         )
-    if settings:
-        raise ConfigError(
-            f"got {' '.join(settings)} without a table; type one, as in dpft table {names[0]}"
-        )
     index = request.index()
     rows = []
     for table in (papers.load(*name.split("/", 1)) for name in names):
         counts = [numbers_at(table, scale, index) for scale in SCALES]
         cells = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
         rows.append((table.name, *cells, table.title))
-    print_list("table", rows)
+    scales = [f"scale={scale}" for scale in SCALES]
+    print_table(["table", *scales, "title"], rows, right=scales)
     echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
     echo(index.looked, err=True)
     warn_left_out(index.damaged)

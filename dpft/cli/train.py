@@ -8,13 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from dpft.cli import train_help
+from dpft.cli.guard import one_message
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.compose import resolved
-from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
+from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import (
     check_budget,
@@ -26,13 +25,14 @@ from dpft.config.overrides import (
 )
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
-from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
+# Of which Hydra takes one at a time.
+_MODES = (("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i"))
 # Of dpft itself.
 _VERBOSITY = {
     **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
@@ -76,11 +76,12 @@ def main(arguments: Settings = None) -> None:
         )
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
-    _check_one_mode(words)
-    parts = pairwise([part for word in words for part in word.split("=", 1)])
-    places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
-    for place in places:
-        own_choices(place)  # refuses what would never be read
+    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+    if len(modes := [long for long, short in _MODES if flags & {long, short}]) > 1:
+        raise ConfigError(f"got {' and '.join(modes)}; expected one of them at a time")
+    for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
+        if flag in ("--config-dir", "-cd"):
+            own_choices(Path(place))  # refuses what would never be read
     if {"--help", "-h"} & {*words}:
         train_help.show()
         return
@@ -99,15 +100,11 @@ def main(arguments: Settings = None) -> None:
 
             search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
             return run_point(resolved(config, typed.task), list(typed.task), search, execute)
-        try:
+        with one_message():  # SystemExit; Hydra would print a traceback of any other exception
             raw: Any = resolved(config, typed.task)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(typed.task))
             execute(raw)
-        except DpftError as error:
-            # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
-            secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
-            raise SystemExit(2) from error
         return None
 
     sys.argv = ["dpft train", *words]
@@ -115,21 +112,8 @@ def main(arguments: Settings = None) -> None:
         job()
 
 
-def _check_one_mode(words: Sequence[str]) -> None:
-    """Refuse flags of Hydra of which it takes one at a time.
-
-    Raises:
-        ConfigError: for two of them.
-    """
-    modes = ("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i")
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    asked = [long for long, short in modes if flags & {long, short}]
-    if len(asked) > 1:
-        raise ConfigError(f"got {' and '.join(asked)}; expected one of them at a time")
-
-
 def execute(raw: dict[str, Any]) -> None:
-    """Run one composed config and show what came of it."""
+    """Run one composed config and print its scores."""
     run = parse(raw)
     from dpft.models.hub import check_model
     from dpft.tasks import load_task
@@ -184,7 +168,7 @@ def execute(raw: dict[str, Any]) -> None:
 
 
 def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The config of the run that ``resume=RUN`` names, which decides everything.
+    """Return the config of the run that ``resume=RUN`` names, which decides everything.
 
     Raises:
         ConfigError: if there is no run there, or settings are given that would be ignored.

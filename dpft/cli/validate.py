@@ -4,80 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from dpft.cli.options import Settings
 from dpft.cli.train import resumed
-from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.defaults import origin_in_words
-from dpft.config.errors import ConfigError, DpftError, NotInstalledError
-from dpft.config.overrides import check_budget, override
+from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
 
 # Settings of Hydra itself, which are none of a run.
 _HYDRAS = re.compile(r"[+~]*hydra[./]")
-_NOT_PRIVATE = "trains without privacy: eps is of no effect"
-_NO_SIZE = (
-    "the number of records is not known, so batch size and noise were not checked; type "
-    "task.train_size=N"
-)
 
 
-def main(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="As for train; none: every shipped config.")
-    ] = None,
-    config_dir: Annotated[
-        Path | None,
-        typer.Option(help="More choices of your own; without settings: each of these."),
-    ] = None,
-) -> None:
+def main(overrides: Settings = None) -> None:
     """Check a configuration without running it: dpft validate task=e2e eps=3"""
-    beside: list[str] = []
-    own: list[list[str]] | None = None
-    if config_dir is not None:
-        own = [[choice] for choice in folder.own_choices(config_dir)]
-        beside = [override("hydra.searchpath", [str(config_dir.absolute())])]
-    for choice in [overrides] if overrides else shipped() if own is None else own:
-        # A choice by itself need not fit the others; one of all groups should.
-        whole = bool(overrides) or (own is not None and choice[0].startswith("+"))
-        try:
-            doubts = check([*beside, *choice], whole)
-        except NotInstalledError as error:
-            if overrides:
-                raise
-            echo(f"not checked: {' '.join(choice)} ({error})")
-            continue
-        except DpftError as error:
-            if overrides:
-                raise
-            raise ConfigError(f"{' '.join(choice)}: {error}") from error
-        echo(f"ok: {' '.join(choice) or 'the defaults'}{''.join(f' ({said})' for said in doubts)}")
-
-
-def shipped() -> list[list[str]]:
-    """Return every choice of every shipped config group, one at a time."""
-    typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
-    needs = {
-        "model=custom": ["model.path=FOLDER"],
-        **{f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")},
-    }
-    return [[], *([one, *needs.get(one, ())] for one in typed)]
+    words = overrides or []
+    doubts = check(words)
+    echo(f"ok: {' '.join(words) or 'the defaults'}{''.join(f' ({said})' for said in doubts)}")
 
 
 def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
-    """Return what could not be checked of a run of these overrides; nothing, as a rule.
+    """Return what could not be checked of a run of these overrides.
 
     The size of the data of a resumed run was checked when the run began.
 
     Args:
         overrides: as for train.
-        whole: whether task and model are to fit each other too.
+        whole: whether task and model must fit each other, too.
 
     Raises:
         DpftError: unless a run of these overrides could start, as far as is known.
@@ -101,7 +56,10 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     size = known_size(run)
     mechanism = None if size is None else make_mechanism(run, size)
     if mechanism is None:  # data of one's own
-        doubts.append(_NO_SIZE)
+        doubts.append(
+            "the number of records is not known, so batch size and noise were not checked; type "
+            "task.train_size=N"
+        )
     if whole:
         from dpft.training.assembly import check_model
 
@@ -110,9 +68,9 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     if run.origin:
         doubts.append(origin_in_words(run.origin))
     if not run.clip.private:
-        return [*doubts, _NOT_PRIVATE]
+        return [*doubts, "trains without privacy: eps is of no effect"]
     if size is None:
         return doubts
-    from dpft.privacy.meaning import weakness
+    from dpft.privacy.guarantee import weakness
 
     return [*doubts, *weakness(run.privacy.epsilon)]

@@ -31,48 +31,31 @@ class Cohort(Protocol):
     ) -> None:
         """Refuse sharded parameters whose sums would not be those of all ranks.
 
-        Only where parameters are sharded, before the first forward.
-
-        Args:
-            model: with hooks of whoever shards it.
-            parameters: the trained ones.
-            by_autograd: whether autograd forms their sums, and not the clipper.
-
-        Raises:
-            UnsupportedLayerError: naming a parameter.
+        Called before the first forward, where parameters are sharded. ``by_autograd`` says that
+        autograd forms their sums, and not the clipper. Raises UnsupportedLayerError.
         """
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks, the same bits on each."""
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Return whether the flag is set on any rank."""
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        """Of each flag, whether it is set on any rank.
+        """Return of each flag, as many on each rank, whether it is set on any rank.
 
-        Args:
-            flags: as many on each rank.
-            word: what all ranks must have computed alike.
-
-        Raises:
-            RuntimeError: on all ranks, where they have not.
+        Raises RuntimeError on all ranks where they have not computed the same ``word``.
         """
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """What a divided tensor is when its parts are put together; every rank must ask."""
+        """Return a divided tensor with its parts put together; every rank must ask."""
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
-        """Of a sharded tensor, flattened, the part that this rank holds.
-
-        Returns:
-            A view ``(n,)`` of the part, and where it begins in the whole.
-        """
+        """Return a view ``(n,)`` of this rank's part of a flattened tensor, and where it begins."""
 
     def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         """Add this rank's parts of the sums of all ranks' ``sums`` to the parameters' ``.grad``.
 
-        Args:
-            sums: sharded parameters, whose ``.grad`` are sharded likewise, each with a total of the
-                whole parameter's shape. The same parameters in the same order on each rank.
+        ``sums`` are sharded parameters, whose ``.grad`` are sharded likewise, each with a total of
+        the whole parameter's shape; the same parameters in the same order on each rank.
         """

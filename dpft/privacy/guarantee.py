@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.privacy.meaning import meaning, strength, weakness
 from dpft.privacy.rounding import delta as shown_delta
-from dpft.privacy.rounding import down, number, percent, up
-from dpft.privacy.spec import LARGE_DELTA
+from dpft.privacy.rounding import down, number, percent, three_digits, up
+from dpft.privacy.spec import LARGE_DELTA, SMALL_DELTA
 
 if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
@@ -74,27 +74,27 @@ _NOT_COVERED = (
     "**Running time and memory use**, which depend on how many records a batch drew.",
 )
 
+# Epsilons up to these are strong and reasonable (Ponomareva et al., How to DP-fy ML, 2023, 5.2).
+STRONG, REASONABLE = 1.0, 10.0
+# Beyond it no sentence on chances says anything.
+VACUOUS = 30.0
+_GRADES = ("strong", "reasonable", "weak", "none")
+
 
 @dataclass(frozen=True)
 class Guarantee:
     """The section ``privacy`` of a record.
 
     Attributes:
-        kind: ``private``; ``nothing released`` where no step was taken; ``none`` without noise.
-        noun: of one unit of privacy, such as ``record`` or ``user``.
-        unit: what one unit is, in words.
-        neighbouring: how neighbouring data sets differ.
-        steps_taken: noisy steps that were released, each time that one was.
-        delta: None without a guarantee.
+        noun, unit: the name of one unit of privacy, such as ``record``, and what it is in words.
+        steps_taken: noisy steps that were released, repeated ones counted again.
         epsilon: by accountant, see `Mechanism.epsilons`; None without a guarantee.
         stated: the least proven upper bound, which `statement` quotes; None where it is infinite.
         accountant: that computed `stated`.
         statement: one sentence without its full stop.
-        strength: of epsilon and delta together, see `dpft.privacy.meaning.strength`.
-        meaning: what epsilon and delta say, for people who have never read a paper on privacy.
+        strength: of epsilon and delta together, see `strength`.
         voided_by: what makes the statement untrue, or true only for some; usually nothing.
-        warnings: a sentence or more on each of these. They stand above the figures.
-        caveats: what this run's guarantee leaves open.
+        warnings: a sentence or more on each of these.
         selected: whether the guarantee includes the choice among several runs.
     """
 
@@ -108,21 +108,21 @@ class Guarantee:
     stated: float | None
     accountant: str | None
     statement: str
-    strength: str
-    meaning: str
-    voided_by: tuple[Void, ...]
-    warnings: tuple[str, ...]
-    caveats: tuple[str, ...]
-    selected: bool
+    strength: str = "none"
+    meaning: str = ""
+    voided_by: tuple[Void, ...] = ()
+    warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    selected: bool = False
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Guarantee:
-        """The guarantee that a run record states."""
+        """Return the guarantee that a run record states."""
         section = {field.name: record["privacy"][field.name] for field in fields(cls)}
         return cls(**section | {name: tuple(section[name]) for name in _LISTS})
 
     def to_dict(self) -> dict[str, Any]:
-        """For a record: plain lists and numbers."""
+        """Return the section of a record: plain lists and numbers."""
         return asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
 
     @property
@@ -136,8 +136,19 @@ class Guarantee:
         return f"{self.statement[:1].upper()}{self.statement[1:].removesuffix('.')}."
 
     @property
+    def verdict(self) -> str:
+        """One sentence on epsilon and delta together; empty where they guarantee nothing to all."""
+        if self.voided_by or self.strength == "none" or self.delta is None:
+            return ""
+        return (
+            f"Epsilon is at most {up(self.stated)} and delta {shown_delta(self.delta)}, 1 in "
+            f"{math.floor(round(1 / self.delta, 6)):,}, for each {self.noun}: a {self.strength} "
+            "bound."
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """All that must be said below the statement: warnings, then caveats."""
+        """What must be said below the statement: warnings, then caveats."""
         return (*self.warnings, *self.caveats)
 
     @property
@@ -147,38 +158,28 @@ class Guarantee:
             return ()
         return (_FURTHER_SEARCH if self.selected else _SEARCH, *_NOT_COVERED)
 
-    def bounds(self) -> list[tuple[str, str]]:
-        """Epsilon by each accountant that bounds it, as name and figure.
+    def figures(self) -> list[tuple[str, str]]:
+        """Return the numbers of the guarantee by name, bounds rounded to the safe side.
 
         PLD and PRV only where they were computed: of a selection only RDP is known.
         """
-        if self.epsilon is None:
-            return []
-        epsilon, shuffled = self.epsilon, "shuffled" in self.voided_by
-        rows = [("RDP", "rdp", epsilon.get("rdp"))]
-        if epsilon.get("pld") is not None:
-            rows.insert(0, ("PLD", "pld", epsilon["pld"]))
-        if epsilon.get("prv"):
-            rows.append(("PRV", "prv", epsilon["prv"].get("upper")))
-        return [
-            (f"Epsilon by {name} ({bound_kind(key, shuffled)})", up(value))
-            for name, key, value in rows
-        ]
-
-    def figures(self) -> list[tuple[str, str]]:
-        """All numbers of the guarantee, as name and figure; bounds are rounded to the safe side."""
         if self.epsilon is None or self.delta is None:
             return []
-        rows = self.bounds()
-        if prv := self.epsilon.get("prv"):
+        prv = self.epsilon.get("prv") or {}
+        bounds = {"pld": self.epsilon.get("pld"), "rdp": self.epsilon.get("rdp")}
+        bounds["prv"] = prv.get("upper")
+        shuffled = "shuffled" in self.voided_by
+        rows = [
+            (f"Epsilon by {name.upper()} ({bound_kind(name, shuffled)})", up(value))
+            for name, value in bounds.items()
+            if value is not None or name == "rdp" or (name == "prv" and prv)
+        ]
+        if prv:
             note = f"; {prv['note']}" if prv.get("note") else ""
             between = f"bounds {down(prv.get('lower'))} to {up(prv.get('upper'))}{note}"
             rows += [
                 ("Epsilon by PRV (estimate)", f"{number(prv.get('estimate'))}, {between}"),
-                (
-                    f"Epsilon by GDP-CLT ({APPROXIMATION})",
-                    number(self.epsilon.get("gdp_clt")),
-                ),
+                (f"Epsilon by GDP-CLT ({APPROXIMATION})", number(self.epsilon.get("gdp_clt"))),
             ]
         return [
             *rows,
@@ -199,7 +200,7 @@ def guarantee(
     audit: Mapping[str, Any] | None = None,
     caveats: Sequence[str] = (),
 ) -> Guarantee:
-    """What all steps of a mechanism guarantee.
+    """Return what all steps of a mechanism guarantee.
 
     Args:
         mechanism: what ran.
@@ -211,106 +212,74 @@ def guarantee(
         caveats: what task, audit and base model add, where there is a guarantee.
     """
     if not mechanism.private:
-        return _made("none", noun, unit, mechanism.steps, NONE)
+        return made("none", noun, unit, mechanism.steps, statement=NONE)
     epsilon, at = mechanism.epsilons(), mechanism.delta
     if mechanism.steps == 0:
-        return _made("nothing released", noun, unit, 0, NOTHING_RELEASED, epsilon, at)
-    bound, size = stated(epsilon), size or mechanism.dataset_size
-    warned = {**_refuted(audit, epsilon), **warnings(mechanism.sampling, noise_seed)}
-    included = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+        return made("nothing released", noun, unit, 0, epsilon, at, statement=NOTHING_RELEASED)
+    size = size or mechanism.dataset_size
+    included, own = "", own_caveats(stated(epsilon), at, noun, size)
+    if mechanism.quantiles:
+        included = "the noisy counts behind the thresholds included, "
     if mechanism.max_batch is not None:
         included += f"for Poisson samples cut to {mechanism.max_batch:,} {noun}s, "
-    made = _made(
-        "private",
-        noun,
-        unit,
-        mechanism.releases,
-        _statement(bound, at, accountant(epsilon), noun, unit, included),
-        epsilon,
-        at,
-        size,
-    )
-    if "shuffled" in warned or "refuted" in warned:  # then no figure says anything
-        made = replace(made, strength="none", meaning="")
-    return replace(
-        made,
+        own.append(
+            f"every batch has {mechanism.max_batch:,} places, which a Poisson sample of "
+            f"{mechanism.batch_size:,} {noun}s on average is cut or filled up to. That a {noun} "
+            "may push another one out, which moves the sum by up to twice the threshold, is "
+            "counted in epsilon: at each step with probability at most "
+            f"{shown_delta(mechanism.overflow)}"
+        )
+    if mechanism.repeated:
+        own.append(
+            f"{mechanism.repeated:,} of the {mechanism.releases:,} noisy steps repeat earlier "
+            "ones, since the run went on with other devices, threads or ranks: epsilon counts both "
+            "releases of each. That total is proven if the run was not stopped, or moved, because "
+            "of what its releases showed"
+        )
+    warned: dict[Void, str] = {}
+    if audit is not None and audit["refuted"]:
+        warned["refuted"] = (
+            "An audit of this very run refutes the guarantee: at "
+            f"{percent(audit['confidence'])} confidence the run spent an epsilon of at least "
+            f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in "
+            "the code does not do what is accounted for. Do not release this model."
+        )
+    warned |= warnings(mechanism.sampling, noise_seed)
+    said = claim(epsilon, at, noun, unit, size, included)
+    if warned.keys() & {"shuffled", "refuted"}:  # then no figure says anything
+        said |= {"strength": "none", "meaning": ""}
+    return made(
+        *("private", noun, unit, mechanism.releases, epsilon, at),
+        **said,
         voided_by=tuple(warned),
         warnings=tuple(warned.values()),
-        caveats=(
-            *own_caveats(bound, at, noun, size),
-            *_cut(mechanism, noun),
-            *_repeated(mechanism),
-            *caveats,
-        ),
-    )
-
-
-def of_selection(
-    trial: Guarantee, *, epsilon: float, delta: float, size: int, caveats: Sequence[str]
-) -> Guarantee:
-    """The guarantee of the best of several runs, in place of the trial's own.
-
-    Args:
-        trial: of the run that was chosen. Its epsilons, by whichever accountant, hold no longer.
-        epsilon: of the whole selection, by Renyi DP.
-        delta: at which it holds.
-        size: how many units delta is compared with, as in the trial's own guarantee.
-        caveats: on what the choice leaves open.
-    """
-    choice = "the choice of the best of a random number of runs included, "
-    epsilons = {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None}
-    made = _made(
-        "private",
-        trial.noun,
-        trial.unit,
-        trial.steps_taken,
-        _statement(stated(epsilons), delta, "rdp", trial.noun, trial.unit, choice),
-        epsilons,
-        delta,
-        size,
-    )
-    # What was said of the trial's own epsilon and delta is said of these.
-    said = own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
-    kept = [caveat for caveat in trial.caveats if caveat not in said]
-    return replace(
-        made,
-        voided_by=trial.voided_by,
-        warnings=trial.warnings,
-        strength=made.strength if trial.strength != "none" else "none",
-        meaning=made.meaning if trial.meaning else "",
-        caveats=(*own_caveats(made.stated, delta, trial.noun, size), *kept, *caveats),
-        selected=True,
+        caveats=(*own, *caveats),
     )
 
 
 def stated(epsilon: Mapping[str, Any]) -> float | None:
-    """The upper bound that a run states: the tightest proven one; None where it is infinite.
+    """Return the upper bound that a run states, the tightest proven one; None if infinite.
 
     Args:
         epsilon: by accountant, see `Mechanism.epsilons`.
     """
-    value: float | None = epsilon[accountant(epsilon)]
+    value: float | None = epsilon[_accountant(epsilon)]
     return value if value is not None and math.isfinite(value) else None
 
 
-def accountant(epsilon: Mapping[str, Any]) -> str:
-    """Which accountant computed `stated`."""
+def _accountant(epsilon: Mapping[str, Any]) -> str:
     return "rdp" if epsilon.get("pld") is None else "pld"
 
 
 def least_claim(epsilon: Mapping[str, Any]) -> float:
-    """The least epsilon that is given anywhere as an upper bound: what an audit may refute.
-
-    Args:
-        epsilon: by accountant, see `Mechanism.epsilons`.
-    """
+    """Return the least epsilon that is given as an upper bound: what an audit may refute."""
     prv = epsilon.get("prv")
     bounds = (stated(epsilon), prv["upper"] if prv else None)
     return float(min((bound for bound in bounds if bound is not None), default=math.inf))
 
 
 def bound_kind(name: str, shuffled: bool) -> str:
-    """What the epsilon of an accountant, ``prv``'s upper one, is a bound for.
+    """Return what the epsilon of an accountant, ``prv``'s upper one, is a bound for.
 
     Args:
         name: ``pld``, ``rdp`` or ``prv``.
@@ -319,52 +288,46 @@ def bound_kind(name: str, shuffled: bool) -> str:
     return "for Poisson sampling, not a bound here" if shuffled else _BOUND[name]
 
 
-def _made(
+def made(
     kind: Kind,
     noun: str,
     unit: str,
     steps: int,
-    statement: str,
     epsilon: Mapping[str, Any] | None = None,
     delta: float | None = None,
-    size: int = 1,
+    **further: Any,
 ) -> Guarantee:
-    bound = None if epsilon is None else stated(epsilon)
-    how, said = "none", ""
-    if kind == "private" and delta is not None:
-        how, said = strength(bound, delta, size), meaning(bound, delta, noun)
-        if how == "none" and bound is not None:
-            said = f"Delta is 1/N or more, so next to nothing is guaranteed to a {noun}."
+    """Return a guarantee whose fields follow from these, but for ``further`` ones."""
     return Guarantee(
-        kind=kind,
-        noun=noun,
-        unit=unit,
-        neighbouring=f"add or remove one {noun}",
-        steps_taken=steps,
-        delta=delta,
-        epsilon=epsilon,
-        stated=bound,
-        accountant=None if epsilon is None else accountant(epsilon),
-        statement=statement,
-        strength=how,
-        meaning=said,
-        voided_by=(),
-        warnings=(),
-        caveats=(),
-        selected=False,
+        kind,
+        *(noun, unit, f"add or remove one {noun}", steps, delta, epsilon),
+        stated=None if epsilon is None else stated(epsilon),
+        accountant=None if epsilon is None else _accountant(epsilon),
+        **further,
     )
 
 
-def _statement(bound: float | None, at: float, by: str, noun: str, unit: str, included: str) -> str:
+def claim(
+    epsilon: Mapping[str, Any], at: float, noun: str, unit: str, size: int, included: str
+) -> dict[str, Any]:
+    """Return statement, strength and meaning of epsilons, in which something is ``included``."""
+    bound = stated(epsilon)
     figure = "infinity" if bound is None else f"{math.ceil(bound * 1000) / 1000:.12g}"
-    return (
-        f"({figure}, {shown_delta(at)})-differential privacy by {BY[by]}, {included}for adding or "
-        f"removing one {noun}; one {noun} is {unit}"
-    )
+    how, said = strength(bound, at, size), meaning(bound, at, noun)
+    if how == "none" and bound is not None:
+        said = f"Delta is 1/N or more, so next to nothing is guaranteed to a {noun}."
+    return {
+        "statement": (
+            f"({figure}, {shown_delta(at)})-differential privacy by {BY[_accountant(epsilon)]}, "
+            f"{included}for adding or removing one {noun}; one {noun} is {unit}"
+        ),
+        "strength": how,
+        "meaning": said,
+    }
 
 
 def warnings(sampling: str | None, noise_seed: int | None) -> dict[Void, str]:
-    """What the settings of a run do to its guarantee, finished or not.
+    """Return what the settings of a run do to its guarantee, finished or not.
 
     Args:
         sampling: one of `dpft.privacy.spec.SAMPLINGS`.
@@ -388,39 +351,6 @@ def marked(epsilon: float | None, voided_by: Iterable[Void]) -> str:
     return ", ".join([up(epsilon), *(VOIDS[reason] for reason in voided_by)])
 
 
-def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dict[Void, str]:
-    if audit is None or not audit["refuted"]:
-        return {}
-    return {
-        "refuted": "An audit of this very run refutes the guarantee: at "
-        f"{percent(audit['confidence'])} confidence the run spent an epsilon of at least "
-        f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in the "
-        "code does not do what is accounted for. Do not release this model."
-    }
-
-
-def _cut(mechanism: Mechanism, noun: str) -> list[str]:
-    if mechanism.max_batch is None:
-        return []
-    return [
-        f"every batch has {mechanism.max_batch:,} places, which a Poisson sample of "
-        f"{mechanism.batch_size:,} {noun}s on average is cut or filled up to. That a {noun} may "
-        "push another one out, which moves the sum by up to twice the threshold, is counted in "
-        f"epsilon: at each step with probability at most {shown_delta(mechanism.overflow)}"
-    ]
-
-
-def _repeated(mechanism: Mechanism) -> list[str]:
-    if not mechanism.repeated:
-        return []
-    many = f"{mechanism.repeated:,} of the {mechanism.releases:,} noisy steps repeat earlier ones"
-    return [
-        f"{many}, since the run went on with other devices, threads or ranks: epsilon counts both "
-        "releases of each. That total is proven if the run was not stopped, or moved, because of "
-        "what its releases showed"
-    ]
-
-
 def own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[str]:
     """Return what must be said of an epsilon and a delta of ``size`` units; usually nothing."""
     caveats = weakness(bound)
@@ -435,3 +365,75 @@ def own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[st
             "for a chance of failure, and the bound is weak whatever epsilon is"
         )
     return caveats
+
+
+def weakness(epsilon: float | None) -> list[str]:
+    """Return a sentence on an epsilon that bounds little; none on others."""
+    if epsilon is None or epsilon <= REASONABLE:
+        return []
+    odds = f"by a factor of {math.exp(epsilon):.2g}" if epsilon < 100 else "beyond all measure"
+    return [
+        f"epsilon is {up(epsilon)}, so that odds may change {odds}: above {REASONABLE:g} a bound "
+        "promises little by itself (Ponomareva et al. 2023)"
+    ]
+
+
+def strength(epsilon: float | None, at: float, size: int) -> str:
+    """Return the weaker grade of epsilon and delta: ``strong``, ``reasonable``, ``weak``, ``none``.
+
+    At a delta of 1/N, N units being the ``size``, publishing one random record satisfies the
+    definition (Dwork & Roth 2014, 2.3). The limits below it are dpft's own.
+    """
+    if epsilon is None or at >= 1 / size:
+        return "none"
+    large = (at > SMALL_DELTA or at > 1 / (10 * size)) + (at > LARGE_DELTA)
+    return _GRADES[max((epsilon > STRONG) + (epsilon > REASONABLE), large)]
+
+
+def meaning(epsilon: float | None, at: float, noun: str) -> str:
+    """Return what epsilon and delta mean, in two or three sentences.
+
+    Factor and chance are rounded up, so that no digit promises more than was computed.
+
+    Args:
+        epsilon: an upper bound; None: there is none.
+        at: delta.
+        noun: of one unit, such as ``record``.
+    """
+    if epsilon is None:
+        return "There is no finite epsilon, so nothing is guaranteed."
+    if epsilon > VACUOUS:
+        return (
+            f"With an epsilon of {up(epsilon)}, the bound on what the model reveals about a {noun} "
+            "is so loose that nothing follows from it."
+        )
+    factor, sure = odds(epsilon)
+    can = "can hardly tell" if epsilon <= STRONG else "is limited in telling"
+    text = (
+        f"Whoever has the trained model {can} whether any one {noun} was used: whatever they "
+        f"conclude, the chances of concluding it with and without that {noun} differ by a factor "
+        f"of at most {factor} (e to the power of epsilon), but for a remainder of delta = "
+        f"{shown_delta(at)}. Delta aside, somebody to whom it was an even chance that a certain "
+        f"{noun} was used can become at most {sure}% sure."
+    )
+    if epsilon > STRONG:
+        text += (
+            " That is the worst case. Known attacks do far worse than the bound allows, which is "
+            "experience and no proof."
+        )
+    return text
+
+
+def odds(epsilon: float) -> tuple[str, str]:
+    """Return what a finite epsilon bounds, as text, rounded up.
+
+    Args:
+        epsilon: an upper bound.
+
+    Returns:
+        The factor by which any event's probabilities differ, delta aside, and how sure, in percent,
+        somebody can become of what was an even chance.
+    """
+    factor = math.exp(epsilon)
+    unsure = three_digits(100 / (1 + factor), ROUND_FLOOR)
+    return f"{three_digits(factor, ROUND_CEILING):,f}", f"{100 - float(unsure):.6g}"

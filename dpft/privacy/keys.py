@@ -2,12 +2,9 @@
 
 Every random draw of a run is a function of (key, purpose, step), never of a generator's state. A
 run that was killed therefore replays exactly the batches and the noise it had already used, and no
-two steps can share noise: resuming needs no saved generator and cannot spend privacy twice. Where a
-step cannot be replayed, on another number of ranks for instance, another key is used
-(`dpft.runs.ledger.Stretch.key`).
-
-What the guarantee rests on (noise, Poisson sampling, the number of a selection's runs) is drawn
-from a derived key by ChaCha20 (`dpft.privacy.keystream`). The rest may come from `generator`.
+two steps share noise. What the guarantee rests on (noise, Poisson sampling, the number of a
+selection's runs) is drawn from a derived key by ChaCha20 (`dpft.privacy.keystream`). The rest may
+come from `generator`.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import numpy as np
 
 
 def derive(key: bytes, *labels: str | int) -> bytes:
-    """32 bytes determined by ``key`` and ``labels`` (HMAC-SHA256, labels kept apart).
+    """Return 32 bytes determined by ``key`` and ``labels`` (HMAC-SHA256, labels kept apart).
 
     Guarantee: without the key, keys of different labels look random and unrelated. Use each for one
     purpose.
@@ -32,12 +29,12 @@ def derive(key: bytes, *labels: str | int) -> bytes:
 
 
 def seed(key: bytes, *labels: str | int) -> int:
-    """A seed for torch's generators, 63 bits of ``derive(key, *labels)``."""
+    """Return a seed for torch's generators, 63 bits of ``derive(key, *labels)``."""
     return int.from_bytes(derive(key, *labels)[:8], "big") >> 1
 
 
 def generator(key: bytes, *labels: str | int) -> np.random.Generator:
-    """A counter-based generator (Philox) keyed with 128 bits of ``derive(key, *labels)``.
+    """Return a counter-based generator (Philox) with 128 bits of ``derive(key, *labels)``.
 
     A statistical generator, not a cryptographic one: for what no guarantee rests on. PyTorch's CPU
     generator keeps 32 bits of its seed, few enough to try them all; hence NumPy's.
@@ -48,5 +45,5 @@ def generator(key: bytes, *labels: str | int) -> np.random.Generator:
 
 
 def public_key(seed: int) -> bytes:
-    """A key from a published seed, for runs that have nothing to hide (no privacy)."""
+    """Return a key from a published seed, for runs that have nothing to hide (no privacy)."""
     return f"dpft public seed {seed}".encode()

@@ -23,16 +23,10 @@ _CONSTANTS = b"expand 32-byte k"
 
 
 def words(key: bytes, start: int, stop: int, device: torch.device | str = "cpu") -> Tensor:
-    """Words ``start`` to ``stop`` of a key's keystream, 64 bits each, little-endian.
+    """Return words ``start`` to ``stop`` of a key's keystream, 64 bits each, little-endian.
 
     Guarantee: the same bits on every device. On a CPU they come from OpenSSL, elsewhere from
     integer operations of torch.
-
-    Args:
-        key: 32 bytes.
-        start: of the first word.
-        stop: behind the last word.
-        device: where they are drawn.
 
     Returns:
         ``(stop - start,)``, int64.

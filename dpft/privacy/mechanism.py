@@ -8,13 +8,12 @@ is therefore what ran.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
-from dpft.privacy.accounting.arguments import validate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS, fitting_batch
 from dpft.privacy.thresholds import allocate, sensitivity
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 class Mechanism:
     """``steps`` Poisson-subsampled Gaussian mechanisms on one dataset.
 
-    With ``truncated_poisson``, samples of more than ``max_batch`` records are cut to as many, and
-    accounted for as `dpft.privacy.accounting.truncation` says.
-
     Neighbouring datasets differ by adding or removing one record. With adaptive thresholds each
     step also releases one noisy count per group; both come from one Poisson sample and are
     accounted for as one Gaussian mechanism of noise multiplier `total_noise_multiplier`.
@@ -46,10 +42,8 @@ class Mechanism:
         thresholds: clipping threshold of each group, ``C_k``; empty means no clipping. Where
             thresholds adapt: the estimates that the first step begins with.
         delta: failure probability of the guarantee.
-        sampling: ``poisson``, ``truncated_poisson``, or ``shuffle`` (accounted as Poisson, and
-            labelled so).
-        max_batch: ``truncated_poisson``: the most records of a batch, and the size that smaller
-            ones are filled up to; given as None, `accounting.fitting_size`. Else None.
+        sampling: ``poisson``, ``truncated_poisson`` (see `dpft.privacy.accounting.step`), or
+            ``shuffle`` (accounted as Poisson, and labelled so).
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.
         allocation: how noise is spread over the groups, see `dpft.privacy.thresholds.allocate`.
@@ -58,6 +52,8 @@ class Mechanism:
         count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
         repeated: steps that were released once more, each with a batch and noise of its own, since
             the run went on elsewhere than where it was stopped. Every epsilon here includes them.
+        max_batch: ``truncated_poisson``: the most records of a batch, and the size that smaller
+            ones are filled up to; given as None, `accounting.fitting_size`. Else None.
     """
 
     dataset_size: int
@@ -77,45 +73,9 @@ class Mechanism:
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dataset_size < 1:
-            raise ValueError("the training set is empty; expected at least one record")
-        if not 1 <= self.batch_size <= self.dataset_size:
-            raise ValueError(
-                f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records "
-                f"(or users, where those are the unit); expected between 1 and "
-                f"{self.dataset_size}: type optim.batch_size={fitting_batch(self.dataset_size)}"
-            )
-        if self.steps < 0:
-            raise ValueError(f"steps is {self.steps}; expected 0 or more")
-        if self.repeated < 0 or (self.repeated and not self.steps):
-            raise ValueError(
-                f"{self.repeated} repeated steps of {self.steps}; expected 0 or more, of a run "
-                "that has steps"
-            )
-        validate(delta=self.delta, sampling_rate=self.sampling_rate)
-        if self.noise_multiplier < 0 or math.isnan(self.noise_multiplier):
-            raise ValueError(f"noise multiplier is {self.noise_multiplier}; expected 0 or more")
-        if self.sampling not in SAMPLINGS:
-            raise ValueError(
-                f"sampling is {self.sampling!r}; expected one of {', '.join(SAMPLINGS)}"
-            )
-        self._check_size()
-        if self.noise_multiplier > 0 and not self.thresholds:
-            raise ValueError(
-                "noise without clipping protects nobody: the sensitivity is unbounded; expected a "
-                "clipping threshold, for instance clip.threshold=0.1"
-            )
-        self._check_groups()
-
-    def _check_size(self) -> None:
-        if self.sampling != "truncated_poisson":
-            if self.max_batch is not None:
-                raise ValueError(
-                    f"privacy.max_batch is {self.max_batch}, which has no effect on "
-                    f"sampling={self.sampling}: type sampling=truncated_poisson, or leave it out"
-                )
-            return
-        if self.max_batch is None:
+        for fault in self._faults():
+            raise ValueError(fault)
+        if self.sampling == "truncated_poisson" and self.max_batch is None:
             size = accounting.fitting_size(
                 dataset_size=self.dataset_size,
                 sampling_rate=self.sampling_rate,
@@ -123,39 +83,56 @@ class Mechanism:
                 delta=self.delta,
             )
             object.__setattr__(self, "max_batch", size)
-        elif not 1 <= self.max_batch <= self.dataset_size + 1:
-            raise ValueError(
-                f"privacy.max_batch is {self.max_batch}; expected 1 to {self.dataset_size + 1}, "
-                "one more than there are records, with which nothing is ever cut"
-            )
 
-    def _check_groups(self) -> None:
-        if self.allocation not in ALLOCATIONS:
-            raise ValueError(
-                f"noise allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}"
+    def _faults(self) -> Iterator[str]:
+        size, sigma = self.dataset_size, self.noise_multiplier
+        if size < 1:
+            yield "the training set is empty; expected at least one record"
+        if not 1 <= self.batch_size <= size:
+            yield (
+                f"optim.batch_size is {self.batch_size} for {size} training records (or users, "
+                f"where those are the unit); expected between 1 and {size}: type "
+                f"optim.batch_size={fitting_batch(size)}"
+            )
+        accounting.validate(
+            steps=self.steps,
+            noise_multiplier=sigma,
+            delta=self.delta,
+            sampling_rate=self.sampling_rate,
+        )
+        if self.repeated < 0 or (self.repeated and not self.steps):
+            yield f"{self.repeated} repeated steps of {self.steps}; expected 0 or more of some"
+        for name, value, known in (
+            ("sampling", self.sampling, SAMPLINGS),
+            ("noise allocation", self.allocation, ALLOCATIONS),
+        ):
+            if value not in known:
+                yield f"{name} is {value!r}; expected one of {', '.join(known)}"
+        largest = size + 1 if self.sampling == "truncated_poisson" else 0
+        if self.max_batch is not None and not 1 <= self.max_batch <= largest:
+            yield (
+                f"privacy.max_batch is {self.max_batch} with sampling={self.sampling}; expected 1 "
+                f"to {size + 1} (one more than there are records) with truncated_poisson, else null"
+            )
+        if not self.thresholds and (sigma > 0 or self.quantiles):
+            yield (
+                "noise and adaptive thresholds need clipping, without which the sensitivity is "
+                "unbounded; expected a threshold: type clip.threshold=0.1"
             )
         if self.dimensions and len(self.dimensions) != len(self.thresholds):
-            raise ValueError(
+            yield (
                 f"{len(self.dimensions)} dimensions for {len(self.thresholds)} thresholds; "
                 "expected one of each per group"
             )
         if self.allocation == "weighted" and not (self.dimensions and min(self.dimensions) > 0):
-            raise ValueError(
+            yield (
                 f"dimensions are {self.dimensions}; expected the number of parameters of each "
                 "group, since allocation 'weighted' divides by their roots"
             )
-        if self.quantiles is None:
-            if self.count_noise is not None:
-                raise ValueError(
-                    f"count noise is {self.count_noise} but thresholds are fixed; expected None, "
-                    "since no count is released"
-                )
-            return
-        if not self.thresholds:
-            raise ValueError("adaptive thresholds need one to begin with: type clip.threshold=0.1")
-        noisy = self.count_noise is not None and 0 < self.count_noise < math.inf
-        if self.noise_multiplier > 0 and not noisy:
-            raise ValueError(
+        if self.quantiles is None and self.count_noise is not None:
+            yield f"count noise is {self.count_noise} but thresholds are fixed; expected None"
+        if self.quantiles and sigma > 0 and not 0 < (self.count_noise or 0) < math.inf:
+            yield (
                 f"count noise is {self.count_noise}; expected a number > 0: counts released "
                 "without noise protect nobody"
             )
@@ -174,10 +151,9 @@ class Mechanism:
         sampling: str = "poisson",
         max_batch: int | None = None,
     ) -> Mechanism:
-        """The mechanism with the least noise that spends at most ``target_epsilon``.
+        """Return the mechanism with the least noise that spends at most ``target_epsilon``.
 
-        The budget is the whole run's, counts included: `over` spreads it over groups. Other
-        arguments are the attributes above.
+        The budget is the whole run's, counts included: `over` spreads it over groups.
 
         Raises:
             ValueError: for a budget that is not positive or cannot be reached.
@@ -208,10 +184,10 @@ class Mechanism:
         quantile_budget: float | None = None,
         count_noise: float | None = None,
     ) -> Mechanism:
-        """The same guarantee, spent on these groups.
+        """Return the same guarantee, spent on these groups.
 
-        Arguments are the attributes above. Adaptive thresholds need one of ``count_noise`` and
-        ``quantile_budget``: ``r``, the counts' share of the budget (He et al. 2022, Remark 3.1).
+        Adaptive thresholds need one of ``count_noise`` and ``quantile_budget``, which is ``r``, the
+        counts' share of the budget (He et al. 2022, Remark 3.1).
 
         Guarantee: `total_noise_multiplier`, which is what is accounted for, is never below that of
         this mechanism. With fixed thresholds it is the same number.
@@ -272,11 +248,11 @@ class Mechanism:
     @property
     def spent(self) -> dict[str, float]:
         """What decides the cost of a step, as accountants take it."""
-        cost = {
+        return {
             "sampling_rate": self.sampling_rate,
             "noise_multiplier": self.total_noise_multiplier,
+            **({"overflow": self.overflow} if self.overflow else {}),
         }
-        return cost | {"overflow": self.overflow} if self.overflow else cost
 
     @property
     def total_noise_multiplier(self) -> float:
@@ -308,7 +284,7 @@ class Mechanism:
         return stds.pop() if len(stds) == 1 else None
 
     def noise_stds(self, thresholds: Sequence[float]) -> tuple[float, ...]:
-        """Standard deviation of the noise on each coordinate of the sum, by group.
+        """Return the standard deviation of the noise on each coordinate of the sum, by group.
 
         Args:
             thresholds: those that the sum was clipped with.
@@ -321,7 +297,7 @@ class Mechanism:
         return allocate(self.allocation, self.noise_multiplier, thresholds, self.dimensions)
 
     def event(self) -> SelfComposedDpEvent:
-        """All releases, as dp-accounting describes them to any of its accountants.
+        """Return all releases, as dp-accounting describes them to any of its accountants.
 
         Shuffled batches are described as Poisson samples, as they are accounted for. Samples that
         are cut are those of the larger one of two neighbouring data sets, which has a record more.
@@ -337,28 +313,25 @@ class Mechanism:
         return dp.SelfComposedDpEvent(step, self.releases)
 
     def epsilons(self, steps: int | None = None) -> dict[str, Any]:
-        """Epsilon at `delta` by every accountant after ``steps`` (default: all) steps.
+        """Return epsilon at `delta` by every accountant after ``steps`` (default: all) steps.
 
         Here and below, releases of repeated steps come on top of ``steps``.
         """
-        return accounting.all_epsilons(
-            **self.spent,
-            steps=(self.steps if steps is None else steps) + self.repeated,
-            delta=self.delta,
-        )
+        steps = self.steps if steps is None else steps
+        return accounting.all_epsilons(**self.spent, steps=steps + self.repeated, delta=self.delta)
 
     @cached_property
     def _curve(self) -> accounting.RDPCurve:
         return accounting.rdp_curve(**self.spent)
 
     def rdp_after(self, steps: int) -> float:
-        """RDP epsilon after ``steps`` steps; cheap enough to be called at every step."""
+        """Return RDP epsilon after ``steps`` steps; cheap enough for every step."""
         if not self.noise_multiplier > 0:
             return math.inf
         return self._curve.epsilon(steps + self.repeated, self.delta)
 
     def epsilon_after(self, steps: int) -> float:
-        """An upper bound on epsilon after ``steps`` steps, to be shown while training.
+        """Return an upper bound on epsilon after ``steps`` steps, to be shown while training.
 
         The lesser one of RDP and PLD. Of more than 100 steps PLD is computed at 50 to 100 evenly
         spaced ones, of which the next one bounds a step: it takes part of a second.
@@ -366,21 +339,19 @@ class Mechanism:
         apart = max(1, self.steps // 50)
         later = min(self.steps, -(-steps // apart) * apart)
         pld = accounting.epsilon_pld(
-            **self.spent,
-            steps=max(steps, later) + self.repeated,
-            delta=self.delta,
+            **self.spent, steps=max(steps, later) + self.repeated, delta=self.delta
         )
         rdp = self.rdp_after(steps)
         return rdp if pld is None else min(rdp, pld)
 
     def sampler(self, key: bytes) -> Sampler:
-        """The sampler that this mechanism is accounted for (or labelled, for ``shuffle``)."""
+        """Return the sampler that this mechanism is accounted for (or labelled, for shuffle)."""
         from dpft.privacy.sampling import SAMPLERS
 
         return SAMPLERS[self.sampling](self, key)
 
     def noise(self, key: bytes, clipper: ClippedSums) -> GaussianNoise:
-        """The noise for ``clipper``'s sums and counts.
+        """Return the noise for ``clipper``'s sums and counts.
 
         Raises:
             ValueError: if what the clipper releases is not what this mechanism accounts for.
@@ -390,32 +361,22 @@ class Mechanism:
         return GaussianNoise(self, key, clipper)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and what follows from them, for ledger and record."""
-        fields = asdict(self) | {"thresholds": list(self.thresholds)}
-        further = {name: fields.pop(name) for name in _GROUP_FIELDS}
-        if not self.repeated:  # as in records from before there were such steps
-            del fields["repeated"]
-        if self.max_batch is None:
-            del fields["max_batch"]
-        derived: dict[str, Any] = {
-            "private": self.private,
-            "sampling_rate": self.sampling_rate,
+        """Return what ledger and record hold: the fields in use, and what follows from them."""
+        fields = asdict(self) | {
+            **{"thresholds": list(self.thresholds), "dimensions": list(self.dimensions)},
+            **{"private": self.private, "sampling_rate": self.sampling_rate},
             "sensitivity": self.sensitivity if self.thresholds else None,
             "noise_std": self.noise_std,
+            "overflow": self.overflow,
+            "groups": len(self.thresholds),
+            "total_noise_multiplier": self.total_noise_multiplier,
         }
-        if self.max_batch is not None:
-            derived["overflow"] = self.overflow
-        # Runs of one fixed group are written as before there were others: old ledgers still match.
-        if len(self.thresholds) > 1 or self.allocation != "global" or self.quantiles:
-            derived |= {
-                **further,
-                "dimensions": list(self.dimensions),
-                "groups": len(self.thresholds),
-                "total_noise_multiplier": self.total_noise_multiplier,
-            }
+        left_out = {"repeated"} if not self.repeated else set()
+        if self.max_batch is None:
+            left_out |= {"max_batch", "overflow"}
+        if len(self.thresholds) <= 1 and self.allocation == "global" and not self.quantiles:
+            left_out |= {"allocation", "dimensions", "quantiles", "count_noise", "groups"}
+            left_out |= {"total_noise_multiplier"}
         if self.noise_std is None:
-            derived["noise_stds"] = list(self.noise_stds(self.first_thresholds))
-        return fields | derived
-
-
-_GROUP_FIELDS = ("allocation", "dimensions", "quantiles", "count_noise")
+            fields["noise_stds"] = list(self.noise_stds(self.first_thresholds))
+        return {name: value for name, value in fields.items() if name not in left_out}

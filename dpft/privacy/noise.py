@@ -31,12 +31,11 @@ one version cannot be replayed under another."""
 
 @dataclass(frozen=True)
 class Released:
-    """What one step gave away beside the noisy gradient; empty for fixed thresholds.
+    """What one step releases in addition to the noisy gradient; empty for fixed thresholds.
 
     Attributes:
         fractions: ``b_k``, the noisy share of each group's norms at or below its estimate.
-        thresholds: the thresholds that the step was clipped with. They follow from the fractions of
-            the steps before, so they are public too.
+        thresholds: that the step was clipped with, which earlier fractions determine.
     """
 
     fractions: tuple[float, ...] = ()
@@ -44,46 +43,38 @@ class Released:
 
 
 class ClippedSums(Protocol):
-    """What noise asks of whoever leaves clipped sums in ``.grad``; see `Clipper`.
+    """Whoever leaves clipped sums in ``.grad``, see `Clipper`.
 
-    A process may hold a part of the model: then it has the parameters of that part, and all else is
+    A process may hold a part of the model. Then ``parameters`` are those of that part; all else is
     of the whole model, the same in every process.
+
+    Attributes:
+        sizes: how many numbers each trained parameter of the model has, by name.
+        below: how many norms lie below the estimates, less how many above, halved; of all records
+            in all processes once `collect` was called.
+        unfinished: whether the last backward broke off.
     """
 
     @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """Those whose sums are in this process."""
-
+    def parameters(self) -> Mapping[str, nn.Parameter]: ...
     @property
-    def sizes(self) -> Mapping[str, int]:
-        """How many numbers each trained parameter of the model has, by name."""
-
+    def sizes(self) -> Mapping[str, int]: ...
     @property
     def groups(self) -> Sequence[Group]: ...
-
     @property
     def adaptive(self) -> Quantiles | None: ...
-
     @property
     def cohort(self) -> Cohort | None: ...
-
     @property
     def estimates(self) -> tuple[float, ...]: ...
-
     @property
     def thresholds(self) -> tuple[float, ...]: ...
-
     @property
-    def below(self) -> Tensor:
-        """Of all records in all processes once `collect` was called."""
-
+    def below(self) -> Tensor: ...
     @property
     def unfinished(self) -> bool: ...
-
     def collect(self) -> None: ...
-
     def move(self, estimates: Sequence[float]) -> None: ...
-
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]: ...
 
 
@@ -122,15 +113,11 @@ class GaussianNoise:
         """Add the noise of ``step`` to every ``.grad`` and divide by the expected batch size.
 
         With adaptive thresholds it also releases how many norms lay below the estimates, and sets
-        the clipper's thresholds for the next step. The noise here is scaled to the thresholds that
-        this step was clipped with. A parameter whose ``.grad`` is None (an empty batch) gets noise
-        alone.
+        the clipper's thresholds for the next step. A parameter whose ``.grad`` is None (an empty
+        batch) gets noise alone.
 
         Args:
             step: from 0; after those that this object has released before.
-
-        Returns:
-            What was released about the thresholds.
 
         Raises:
             ValueError: for a step that was released before, whose noise would cancel, or one that
@@ -152,6 +139,7 @@ class GaussianNoise:
             )
         self._next = step + 1
         clipper.collect()
+        # Scaled to the thresholds that this step was clipped with.
         stds = mechanism.noise_stds(clipper.thresholds)
         of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
         for name, parameter in clipper.parameters.items():
@@ -166,10 +154,6 @@ class GaussianNoise:
             else:
                 parameter.grad.div_(mechanism.batch_size)
         self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
-        return self._move_thresholds(step)
-
-    def _move_thresholds(self, step: int) -> Released:
-        mechanism, clipper = self._mechanism, self._clipper
         if mechanism.quantiles is None:
             return Released()
         counts = clipper.below.tolist()
@@ -187,7 +171,7 @@ class GaussianNoise:
 def noisy_mean_(
     sums: torch.Tensor, key: bytes, std: float, batch_size: int, first: int = 0
 ) -> None:
-    """``(sums + std z) / batch_size`` in place, ``z`` standard normal.
+    """Compute ``(sums + std z) / batch_size`` in place, ``z`` standard normal.
 
     Args:
         sums: ``(n,)``, a slice of a flattened parameter's sum of clipped gradients.
@@ -204,7 +188,7 @@ def noisy_mean_(
 
 
 def _in_tiles(sums: torch.Tensor, key: bytes, std: float, scale: float, first: int) -> None:
-    """By operations of torch, on the device or, where it rounds in its own way, on the CPU."""
+    """Compute it by torch, on the device or, where that rounds otherwise, on the CPU."""
     for start, z in normals.tiles(key, first, first + len(sums), sums.device):
         piece = sums[start - first : start - first + len(z)]
         # One operation at a time: add_(alpha=) is fused on some devices, and a GPU divides by
@@ -215,7 +199,7 @@ def _in_tiles(sums: torch.Tensor, key: bytes, std: float, scale: float, first: i
 
 @cache
 def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | None:
-    """One Triton kernel for all, where it was seen to give the bits of torch's operations."""
+    """Return one Triton kernel for all, where it gives the bits of torch's operations."""
     if device.type != "cuda" or normals.drawing_device(device).type != "cuda":
         return None
     try:
@@ -250,38 +234,25 @@ def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
         check_single_process(cohort=clipper.cohort)
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
-    if first != mechanism.thresholds:
-        raise ValueError(
-            f"the clipper's thresholds {_brief(first)} differ from the mechanism's "
-            f"{_brief(mechanism.thresholds)}; expected them equal, since noise is scaled to them"
-        )
-    if clipper.adaptive != mechanism.quantiles:
-        raise ValueError(
-            f"the clipper's thresholds adapt by {clipper.adaptive}, the mechanism accounts for "
-            f"{mechanism.quantiles}; expected them equal: counts are released, or they are not"
-        )
-    if mechanism.quantiles is None and clipper.thresholds != first:
-        raise ValueError(
-            f"the clipper clips to {_brief(clipper.thresholds)} instead of {_brief(first)}; "
-            "expected fixed thresholds to stay"
-        )
-    names = [name for group in clipper.groups for name in group.parameters]
-    if clipper.groups and sorted(names) != sorted(clipper.sizes):
-        odd = ", ".join(sorted(set(names) ^ set(clipper.sizes))) or "some are in several"
-        raise ValueError(
-            f"the clipper's groups do not partition its parameters ({odd}); expected each in "
-            "exactly one group, since its noise is scaled to that group's threshold"
-        )
-    sizes = tuple(sum(clipper.sizes[n] for n in group.parameters) for group in clipper.groups)
-    if mechanism.dimensions and mechanism.dimensions != sizes:
-        raise ValueError(
-            f"the clipper's groups have {_brief(sizes)} parameters, the mechanism's "
-            f"{_brief(mechanism.dimensions)}; expected them equal: noise is scaled by them"
-        )
+    named = [name for group in clipper.groups for name in group.parameters]
+    sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
+    for what, found, stated in (
+        ("first thresholds", first, mechanism.thresholds),
+        ("rule of adaptive thresholds", clipper.adaptive, mechanism.quantiles),
+        ("thresholds", first if clipper.adaptive else clipper.thresholds, mechanism.thresholds),
+        ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
+        ("sizes of groups", sizes, mechanism.dimensions or sizes),
+    ):
+        if found != stated:
+            raise ValueError(
+                f"the clipper's {what} {_brief(found)} differ from {_brief(stated)}, for which the "
+                "noise is scaled; expected them equal: make the mechanism with `Mechanism.over` "
+                "from the clipper's groups"
+            )
 
 
-def _brief(values: Sequence[float]) -> str:
-    """``values``, or the ends of them where they are many."""
-    if len(values) <= 4:
-        return str(tuple(values))
+def _brief(values: object) -> str:
+    """Return the values, or the ends of them where they are many."""
+    if not isinstance(values, tuple | list) or len(values) <= 4:
+        return str(values)
     return f"({values[0]}, {values[1]}, ... {values[-1]}; {len(values)} in all)"

@@ -77,14 +77,13 @@ _KNOWN = "6e97747d69c95f9870ba9392768798df22cf5143cdd8dd77799ae4c1f6762f0a"
 def tiles(
     key: bytes, start: int, stop: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[int, Tensor]]:
-    """Numbers ``start`` to ``stop`` of a key, a cache's worth at a time.
+    """Yield numbers ``start`` to ``stop`` of a key, a cache's worth at a time.
 
     Args:
         key: 32 bytes, derived for these numbers alone.
         start: of the first number.
         stop: behind the last number.
-        device: for which they are wanted. They are drawn there if it is a GPU whose arithmetic
-            gives the known bits, else on the CPU.
+        device: for which they are wanted, see `drawing_device`.
 
     Yields:
         Where a tile begins, and its numbers ``(n,)`` in float64.
@@ -99,13 +98,10 @@ def tiles(
 
 
 def normals(key: bytes, start: int, stop: int) -> Tensor:
-    """Numbers ``start`` to ``stop`` of a key, on the CPU.
+    """Return numbers ``start`` to ``stop`` of a key, float64, on the CPU.
 
     Guarantee: independent standard normal numbers, to whoever cannot tell ChaCha20's keystream from
     random bits. Each is a function of the key and its position.
-
-    Returns:
-        ``(stop - start,)``, float64.
     """
     drawn = [numbers for _, numbers in tiles(key, start, stop)]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
@@ -120,7 +116,7 @@ def _draw(key: bytes, start: int, stop: int, device: torch.device) -> Tensor:
 
 @cache
 def drawing_device(device: torch.device) -> torch.device:
-    """``device``, or the CPU where there are no float64 operations or they round in other ways."""
+    """Return ``device``, or the CPU where it has no float64 operations or rounds otherwise."""
     if device.type not in ("cpu", "cuda"):
         return torch.device("cpu")
     drawn = _draw(bytes(32), 0, _CHECKED, device)
@@ -141,17 +137,13 @@ def drawing_device(device: torch.device) -> torch.device:
 
 
 def _box_muller(words: Tensor) -> Tensor:
-    """Two words to two numbers, ``sqrt(-2 log u) (cos, sin)(theta)``.
+    """Turn two words into two numbers, ``sqrt(-2 log u) (cos, sin)(theta)``.
 
     The first word, made odd, is a signed number ``x`` whose magnitude is ``u = |x| / 2^63``. Its
     sign, the bit that makes it odd, and the second word ``y`` choose ``theta``: ``y`` an angle
     within ``pi/4`` of an axis, the bit which axis, the sign its direction.
 
-    Args:
-        words: ``(..., 2, n)``, int64.
-
-    Returns:
-        ``(..., 2, n)``, float64.
+    Words ``(..., 2, n)`` are int64, numbers ``(..., 2, n)`` float64.
     """
     first, second = words[..., 0, :], words[..., 1, :]
     x = (first | 1).double()
@@ -172,12 +164,9 @@ def _box_muller(words: Tensor) -> Tensor:
 
 
 def _minus_two_log(x: Tensor) -> Tensor:
-    """``-2 log(|x| / 2^63)``.
+    """Return ``-2 log(|x| / 2^63)`` of float64, from 1 to ``2^63`` in magnitude.
 
     With ``u = 2^k m`` and ``sqrt(1/2) <= m < sqrt(2)``: ``log u = k log 2 + 2 atanh((m-1)/(m+1))``.
-
-    Args:
-        x: float64, at least 1 in magnitude and at most ``2^63``.
     """
     bits = x.view(torch.int64).bitwise_and(MAGNITUDE).sub_(63 << MANTISSA)  # of u
     k = (bits - SQRT_HALF).bitwise_right_shift_(MANTISSA)
@@ -187,12 +176,12 @@ def _minus_two_log(x: Tensor) -> Tensor:
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Rounded correctly; torch's square root on a CPU is MKL's, which at times is a bit off."""
+    """Return the correctly rounded root; on a CPU torch's is MKL's, at times a bit off."""
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Horner's rule, rounded after each multiplication and each addition."""
+    """Apply Horner's rule, rounded after each multiplication and each addition."""
     value = x * coefficients[0]
     for coefficient in coefficients[1:-1]:
         value.add_(coefficient).mul_(x)

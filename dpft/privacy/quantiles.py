@@ -48,23 +48,25 @@ class Quantiles:
             raise ValueError(
                 f"target quantile is {self.target}; expected between 0 and 1, for instance 0.5"
             )
-        for name, value in (("learning rate", self.learning_rate), ("rescale", self.rescale)):
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"quantile {name} is {value}; expected a finite number > 0")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"quantile learning rate is {self.learning_rate}; expected a finite number > 0"
+            )
         if self.rescale is not None:
             check_threshold("all groups together (rescale)", self.rescale)
 
     def updated(
         self, estimates: Sequence[float], noisy_fractions: Sequence[float]
     ) -> tuple[float, ...]:
-        """The estimates after one step, ``C_k exp(-eta (b_k - q))``, finite and positive always.
+        """Return the estimates after one step, finite and positive always.
 
         Args:
             estimates: ``C_k``, one per group.
             noisy_fractions: ``b_k``, the released shares of norms at or below ``C_k``. Noise may
                 carry them far outside [0, 1].
 
-        Guarantee: a function of releases alone, hence free of charge (post-processing).
+        Guarantee: a function of releases alone, hence free of charge (post-processing). The range
+        that the estimates are kept in is a constant.
 
         Raises:
             ValueError: if the lengths differ or a share is not a number.
@@ -75,15 +77,13 @@ class Quantiles:
                 raise ValueError("a noisy fraction is not a number; expected finite counts")
             move = -self.learning_rate * (fraction - self.target)
             move = min(max(move, -_LARGEST_MOVE), _LARGEST_MOVE)
-            moved.append(min(max(estimate, LOWEST), HIGHEST) * math.exp(move))
-        # These bounds are constants and the estimates releases: privacy does not rest on them.
-        return tuple(min(max(estimate, LOWEST), HIGHEST) for estimate in moved)
+            moved.append(_within(_within(estimate) * math.exp(move)))
+        return tuple(moved)
 
     def rescaled(self, estimates: Sequence[float]) -> tuple[float, ...]:
-        """The clipping thresholds that go with ``estimates``.
+        """Return the clipping thresholds that go with ``estimates``, none of them below `LOWEST`.
 
-        A threshold that would fall below `LOWEST` stays there. Noise is scaled to what this
-        returns, so that the guarantee is the same.
+        Noise is scaled to what this returns, so that the guarantee is the same.
         """
         if self.rescale is None:
             return tuple(estimates)
@@ -91,15 +91,18 @@ class Quantiles:
         return tuple(max(self.rescale * (estimate / joint), LOWEST) for estimate in estimates)
 
 
+def _within(estimate: float) -> float:
+    return min(max(estimate, LOWEST), HIGHEST)
+
+
 def total_noise(gradient_noise: float, groups: int, count_noise: float | None) -> float:
-    """``sigma``: the noise multiplier of gradients and counts released together.
+    """Return ``sigma``: the noise multiplier of gradients and counts released together.
 
     Divide every part of the release by its noise's standard deviation. One record then moves the
     gradients by at most ``1/sigma_new`` and each of ``K`` counts by ``1/(2 sigma_b)``, all under
     noise of unit variance: a single Gaussian mechanism with
-    ``sigma^-2 = sigma_new^-2 + K/(2 sigma_b)^2`` (Proposition 3.1, solved for ``sigma``). As both
-    are computed from one Poisson sample, so is the joint release, and every accountant for the
-    subsampled Gaussian mechanism holds for it.
+    ``sigma^-2 = sigma_new^-2 + K/(2 sigma_b)^2`` (Proposition 3.1, solved for ``sigma``). Both are
+    computed from one Poisson sample, and so is the joint release.
     """
     if gradient_noise == 0 or not count_noise:
         return 0.0
@@ -118,8 +121,7 @@ def split_noise(
         count_noise: ``sigma_b`` itself, in place of ``r``.
 
     Returns:
-        ``sigma_new`` (equation 3.1) and ``sigma_b``. The latter is None where ``total`` is 0:
-        without noise there is nothing to split.
+        ``sigma_new`` (equation 3.1) and ``sigma_b``. The latter is None where ``total`` is 0.
 
     Guarantee: `total_noise` of the two is never below ``total``, not even by rounding.
 

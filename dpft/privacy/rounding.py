@@ -7,12 +7,12 @@ from decimal import ROUND_CEILING, Decimal
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, to the nearest: for what promises nothing."""
+    """Return four significant digits, to the nearest: for what promises nothing."""
     return "no finite number" if value is None else f"{value:.4g}"
 
 
 def up(value: float | None, decimals: int = 3) -> str:
-    """An upper bound on epsilon, never less than the bound."""
+    """Return an upper bound on epsilon, never less than the bound."""
     scale = 10**decimals
     if value is None or not math.isfinite(value * scale):
         return "no finite number"
@@ -20,38 +20,24 @@ def up(value: float | None, decimals: int = 3) -> str:
 
 
 def down(value: float | None) -> str:
-    """A lower bound on epsilon: three decimals, never more than the bound."""
+    """Return a lower bound on epsilon: three decimals, never more than the bound."""
     if value is None or not math.isfinite(value * 1000):
         return "no finite number"
     return f"{math.floor(value * 1000) / 1000:.3f}"
 
 
 def percent(share: float) -> str:
-    """As it was typed: 0.999 is 99.9%, never a certain 100%."""
+    """Return a share as it was typed: 0.999 is 99.9%, never a certain 100%."""
     return f"{100 * share:.12g}%"
 
 
 def delta(value: float) -> str:
-    """Delta with three significant digits, never less than it is: 7.42402e-06 is 7.43e-06."""
-    if value <= 0:
-        return f"{value:g}"
+    """Return delta with three significant digits, never less than it is."""
+    return f"{float(three_digits(value, ROUND_CEILING)):.3g}" if value > 0 else f"{value:g}"
+
+
+def three_digits(value: float, rounding: str) -> Decimal:
+    """Return a number above 0 with three significant digits, rounded as `decimal` names it."""
     # In decimal, where 8e-06 is what was typed and not a number just above or below.
     exact = Decimal(repr(float(value)))
-    unit = Decimal(1).scaleb(exact.adjusted() - 2)
-    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.3g}"
-
-
-def three_digits_up(value: float) -> str:
-    """Three significant digits, never less than the value."""
-    unit = _third_digit(value)
-    return f"{math.ceil(value / unit) * unit:,.{max(0, -round(math.log10(unit)))}f}"
-
-
-def three_digits_down(value: float) -> float:
-    """Three significant digits, never more than the value."""
-    unit = _third_digit(value)
-    return math.floor(value / unit) * unit
-
-
-def _third_digit(value: float) -> float:
-    return 10.0 ** (math.floor(math.log10(value)) - 2)
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=rounding)

@@ -23,17 +23,15 @@ class Sampler(Protocol):
     """Draws the logical batch of a step; the same step always gives the same records."""
 
     def batch(self, step: int) -> list[int]:
-        """Indices of the records of logical batch ``step`` (from 0), ascending.
+        """Return the indices of the records of logical batch ``step`` (from 0), ascending.
 
-        Behind them, where batches have one size, `dpft.privacy.shapes.BLANK` for what is missing.
+        Where batches have one size, `dpft.privacy.shapes.BLANK` follows for what is missing.
         """
         ...
 
 
 class PoissonSampler:
     """Each record joins each batch independently with probability ``q = B/N``.
-
-    Batches vary in size and may be empty; the sum is divided by the expected size ``B``.
 
     Guarantee: this is the sampling that every accountant here assumes, to whoever cannot tell
     ChaCha20's keystream from random bits. Record ``i`` joins if word ``i`` of the step's
@@ -43,11 +41,16 @@ class PoissonSampler:
     def __init__(self, mechanism: Mechanism, key: bytes) -> None:
         self._size = mechanism.dataset_size
         self._last = (mechanism.batch_size << 64) // mechanism.dataset_size - 1
+        self._places = mechanism.max_batch
         self._key = key
 
+    def _words(self, purpose: str, step: int) -> npt.NDArray[np.uint64]:
+        words = keystream.words(keys.derive(self._key, purpose, step), 0, self._size)
+        return words.numpy().view(np.uint64)
+
     def batch(self, step: int) -> list[int]:
-        words = keystream.words(keys.derive(self._key, "sampling", step), 0, self._size)
-        indices: list[int] = np.flatnonzero(words.numpy().view(np.uint64) <= self._last).tolist()
+        drawn = np.flatnonzero(self._words("sampling", step) <= self._last)
+        indices: list[int] = drawn.tolist()
         return indices
 
 
@@ -57,29 +60,23 @@ class TruncatedPoissonSampler(PoissonSampler):
     What is missing in a batch is filled up with blanks; of what is too much, ``M`` records stay,
     chosen uniformly at random: those with the smallest words of a keystream of the step's own.
 
-    Guarantee: the sampling of `dpft.privacy.accounting.truncation`, with the words of
-    `PoissonSampler`.
+    Guarantee: the sampling of `dpft.privacy.accounting.step`, with the words of `PoissonSampler`.
     """
 
-    def __init__(self, mechanism: Mechanism, key: bytes) -> None:
-        super().__init__(mechanism, key)
-        assert mechanism.max_batch is not None
-        self._places = mechanism.max_batch
-
     def batch(self, step: int) -> list[int]:
+        assert self._places is not None
         drawn = super().batch(step)
         if len(drawn) <= self._places:
             return drawn + [BLANK] * (self._places - len(drawn))
-        words = keystream.words(keys.derive(self._key, "truncation", step), 0, self._size)
-        order = np.argsort(words.numpy().view(np.uint64)[drawn], kind="stable")
+        order = np.argsort(self._words("truncation", step)[drawn], kind="stable")
         return sorted(drawn[place] for place in order[: self._places].tolist())
 
 
 class ShuffleSampler:
     """Fixed-size batches from a fresh permutation each epoch; a remainder is left out.
 
-    Exists to repeat what published code ran. Its privacy is *not* what the accountants compute;
-    every record, table and card that uses it says so.
+    It repeats what published code ran. Its privacy is *not* what the accountants compute; every
+    record, table and card that uses it says so.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes) -> None:
@@ -90,8 +87,7 @@ class ShuffleSampler:
         self._order = np.zeros(0, np.int64)
 
     def batch(self, step: int) -> list[int]:
-        per_epoch = self._size // self._batch_size
-        epoch, position = divmod(step, per_epoch)
+        epoch, position = divmod(step, self._size // self._batch_size)
         if epoch != self._epoch:  # of ten million records a permutation takes a second
             generator = keys.generator(self._key, "shuffle", epoch)
             self._epoch, self._order = epoch, generator.permutation(self._size)
@@ -116,9 +112,6 @@ def microbatches(
         lengths: length in tokens of *every* record, indexed by record.
         token_budget: most padded tokens (records times longest) in one microbatch; a record longer
             than the budget is a microbatch by itself.
-
-    Returns:
-        Lists of record indices that together are ``batch``; empty for an empty batch.
     """
     if token_budget < 1:
         raise ValueError(f"token budget is {token_budget}; expected at least 1")

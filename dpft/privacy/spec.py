@@ -26,9 +26,9 @@ Allocation = Literal["global", "equal_budget", "weighted"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
 """How noise is spread over groups, see `dpft.privacy.thresholds.allocate`."""
 
-Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
+Accountant = Literal["pld", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
-"""See `dpft.privacy.accounting`."""
+"""That calibrate the noise, see `dpft.privacy.accounting`."""
 
 Sampling = Literal["poisson", "truncated_poisson", "shuffle"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
@@ -51,7 +51,7 @@ PARTITIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 of which exactly one is given."""
 
 SMALL_DELTA, LARGE_DELTA = 1e-5, 1e-4
-"""Deltas up to these may leave a bound strong and reasonable (`dpft.privacy.meaning.strength`)."""
+"""Deltas up to these may leave a bound strong and reasonable, see `dpft.privacy.guarantee`."""
 
 
 def default_delta(size: int, published: bool) -> float:

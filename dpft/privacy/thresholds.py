@@ -30,7 +30,7 @@ def sensitivity(thresholds: Sequence[float]) -> float:
 def allocate(
     allocation: str, sigma: float, thresholds: Sequence[float], dimensions: Sequence[int] = ()
 ) -> tuple[float, ...]:
-    """Standard deviation of the noise on every coordinate of each group.
+    """Return the standard deviation of the noise on every coordinate of each group.
 
     ``std_k = sigma S gamma_k`` with ``S = sqrt(sum_k C_k^2/gamma_k^2)`` (He et al. 2022, Algorithm
     1, line 13, and Appendix E):
@@ -43,14 +43,11 @@ def allocate(
     weighted     C_k / sqrt(d_k)  about the same signal to noise on every coordinate
     ============ ================ ========================================================
 
+    ``thresholds`` are ``C_k``, ``dimensions`` ``d_k``, the number of parameters per group, which
+    ``weighted`` alone needs.
+
     Guarantee: ``sum_k (C_k / std_k)^2 = 1/sigma^2``: whatever the allocation, the release is one
     Gaussian mechanism with noise multiplier ``sigma``.
-
-    Args:
-        allocation: one of `dpft.privacy.spec.ALLOCATIONS`.
-        sigma: noise multiplier on the gradients.
-        thresholds: ``C_k``.
-        dimensions: ``d_k``, the number of parameters per group; used by ``weighted`` only.
     """
     if not thresholds:
         return ()

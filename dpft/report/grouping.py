@@ -16,7 +16,7 @@ from dpft.report.gather import Gathered, finite, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
-_CHOICES = ("task.name", "model.name", "adapt.name", "clip.style", "optim.name")
+_CHOICES = ("task.name", "model.name", "adapt.name", "clip.plan", "clip.groups", "optim.name")
 _SEEDS = ("seed", "privacy.noise_seed")
 # An absolute path. A blank belongs to it as long as a later part follows before the next setting,
 # quotation mark or list item: too much is left out rather than too little.

@@ -11,8 +11,7 @@ import numpy as np
 from dpft.config.flags import sentences
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
-from dpft.privacy.guarantee import BY, Guarantee, marked, warnings
-from dpft.privacy.meaning import STRONG, VACUOUS, odds, verdict
+from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
 from dpft.privacy.rounding import number, up
 from dpft.report import held_out
 from dpft.report.charts import noiseless, released, tradeoffs
@@ -86,7 +85,7 @@ def _known(run: Gathered) -> dict[str, Any]:
         "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
         "labels": sentences((run.record or {}).get("flags")),
         "warnings": list(started) if run.guarantee is None else run.guarantee.warnings,
-        "verdict": "" if run.guarantee is None else verdict(run.guarantee),
+        "verdict": "" if run.guarantee is None else run.guarantee.verdict,
         "point": without_folders(run.target.label or ""),
         "error": without_folders(run.target.error or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
@@ -145,7 +144,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
         None where nothing is guaranteed, or next to nothing, or not against everybody.
     """
     given, record = run.guarantee, run.record
-    if record is None or given is None or not verdict(given):
+    if record is None or given is None or not given.verdict:
         return None
     epsilon = given.stated
     if epsilon is None or epsilon > VACUOUS:

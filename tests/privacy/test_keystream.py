@@ -74,9 +74,3 @@ def test_the_end_of_the_keystream_is_not_passed():
     for start, stop in ((LENGTH - 5, LENGTH + 1), (-1, 5), (5, 4)):
         with pytest.raises(ValueError, match=f"words {start} to {stop} of a keystream"):
             words(KEY, start, stop)
-
-
-def test_no_word_comes_twice():
-    """Of a million words of each of four keys, two alike have a chance of 4e-7."""
-    drawn = [words(bytes([k]) + bytes(31), 0, 1 << 20) for k in range(4)]
-    assert len(torch.cat(drawn).unique()) == 4 << 20

@@ -21,7 +21,7 @@ from dpft.privacy.normals import BLOCK, normals, tiles
 
 CPU = torch.device("cpu")
 KEY = keys.derive(b"key", "noise", 3, "wte")
-N = 10_000_000
+N = 3_000_000
 HALF = BLOCK // 2
 
 
@@ -109,30 +109,19 @@ def test_any_device_gives_the_same_numbers(monkeypatch):
     assert torch.equal(normals(KEY, 1000, 400_001), expected)
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_any_instruction_set_gives_the_same_numbers(capability):
+def test_the_oldest_instruction_set_gives_the_same_numbers():
     script = (
         "import hashlib; from dpft.privacy.normals import normals;"
         "print(hashlib.sha256(normals(bytes(range(32)), 5, 70_000).numpy().tobytes()).hexdigest())"
     )
     out = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert out.stdout.strip() == digest(normals(bytes(range(32)), 5, 70_000))
-
-
-def test_any_number_of_threads_gives_the_same_numbers():
-    threads = torch.get_num_threads()
-    expected = normals(KEY, 0, 300_000)
-    try:
-        torch.set_num_threads(3 if threads != 3 else 2)
-        assert torch.equal(normals(KEY, 0, 300_000), expected)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
@@ -175,75 +164,19 @@ def test_any_slice_is_that_of_the_whole(whole, start, length):
     assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
 
 
-def test_a_slice_draws_the_blocks_that_it_touches_a_tile_at_a_time(monkeypatch):
-    asked, words = [], keystream.words
-
-    def recorded(key, start, stop, device):
-        asked.append((start, stop))
-        return words(key, start, stop, device)
-
-    monkeypatch.setattr(keystream, "words", recorded)
-    start, stop = 5 * BLOCK + 7, 300 * BLOCK + 1
-    for _ in tiles(KEY, start, stop):
-        pass
-    tile = module._TILE_CPU * min(torch.get_num_threads(), module._THREADS)
-    assert asked[0][0] == 5 * BLOCK
-    assert asked[-1][1] == 301 * BLOCK
-    assert all(end == begin for (_, end), (begin, _) in pairwise(asked))
-    assert all(b - a <= tile and a % BLOCK == b % BLOCK == 0 for a, b in asked)
-
-
 # --- standard normal ---
-
-
-def test_moments_to_the_sixth(many):
-    power = np.ones(N)
-    for k, expected in enumerate((0, 1, 0, 3, 0, 15), start=1):
-        power *= many
-        spread = math.sqrt((math.prod(range(1, 2 * k, 2)) - expected**2) / N)
-        assert abs(power.mean() - expected) < 4 * spread, k
 
 
 def test_the_whole_distribution_is_normal(many):
     """Kolmogorov-Smirnov and Anderson-Darling, each below its one-percent point."""
     z = np.sort(many)
+    assert (np.diff(z) > 0).all()  # no number comes twice
     below = special.ndtr(z)
     ranks = np.arange(1, N + 1)
     apart = max((ranks / N - below).max(), (below - (ranks - 1) / N).max())
     assert apart * math.sqrt(N) < 1.63
     logs = special.log_ndtr(z) + special.log_ndtr(-z[::-1])
     assert -N - ((2 * ranks - 1) / N * logs).sum() < 3.86
-
-
-def test_tails_hold_what_they_should():
-    """Beyond four and five standard deviations, on either side, of a hundred million numbers."""
-    beyond, count = {4: [0, 0], 5: [0, 0]}, 100_000_000
-    for _, z in tiles(keys.derive(b"key", "tails"), 0, count):
-        for bound, sides in beyond.items():
-            sides[0] += int((z > bound).sum())
-            sides[1] += int((z < -bound).sum())
-    for bound, sides in beyond.items():
-        expected = count * special.ndtr(-bound)
-        assert all(abs(side - expected) < 3.5 * math.sqrt(expected) for side in sides), beyond
-
-
-@pytest.mark.parametrize("zeros", [1, 20, 33, 45])
-def test_radii_are_right_where_few_numbers_ever_come(zeros):
-    """Given ``u < 2^-zeros``, ``r^2 - 2 zeros log 2`` is exponential with mean 2."""
-    words = keystream.words(KEY, 0, 200_000).view(2, -1)
-    words[0] = (words[0] >> zeros) | 1
-    squares = module._box_muller(words).square().sum(0).numpy() - 2 * zeros * math.log(2)
-    assert stats.kstest(squares / 2, "expon").pvalue > 0.01
-
-
-def test_the_largest_and_the_smallest():
-    largest = math.sqrt(126 * math.log(2))  # 9.35
-    ones = torch.tensor([[1], [1]])
-    assert module._box_muller(ones)[1].item() == pytest.approx(largest, rel=1e-15)
-    smallest = module._box_muller(ones)[0].item()
-    assert 0 < smallest == pytest.approx(largest * math.pi / 4 * 2.0**-63, rel=1e-15)
-    none = torch.tensor([[(1 << 63) - 1], [5]])  # u rounds to 1
-    assert module._box_muller(none).abs().max() == 0
 
 
 def test_words_give_what_the_formula_gives():
@@ -259,27 +192,6 @@ def test_words_give_what_the_formula_gives():
             exact = (r * mpmath.cos(angle), r * mpmath.sin(angle))[:: -1 if first & 1 else 1]
             for z, expected in zip(pair, exact, strict=True):
                 assert abs(z - expected) <= 4 * 2.0**-53 * abs(expected), (first, second)
-
-
-def test_polynomials_are_the_near_minimax_ones():
-    """A digit that is mistyped is found."""
-
-    def atanh(x):
-        return -4 * (mpmath.atanh(mpmath.sqrt(x)) / mpmath.sqrt(x) if x else 1)
-
-    def sin(x):
-        return mpmath.sin(mpmath.sqrt(x)) / mpmath.sqrt(x) if x else mpmath.mpf(1)
-
-    with mpmath.workdps(40):
-        s = (mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)
-        for function, most, coefficients in (
-            (atanh, s**2, module.LOG),
-            (sin, (mpmath.pi / 4) ** 2, module.SIN),
-            (lambda x: mpmath.cos(mpmath.sqrt(x)), (mpmath.pi / 4) ** 2, module.COS),
-        ):
-            fitted, error = mpmath.chebyfit(function, [0, most], len(coefficients), error=True)
-            assert tuple(map(float, fitted)) == coefficients
-            assert error < 5e-17
 
 
 # --- independent ---
@@ -317,7 +229,3 @@ def test_numbers_are_independent_of_each_other(many):
             assert abs(np.corrcoef(f(x), f(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert abs(np.corrcoef(x, np.square(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert uniform_grid(x, y) > 1e-3, name
-
-
-def test_no_number_comes_twice(many):
-    assert len(np.unique(many)) == N

@@ -23,8 +23,7 @@ def norms_and_shares(rng, scales, estimates, rate, size):
     return ((norms <= np.asarray(estimates)) - 0.5).sum(0)
 
 
-@pytest.mark.parametrize("target", [0.3, 0.5, 0.85])
-@pytest.mark.parametrize("start", [1e-4, 1e3])
+@pytest.mark.parametrize(("target", "start"), [(0.3, 1e-4), (0.85, 1e3)])
 def test_without_noise_estimates_converge_to_the_true_quantile(target, start):
     """In batches of random size too: only the expected one enters."""
     rng = np.random.default_rng(0)
@@ -45,12 +44,13 @@ def test_without_noise_estimates_converge_to_the_true_quantile(target, start):
     np.testing.assert_allclose(np.mean(tail, 0) - np.log(scales), low, atol=0.03)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1e6, 1e6, -math.inf, math.inf, 1e308])
-@pytest.mark.parametrize("rescale", [None, 1.0])
-def test_ten_thousand_extreme_counts_leave_thresholds_finite(fraction, rescale):
+@pytest.mark.parametrize(
+    ("fraction", "rescale"), [(0.0, None), (-1e6, 1.0), (-math.inf, None), (1e308, 1.0)]
+)
+def test_a_thousand_extreme_counts_leave_thresholds_finite(fraction, rescale):
     quantiles = Quantiles(0.5, 0.3, rescale)
     estimates = (0.1, 1e-12, 1e12)
-    for step in range(10_000):
+    for step in range(1000):
         estimates = quantiles.updated(estimates, (fraction, -fraction, fraction * (-1) ** step))
         assert all(LOWEST <= estimate <= HIGHEST for estimate in estimates)
     thresholds = quantiles.rescaled(estimates)
@@ -58,13 +58,6 @@ def test_ten_thousand_extreme_counts_leave_thresholds_finite(fraction, rescale):
     # The bounds do not trap what they stop.
     assert max(quantiles.updated(estimates, (9.0,) * 3)) < HIGHEST
     assert min(quantiles.updated(estimates, (-9.0,) * 3)) > LOWEST
-
-
-def test_a_count_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="not a number"):
-        Quantiles(0.5).updated((1.0,), (math.nan,))
-    with pytest.raises(ValueError, match="argument"):
-        Quantiles(0.5).updated((1.0, 2.0), (0.5,))
 
 
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=150), st.floats(1e-3, 1e3))
@@ -101,25 +94,6 @@ def test_count_noise_may_be_given_instead(sigma, K, times):
     assert sigma <= total_noise(gradients, K, counts) <= sigma * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.999, 1.0, 1.0000001])
-def test_count_noise_that_leaves_nothing_is_refused(share):
-    least = 2.0 * math.sqrt(149) / 2
-    with pytest.raises(ValueError, match=r"149 groups would spend the whole budget.*Type"):
-        split_noise(2.0, 149, count_noise=share * least)
-
-
-@pytest.mark.parametrize("budget", [0.0, 1.0, -0.1, 1.5])
-def test_a_share_outside_the_budget_is_refused(budget):
-    with pytest.raises(ValueError, match="quantile_budget"):
-        split_noise(1.0, 3, budget=budget)
-
-
-@pytest.mark.parametrize("settings", [{}, {"budget": 0.1, "count_noise": 3.0}])
-def test_exactly_one_way_to_split_is_given(settings):
-    with pytest.raises(ValueError, match="expected one of them"):
-        split_noise(1.0, 3, **settings)
-
-
 def test_without_noise_there_is_nothing_to_split():
     assert split_noise(0.0, 3, budget=0.1) == (0.0, None)
     assert total_noise(0.0, 3, None) == 0.0
@@ -127,15 +101,18 @@ def test_without_noise_there_is_nothing_to_split():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"target": 0.0}, "target quantile"),
-        ({"target": 1.0}, "target quantile"),
-        ({"learning_rate": 0.0}, "learning rate"),
-        ({"learning_rate": math.inf}, "learning rate"),
-        ({"rescale": -1.0}, "rescale"),
-    ],
+    "settings",
+    [{}, {"budget": 0.1, "count_noise": 3.0}, {"budget": 1.0}, {"budget": -0.1}]
+    + [{"count_noise": math.sqrt(149) * share} for share in (0.1, 0.999, 1.0)],
 )
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Quantiles(**settings)
+def test_a_split_that_leaves_nothing_or_says_nothing_is_refused(settings):
+    with pytest.raises(ValueError, match=r"clip\.quantile_.*expected|expected one of them"):
+        split_noise(2.0, 149, **settings)
+
+
+def test_impossible_settings_are_refused():
+    for settings in ({"target": 1.0}, {"learning_rate": math.inf}, {"rescale": -1.0}):
+        with pytest.raises(ValueError, match="expected"):
+            Quantiles(**settings)
+    with pytest.raises(ValueError, match="not a number"):
+        Quantiles(0.5).updated((1.0,), (math.nan,))

@@ -43,21 +43,6 @@ def test_a_record_joins_if_its_word_is_below_the_rate(monkeypatch):
     assert sampler(batch_size=6, size=6).batch(0) == list(range(6))
 
 
-def test_batches_may_be_empty():
-    small = sampler(batch_size=1, size=3)
-    assert any(small.batch(step) == [] for step in range(50))
-
-
-def test_a_step_always_draws_the_same_batch_and_steps_differ():
-    assert sampler().batch(7) == sampler().batch(7)
-    assert sampler().batch(7) != sampler().batch(8)
-    assert sampler().batch(7) != sampler(key=b"other").batch(7)
-
-
-def test_the_whole_dataset_at_rate_one():
-    assert sampler(batch_size=N).batch(0) == list(range(N))
-
-
 def test_shuffling_covers_each_epoch_once_with_fixed_batches():
     shuffled = sampler("shuffle")
     first = [shuffled.batch(step) for step in range(N // B)]
@@ -91,9 +76,3 @@ def test_microbatches_are_filled_to_the_budget():
     assert microbatches([2, 0, 1], [4, 4, 4], 8) == [[0, 1], [2]]
     assert microbatches([0, 1, 2], [4, 4, 4], 11) == [[0, 1], [2]]
     assert microbatches([0, 1, 2], [4, 4, 4], 12) == [[0, 1, 2]]
-
-
-@pytest.mark.parametrize("budget", [0, -5])
-def test_a_budget_of_no_tokens_is_refused(budget):
-    with pytest.raises(ValueError, match=f"token budget is {budget}; expected at least 1"):
-        microbatches([0], [4], budget)

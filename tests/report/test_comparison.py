@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpft.privacy.guarantee import APPROXIMATION
-from dpft.report.comparison import as_markdown, row, show
+from dpft.report.comparison import row, show
 from tests.report.test_card import CONSTANT
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -40,16 +40,6 @@ def test_bounds_are_rounded_to_the_safe_side():
     assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("5.20e+07", "-", "-")
 
 
-def test_markdown_has_all_columns_of_all_rows():
-    text = as_markdown([{"run": "a", "BLEU": "1"}, {"run": "b", "F1": "2"}])
-    assert text.splitlines() == [
-        "| run | BLEU | F1 |",
-        "| --- | --- | --- |",
-        "| a | 1 | - |",
-        "| b | - | 2 |",
-    ]
-
-
 def test_labels_warnings_and_caveats_are_never_left_out(capsys):
     text = shown(capsys, (Path("runs/a"), PRIVATE), (Path("runs/b"), PLAIN))
     for said in (
@@ -62,19 +52,6 @@ def test_labels_warnings_and_caveats_are_never_left_out(capsys):
     ):
         assert said in text
     assert APPROXIMATION not in shown(capsys, (Path("runs/b"), PLAIN))
-
-
-def test_what_makes_figures_incomparable_is_said(capsys):
-    started = [
-        {**PRIVATE, "model": {"base_model": "rung", "weights_sha256": digest}} for digest in "ab"
-    ]
-    runs = [(Path(f"runs/{place}"), record) for place, record in enumerate(started)]
-    assert "note: rung had different weights in these runs" in shown(capsys, *runs)
-    assert "had different weights" not in shown(capsys, *runs[1:])
-    config = {**PRIVATE["config"], "task": {"name": "sst2"}}
-    other = (Path("runs/c"), {**PRIVATE, "config": config})
-    assert "scores of -, test sst2, test" in shown(capsys, runs[0], other)
-    assert "scores of" not in shown(capsys, other, other)
 
 
 def test_a_model_that_learned_nothing_is_named_next_to_its_score(capsys):
@@ -96,8 +73,3 @@ def test_no_figure_loses_digits_where_many_runs_are_compared(capsys, monkeypatch
     cells = [cell for line in lines if line.startswith("  ") for cell in line.split()]
     assert cells.count("0.6123") == cells.count("41441.2503") == 3
     assert not any("…" in line for line in lines)
-
-
-def test_runs_of_one_name_are_distinguished_by_their_folders(capsys):
-    both = [(Path("a/best/record.json"), PRIVATE), (Path("b/best"), PLAIN)]
-    assert "a/best b/best" in shown(capsys, *both)

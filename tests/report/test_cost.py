@@ -4,8 +4,8 @@ import pytest
 
 from dpft.privacy.accounting import epsilon_rdp, run_curve
 from dpft.privacy.rounding import up
-from dpft.report.cost import composed, planned, remarks
-from dpft.runs.ledger import LedgerContents, Stretch
+from dpft.report.cost import composed, remarks
+from dpft.runs.ledger import LedgerContents
 from dpft.runs.noise_key import key_fingerprint, key_from_seed
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -71,15 +71,6 @@ def test_noisy_counts_and_repeated_steps_are_part_of_it():
     assert composed([again]) == composed([record(steps=57)])
 
 
-def test_the_least_delta_may_be_that_of_a_selection():
-    """Which is the least of its candidates' deltas, and may lie below that of the chosen run."""
-    best = chosen()
-    best["privacy"]["delta"] = 1e-7
-    alone = composed([best])
-    assert alone[1] == composed([record(), best])[1] == 1e-7
-    assert alone[0] > composed([chosen()])[0]
-
-
 def test_a_remark_for_each_data_set_of_several_private_runs():
     public = record() | {"mechanism": None, "privacy": without_privacy()}
     untrained = record(steps=0)
@@ -135,16 +126,6 @@ def test_no_total_holds_where_runs_share_their_noise():
     assert "explicit seed" not in remarks([drawn(None), record()])[0]
 
 
-def test_a_search_over_what_is_spent_is_called_unproven():
-    """The overflow changes the probability that a batch is cut, and nothing else of it."""
-    cut = record()
-    cut["mechanism"]["overflow"] = 0.01
-    for other in (record(rate=0.05), record(sigma=2.5), record(steps=60), cut):
-        assert "is then not proven" in remarks([record(), other], searched=True)[0]
-        assert "not proven" not in remarks([record(), other])[0]
-    assert "not proven" not in remarks([cut, cut], searched=True)[0]
-
-
 def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
     """How many it took may follow from what they released, so theirs alone is no bound."""
     whole = record()["privacy"]["stated"]
@@ -155,25 +136,6 @@ def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
     assert "run with shuffled batches" not in said
     (said,) = remarks([], begun={"a": begun(sampling="shuffle")})
     assert said.endswith("run with shuffled batches.")
-
-
-def test_what_was_spent_beyond_the_plan_is_part_of_what_holds():
-    again = begun(stretches=[Stretch(None, position=20, step=13)])
-    assert planned(again) == pytest.approx(record(steps=57)["privacy"]["stated"])
-    assert planned(begun(taken=60)) == pytest.approx(record(steps=60)["privacy"]["stated"])
-    assert planned(begun(spent=99.0)) == 99.0
-
-
-@pytest.mark.parametrize(
-    "damage", [{"steps": "many"}, {"noise_multiplier": -1.0}, {"delta": None}, {"sampling_rate": 7}]
-)
-def test_a_ledger_that_does_not_tell_what_was_planned_has_no_figure(damage):
-    wrong, unknown = begun(), begun(spent=None)
-    wrong.header["mechanism"] |= damage
-    assert planned(wrong) is None
-    assert planned(unknown) is None
-    assert planned(LedgerContents({"mechanism": "none"}, wrong.entries)) is None
-    assert "a: epsilon no finite number. The" in remarks([], begun={"a": wrong})[0]
 
 
 def test_no_total_holds_where_an_unfinished_run_has_the_same_noise():

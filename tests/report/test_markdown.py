@@ -24,16 +24,3 @@ def test_a_table_of_escaped_text_reads_as_the_text(rows):
     read = ["".join(part.content for part in cell) for cell in cells(written)]
     assert read == ["a", "b", *(plain(" ".join(text.split())) for row in rows for text in row)]
     assert inline(escape("a|b <i> \\|")) == escape("a|b <i> \\|")
-
-
-@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
-def test_no_text_ends_a_cell_or_is_html(rows):
-    read = cells(table(("a", "b"), rows))
-    assert len(read) == 2 + 2 * len(rows)
-    assert not any(part.type == "html_inline" for cell in read for part in cell)
-
-
-def test_numbers_are_aligned_right_and_lines_are_kept_apart():
-    assert table(("row", "x"), [("**a**", ["1", "<2"])], left=1) == (
-        "| row | x |\n| --- | ---: |\n| **a** | 1<br>\\<2 |"
-    )

@@ -13,12 +13,8 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
-from dpft.privacy.accounting import epsilon_pld
 from dpft.privacy.accounting.pld import gaussian_epsilon
-from dpft.report import charts
-from dpft.report.charts import Line, chart, tradeoffs
 from dpft.report.gather import Target, gather
-from dpft.report.grouping import differing, ranked, value_text, without_folders
 from dpft.report.page import bounds
 from dpft.runs.finished import marked
 from dpft.sweep import folder as events
@@ -29,7 +25,6 @@ from tests.report.pages.example import (
     DELTA,
     LOSSES,
     NORMS,
-    RDP,
     Page,
     a_run,
     a_selection,
@@ -126,26 +121,6 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     assert "/home/me" not in text
 
 
-def test_the_curve_of_epsilon_ends_at_the_stated_figure(tmp_path):
-    """By the same accountant: the ledger's figures, by Renyi accounting, are larger."""
-    whole = record()
-    cost = {name: whole["mechanism"][name] for name in ("sampling_rate", "noise_multiplier")}
-    whole["privacy"] |= {"stated": epsilon_pld(**cost, steps=4, delta=DELTA), "accountant": "pld"}
-    drawn = charts.epsilon(gathered(a_run(tmp_path / "run", whole)))
-    steps, spent = zip(*drawn.points, strict=True)
-    assert steps == (0, 1, 2, 3, 4)
-    assert spent[-1] == whole["privacy"]["stated"]
-    assert spent[2] == epsilon_pld(**cost, steps=2, delta=DELTA)
-
-
-def test_a_run_without_privacy_says_so_first(tmp_path):
-    text = text_of(a_run(tmp_path / "plain", record(private=False)))
-    assert text.index("No privacy guarantee: trained without noise") < text.index("test BLEU")
-    assert "No guarantee covers what a model wrote" in text
-    assert "Epsilon spent" not in text
-    assert "of 100" not in text
-
-
 def test_an_unfinished_run_says_what_its_ledger_counts_and_what_all_steps_cost(tmp_path):
     run = tmp_path / "begun"
     shuffled = mechanism(noise_multiplier=0.8, sampling="shuffle")
@@ -189,23 +164,6 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     text = text_of(a_run(tmp_path / "odd", odd))
     assert "The record is damaged and cannot be shown (ValueError" in text
     assert "optim.lr 0.004" in text
-
-
-def test_files_that_disagree_are_named(tmp_path):
-    run = a_run(tmp_path / "run", steps=3)
-    (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "other"}))
-    text = text_of(run)
-    assert "ledger.jsonl has 3 steps, record.json 4: do not rely on the guarantee" in text
-    assert "identity.json of other" in text
-    whole = record()
-    whole["privacy"]["epsilon"]["rdp"] = 1.0
-    text = text_of(a_run(tmp_path / "forged", whole))
-    assert f"ends at epsilon {RDP}, record.json states 1.0" in text
-    run = a_run(tmp_path / "quiet", mechanism=mechanism(noise_multiplier=9.0))
-    assert "spent under another mechanism than record.json states" in text_of(run)
-    whole["scores"]["test"]["metrics"] = {"accuracy": 1.5}
-    text = text_of(a_run(tmp_path / "edited", whole))
-    assert "its test accuracy is 1.5; expected a share from 0 to 1" in text
 
 
 EVIL = "</title></style></td><script>alert(1)</script>' onload='x\" \x00\u202e"
@@ -324,8 +282,8 @@ def runs(tmp_path):
 def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     text = text_of(runs)
     rows = text[text.index("Sorted by BLEU of test on e2e, highest first.") :]
-    assert "best 3.000 0.6100 – 4 0:01:01 finished ghost 0.1 0.001" in rows
-    assert "plain none 0.5500 – 4 0:01:01 finished none – 0.004" in rows
+    assert "best 3.000 0.6100 – 4 0:01:01 finished ghost flat 0.1 0.001" in rows
+    assert "plain none 0.5500 – 4 0:01:01 finished none – – 0.004" in rows
     assert rows.index("best 3") < rows.index("plain none") < rows.index("worse 3")
     assert "0.9900" not in text  # set aside
     assert "1 of 3 runs have no privacy guarantee (plain)" in text
@@ -339,49 +297,6 @@ def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     text = text_of(runs)
     assert "record.json is not JSON" in text
     assert "planned steps, by RDP: worse: epsilon " in text
-
-
-def test_seeds_have_a_mean_with_its_standard_error(tmp_path):
-    for seed, bleu in enumerate((0.5, 0.6, 0.7)):
-        a_run(tmp_path / f"s{seed}", record(bleu, settings=config(seed=seed)))
-    a_run(tmp_path / "lower-rate", record(0.1, settings=config(optim__lr=0.001)))
-    a_selection(tmp_path / "one")  # its run was chosen by its score, and is no further seed
-    text = text_of(tmp_path)
-    # The sample deviation is 0.1, of three: 0.1 / sqrt(3).
-    assert "s2, s1, s0 BLEU 0.6000 ± 0.0577 3" in text
-
-
-def test_only_scores_of_one_kind_are_ranked_and_lower_perplexity_is_better(tmp_path):
-    for name, metric, value, task in (
-        ("a", "token_perplexity", 20.0, "e2e"),
-        ("b", "accuracy", 0.9, "sst2"),
-        ("c", "token_perplexity", 10.0, "e2e"),
-        ("d", "accuracy", 0.95, "mnli"),
-    ):
-        scores = {"test": {"metrics": {metric: value}, "examples": 3, "signature": "s"}}
-        settings = config(task__name=task, optim__lr=value)
-        a_run(tmp_path / name, record(scores=scores, settings=settings))
-    found = ranked([gathered(tmp_path / name) for name in "abcd"], None)
-    assert "".join(run.name for run, _ in found) == "cabd"
-    assert "cannot be compared" in text_of(tmp_path)
-    assert [drawn.title for drawn in tradeoffs(found)] == ["token_perplexity against epsilon"]
-
-
-def test_settings_are_compared_without_folders_and_without_the_budget_of_plain_runs():
-    plain = config(clip={"plan": "none", "threshold": None})
-    found = differing([config(), plain, config(seed=2, privacy__epsilon=8.0)])
-    assert list(found) == ["clip.style", "clip.threshold", "privacy.epsilon"]
-    assert found["privacy.epsilon"] == ["3", "–", "8.0"]
-    assert differing([config(), config(privacy__epsilon=3.0)]) == {}
-    assert value_text("/home/doe, jane/secret's/my data") == "…/my data"
-    assert value_text(["/home/me/a.txt", None, True, 0.5]) == "[…/a.txt, null, true, 0.5]"
-    for text, expected in (
-        ("task.data_dir=/home/me/e2e seed=1", "task.data_dir=…/e2e seed=1"),
-        ("openai-community/gpt2 https://a.org/b 3/4", "openai-community/gpt2 https://a.org/b 3/4"),
-        ("a=/home/jane doe/secret project/data seed=1", "a=…/data seed=1"),
-        ("in '/home/jane doe/x y' or /tmp/z", "in '…/x y' or …/z"),
-    ):
-        assert without_folders(text) == expected
 
 
 def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
@@ -427,34 +342,3 @@ def test_secret_trials_are_on_no_page_and_are_not_counted(tmp_path):
         find([trials / "a"])
     (selection / "private/selection_key").unlink()
     assert len(find([trials], private=True).targets) == 2
-
-
-def test_runs_are_found_by_folder_record_and_name(tmp_path):
-    one, two = a_run(tmp_path / "x/none"), a_run(tmp_path / "y/none", record(0.58))
-    found = find([one, two / "record.json", one])
-    assert [target.name for target in found.targets] == ["x/none", "y/none"]
-    assert found.folder == tmp_path.resolve()
-    assert "Their settings are the same" in text_of(one, two, "--out", tmp_path / "new/x.html")
-    assert (tmp_path / "new/x.html").exists()
-    for words, message in (
-        ([tmp_path / "none"], "there is no folder"),
-        ([tmp_path / "new"], "holds no runs"),
-        ([one, "--samples", -1], "--samples is -1"),
-        ([one, "--out", tmp_path], "is a folder"),
-        ([one, "--out", one / "record.json/x.html"], "could not write"),
-    ):
-        result = CliRunner().invoke(app, ["report", *map(str, words)])
-        assert result.exit_code == 2
-        assert message in result.stderr
-
-
-def test_a_chart_has_gaps_and_a_table_of_its_numbers():
-    values = [1.0, None, 2.0, float("inf"), float("nan"), 3.0]
-    drawn = chart("t", [Line("<a>", list(enumerate(values))), Line("all", (), level=2.5)])
-    assert drawn.rows[0] == ("<a>", "0", "1")
-    assert drawn.rows[1] == ("<a>", "1", "–")
-    assert drawn.rows[-1] == ("all", "", "2.5")
-    assert chart("t", [Line("a", ((1, None),))]) is None
-    long = chart("t", [Line("a", [(step, 1.0 + step) for step in range(5000)])])
-    assert len(long.image) < 40_000
-    assert [long.rows[0][1], long.rows[-1][1]] == ["0", "4999"]

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 from dpft.report import terminal
 from dpft.report.console import Console
-from dpft.training.progress import Progress
 from tests.report.pages.example import a_run, record
 
 # Clears the screen; colours; a link; the title of the window; in one byte; right to left.
@@ -58,15 +57,6 @@ def test_a_console_shows_markup_and_orders_as_text():
     assert ":smile:" in said
 
 
-def test_notes_of_progress_are_text(monkeypatch):
-    progress = Progress()
-    progress._bars.disable = True
-    with progress.phase("loading", 1, note="[bold]x[/bold][/]"):
-        (task,) = progress._bars.tasks
-        said = _printed(*(column(task) for column in progress._bars.columns))
-    assert "[bold]x[/bold][/]" in said
-
-
 def _evil_run(path):
     privacy = record()["privacy"] | {"statement": f"statement {EVIL}", "caveats": [EVIL]}
     scores = {"test": {"metrics": {EVIL: 0.5}, "examples": 3, "signature": EVIL}}
@@ -81,12 +71,3 @@ def test_no_record_directs_a_terminal(tmp_path):
     assert result.exit_code == 0, result.output
     assert not FORBIDDEN.search(re.sub(r"\x1b\[[0-9;]*m\b", "", result.output))
     assert "[bold]loud[/bold]" in result.output.replace("\n", "")
-
-
-@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("", True)])
-def test_errors_have_no_colour_where_nobody_wants_any(monkeypatch, value, coloured):
-    monkeypatch.setenv("NO_COLOR", value)
-    printed = []
-    monkeypatch.setattr(terminal.typer, "secho", lambda *_, fg, **__: printed.append(fg))
-    terminal.secho("dpft: no", fg="red", err=True)
-    assert printed == ["red" if coloured else None]

@@ -43,7 +43,7 @@ class PrivacyArguments:
         quantile_budget: where thresholds adapt: the noisy counts' share of the budget.
         batch_size: expected records of a logical batch; None: ``per_device_train_batch_size *
             gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
-        accountant: that the noise is calibrated with: ``pld``, ``rdp`` or ``prv``.
+        accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
             whoever knows it. None: a secret key, made at the first step.
 
@@ -82,8 +82,7 @@ class PrivacyArguments:
         known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
         for said, given, allowed in (
             ("style is", [self.style], [name for name in STYLES if name != "none"]),
-            # gdp_clt is no bound, and would overspend epsilon.
-            ("accountant is", [self.accountant], [x for x in ACCOUNTANTS if x != "gdp_clt"]),
+            ("accountant is", [self.accountant], list(ACCOUNTANTS)),
             ("clipping has", self.clipping, known),
         ):
             for name in given:

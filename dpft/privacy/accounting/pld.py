@@ -2,7 +2,7 @@
 
 They give delta at every epsilon at once, for adding and for removing a record: the whole trade-off
 between the two kinds of error of whoever asks whether a record was there. Discretisation is
-pessimistic: what is returned is never below the truth.
+pessimistic: no value is below the truth.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from dpft.privacy.accounting.arguments import validate
-from dpft.privacy.accounting.rdp import epsilon_rdp
-
-Array = npt.NDArray[np.float64]
+from dpft.privacy.accounting.rdp import Array, epsilon_rdp
 
 MAX_EPSILON = 500.0  # by Renyi DP; beyond it no guarantee is left to refine
 _ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # of delta, a step
@@ -42,17 +38,8 @@ class PrivacyProfile:
     epsilons: Array
     deltas: Array
 
-    def __post_init__(self) -> None:
-        if self.epsilons.shape != self.deltas.shape or self.epsilons.ndim != 1:
-            raise ValueError(
-                f"{self.epsilons.shape} epsilons for {self.deltas.shape} deltas; expected one each"
-            )
-        inside = (self.epsilons >= 0) & (self.deltas >= 0) & (self.deltas <= 1)
-        if not self.epsilons.size or not inside.all():
-            raise ValueError("expected epsilons from 0 and deltas between 0 and 1, at least one")
-
     def found(self, false_alarms: float) -> float:
-        """How often, at most, any test says that a record was used, where it was.
+        """Return how often, at most, any test says that a record was used, where it was.
 
         Kairouz et al. (2015, Theorem 2.1) for one pair of epsilon and delta. The least over all
         pairs is one minus the trade-off function of Dong et al. (2022).
@@ -65,9 +52,10 @@ class PrivacyProfile:
         return float(np.clip(np.minimum(*bounds).min(), false_alarms, 1.0))
 
     def right(self) -> float:
-        """The most likely any guess is right on whether a record was used, which is an even chance.
+        """Return how likely, at most, any guess on whether a record was used is right.
 
-        One half, and half of the total variation distance, which the same theorem bounds.
+        It was used with probability one half. The bound is one half plus half of the total
+        variation distance, which the same theorem bounds.
         """
         # As 1 - 2 (1 - delta) / (e^epsilon + 1), which no large epsilon overflows.
         distances = 1 - 2 * (1 - self.deltas) / (np.exp(self.epsilons) + 1)
@@ -81,7 +69,7 @@ class LossDistribution:
         sampling_rate: ``q``.
         noise_multiplier: ``sigma``, above 0.
         steps: at least 1.
-        overflow: where batches are cut, see `dpft.privacy.accounting.truncation`.
+        overflow: where batches are cut, see `dpft.privacy.accounting.step`.
         grid: distance of neighbouring losses, in nats, at most; many steps make it less.
     """
 
@@ -96,12 +84,6 @@ class LossDistribution:
     ) -> None:
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-        validate(overflow=overflow)
-        if not (0 < sampling_rate <= 1 and noise_multiplier > 0 and steps >= 1):
-            raise ValueError(
-                f"sampling_rate is {sampling_rate}, noise_multiplier {noise_multiplier}, steps "
-                f"{steps}; expected a rate in (0, 1], noise above 0 and at least one step"
-            )
         how = {
             "sampling_prob": sampling_rate,
             "value_discretization_interval": min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps)),
@@ -113,17 +95,17 @@ class LossDistribution:
         self._composed = one.self_compose(steps)
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon at `delta`; infinite where none was found."""
+        """Return the least epsilon at ``delta``; infinite where none was found."""
         return float(self._composed.get_epsilon_for_delta(delta))
 
     def profile(self, epsilons: Array) -> PrivacyProfile:
-        """Delta at each of `epsilons`, which ascend."""
+        """Return delta at each of ``epsilons``, which ascend."""
         deltas = np.asarray(self._composed.get_delta_for_epsilon(list(epsilons)), dtype=np.float64)
         return PrivacyProfile(epsilons, np.clip(deltas, 0.0, 1.0))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of mu-GDP at delta: the inverse of Dong et al. (2019), Corollary 1."""
+    """Return epsilon of mu-GDP at delta: the inverse of Dong et al. (2019), Corollary 1."""
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     if mu > 1e6:  # beyond 1e11, where the library's digits cancel
@@ -140,7 +122,7 @@ def epsilon_pld(
     delta: float,
     overflow: float = 0.0,
 ) -> float | None:
-    """Epsilon by numerical composition of the privacy loss: an upper bound in both directions.
+    """Return epsilon by numerical composition: an upper bound in both directions.
 
     Returns:
         None where Renyi DP gives more than `MAX_EPSILON`, where delta is no larger than the

@@ -1,10 +1,9 @@
 """Renyi DP of the Poisson-subsampled Gaussian mechanism: a proven upper bound on epsilon.
 
-dp-accounting's ``RdpAccountant`` is no substitute. At these orders it takes 60 times as long (0.7 s
-in place of 0.01 s) and cannot be imported in less than the whole ledger takes to check. Its sums
-lose digits where the divergence is small: at rate 1e-5 and noise 1000 it is up to 0.06% below the
-divergence. Its series for fractional orders does not converge where the rate is large: at rate 0.5
-and noise 0.3, 100 steps cost 574 by it and 403 here. It knows of no batches that are cut.
+dp-accounting's ``RdpAccountant`` does not replace it. With the same orders it takes 0.7 s in place
+of 0.01 s. Its series for fractional orders is a looser bound (up to 0.1% of epsilon at the papers'
+settings) and does not converge at large rates: at rate 0.5 and noise 0.3, 100 steps cost 574 by it
+and 403 here. It knows of no batches that are cut.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpft.privacy.accounting.arguments import validate
+from dpft.privacy.accounting.step import validate
 
 Array = npt.NDArray[np.float64]
 
@@ -30,6 +29,112 @@ _INTEGER_ORDERS: Array = np.unique(
 ).astype(np.float64)
 # Below this noise the fractional orders would need a very fine grid; they use their bound at q=1.
 _MIN_FRACTIONAL_NOISE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class RDPCurve:
+    """Renyi DP of one step: ``rdp[i]`` at ``orders[i]``, both of shape (orders,).
+
+    Attributes:
+        orders, rdp: as above.
+        uncut: the curve of a step whose batch is not cut; None where none can be.
+        overflow: how likely a batch may be cut, see `dpft.privacy.accounting.step`.
+    """
+
+    orders: Array
+    rdp: Array
+    uncut: RDPCurve | None = None
+    overflow: float = 0.0
+
+    def epsilon(self, steps: int, delta: float) -> float:
+        """Return epsilon after ``steps`` steps, the least over all orders; 0 steps cost 0.
+
+        Canonne, Kamath & Steinke (2020), Proposition 12 (Balle et al., 2020, Theorem 21).
+
+        Guarantee: ``steps`` steps are (epsilon, delta)-DP. Where batches may be cut, high orders
+        see little but the rare step that is. A second bound is then taken where it is less: whether
+        any step is cut is independent of the one record, so that its probability, ``steps *
+        overflow`` at most, may be taken off delta, and the rest be accounted for as if none were.
+        """
+        validate(steps=steps, delta=delta)
+        if steps == 0:
+            return 0.0
+        return float(self.epsilons(np.array([float(steps)]), np.array([delta]))[0])
+
+    def epsilons(self, steps: Array, delta: Array) -> Array:
+        """Return `epsilon`, to the last digit, for numbers of steps from 1 and deltas, all (n,)."""
+        if not self.rdp.any():
+            return np.zeros(steps.shape)
+        # numpy's logarithm may differ in the last digit with the number of arguments.
+        log_delta = np.array([[math.log(each)] for each in delta.tolist()])
+        cost = steps[:, None] * self.rdp
+        cost -= log_delta / (self.orders - 1)
+        cost += np.log1p(-1 / self.orders) - np.log(self.orders) / (self.orders - 1)
+        least: Array = np.maximum(0.0, cost.min(axis=1))
+        if self.uncut is not None:
+            remaining = delta - steps * self.overflow
+            left = remaining > 0
+            if left.any():
+                uncut = self.uncut.epsilons(steps[left], remaining[left])
+                least[left] = np.minimum(least[left], uncut)
+        return least
+
+
+def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float = 0.0) -> RDPCurve:
+    """Return the Renyi DP of one step at all our orders; 10 ms.
+
+    Source: Mironov, Talwar & Zhang (2019), Theorem 4 and Section 3.3.
+
+    Guarantee: ``rdp[i]`` bounds the Renyi divergence of order ``orders[i]`` in both directions,
+    since removing a record is the worse one at every order (their Theorem 5).
+    """
+    validate(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, overflow=overflow)
+    if overflow:
+        whole, half = (
+            rdp_curve(sampling_rate=sampling_rate, noise_multiplier=sigma)
+            for sigma in (noise_multiplier, noise_multiplier / 2)
+        )
+        if overflow == 1:
+            return half
+        above = whole.orders - 1
+        mixed = np.logaddexp(
+            math.log1p(-overflow) + above * whole.rdp, math.log(overflow) + above * half.rdp
+        )
+        return RDPCurve(whole.orders, mixed / above, whole, overflow)
+    q, sigma = float(sampling_rate), float(noise_multiplier)
+    orders = np.concatenate([_FRACTIONAL_ORDERS, _INTEGER_ORDERS])
+    if sigma < 1e-100:  # its square is not a number any more; infinity stays an upper bound
+        return RDPCurve(orders, np.full_like(orders, np.inf))
+    if sigma > 1e100:
+        return RDPCurve(orders, np.zeros_like(orders))
+    rdp: Array = orders / (2 * sigma * sigma)  # exact at q=1, and sampling can only lower it
+    if q < 1:
+        used = orders if sigma >= _MIN_FRACTIONAL_NOISE else _INTEGER_ORDERS
+        log_excess = _log_excess_integer(q, sigma)
+        if used is orders:
+            log_excess = np.concatenate([_log_excess_fractional(q, sigma), log_excess])
+        sampled = np.logaddexp(0.0, log_excess) / (used - 1)
+        rdp[-used.size :] = np.minimum(rdp[-used.size :], sampled)
+    return RDPCurve(orders, rdp)
+
+
+def run_curve(*, steps: int, **step: float) -> RDPCurve:
+    """Return the Renyi DP of a whole run, that of a step times ``steps``; 0 steps cost 0."""
+    curve = rdp_curve(**step)
+    validate(steps=steps)
+    # Infinity times 0 is not a number.
+    rdp = np.zeros_like(curve.rdp) if steps == 0 else curve.rdp * float(steps)
+    return RDPCurve(curve.orders, rdp)
+
+
+def composed(curves: Sequence[RDPCurve]) -> RDPCurve:
+    """Return the Renyi DP of several released mechanisms, all known at the same orders."""
+    return RDPCurve(curves[0].orders, np.sum([curve.rdp for curve in curves], axis=0))
+
+
+def epsilon_rdp(*, steps: int, delta: float, **step: float) -> float:
+    """Return epsilon by Renyi DP (see `rdp_curve`), an upper bound; no noise costs infinity."""
+    return rdp_curve(**step).epsilon(steps, delta)
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,128 +194,3 @@ def _log_excess_fractional(q: float, sigma: float) -> Array:
         )
     log_density = -z * z / (2 * sigma * sigma) - math.log(sigma * math.sqrt(2 * math.pi))
     return np.asarray(special.logsumexp(log_integrand + log_density, axis=1)) + math.log(step)
-
-
-@dataclass(frozen=True, eq=False)
-class RDPCurve:
-    """Renyi DP of one step: ``rdp[i]`` at ``orders[i]``, both of shape (orders,).
-
-    Renyi DP adds up over steps, so epsilon after each step of a run costs microseconds.
-
-    Attributes:
-        orders, rdp: as above.
-        uncut: of a step whose batch is not cut; None where none can be.
-        overflow: how likely one may be, see `dpft.privacy.accounting.truncation`.
-    """
-
-    orders: Array
-    rdp: Array
-    uncut: RDPCurve | None = None
-    overflow: float = 0.0
-
-    def epsilon(self, steps: int, delta: float) -> float:
-        """Epsilon after ``steps`` steps, the least over all orders; 0 steps cost 0.
-
-        Canonne, Kamath & Steinke (2020), Proposition 12 (Balle et al., 2020, Theorem 21).
-
-        Guarantee: ``steps`` steps are (epsilon, delta)-DP. Each order proves its own epsilon, so
-        the least is proven as well. Where batches may be cut, high orders see little but the rare
-        step that is. Another bound is then taken where it is less: whether any step is cut is
-        independent of the one record, so its probability, ``steps * overflow`` at most, may be
-        taken off delta, and the rest be accounted for as if none were.
-        """
-        validate(steps=steps, delta=delta)
-        if steps == 0:
-            return 0.0
-        return float(self.epsilons(np.array([float(steps)]), np.array([delta]))[0])
-
-    def epsilons(self, steps: Array, delta: Array) -> Array:
-        """Return `epsilon` for many numbers of steps, at least 1, and their deltas, all (n,).
-
-        The digits are those that `epsilon` returns: the ledger compares with them.
-        """
-        if not self.rdp.any():
-            return np.zeros(steps.shape)
-        # numpy's logarithm may differ in the last digit with the number of arguments.
-        log_delta = np.array([[math.log(each)] for each in delta.tolist()])
-        cost = steps[:, None] * self.rdp
-        cost -= log_delta / (self.orders - 1)
-        cost += np.log1p(-1 / self.orders) - np.log(self.orders) / (self.orders - 1)
-        least: Array = np.maximum(0.0, cost.min(axis=1))
-        if self.uncut is not None:
-            remaining = delta - steps * self.overflow
-            left = remaining > 0
-            if left.any():
-                uncut = self.uncut.epsilons(steps[left], remaining[left])
-                least[left] = np.minimum(least[left], uncut)
-        return least
-
-
-def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float = 0.0) -> RDPCurve:
-    """Renyi DP of one step of the Poisson-subsampled Gaussian mechanism at all our orders.
-
-    Source: Mironov, Talwar & Zhang (2019), Theorem 4 and Section 3.3. Their Theorem 5 shows that
-    removing a record is the worse direction for every order, so one direction is computed.
-
-    Args:
-        sampling_rate: ``q``.
-        noise_multiplier: ``sigma``.
-        overflow: where batches are cut, see `dpft.privacy.accounting.truncation`.
-
-    Guarantee: ``rdp[i]`` bounds the Renyi divergence of order ``orders[i]`` in both directions.
-    """
-    validate(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, overflow=overflow)
-    if overflow:
-        whole, half = (
-            rdp_curve(sampling_rate=sampling_rate, noise_multiplier=sigma)
-            for sigma in (noise_multiplier, noise_multiplier / 2)
-        )
-        if overflow == 1:
-            return half
-        above = whole.orders - 1
-        mixed = np.logaddexp(
-            math.log1p(-overflow) + above * whole.rdp, math.log(overflow) + above * half.rdp
-        )
-        return RDPCurve(whole.orders, mixed / above, whole, overflow)
-    q, sigma = float(sampling_rate), float(noise_multiplier)
-    orders = np.concatenate([_FRACTIONAL_ORDERS, _INTEGER_ORDERS])
-    if sigma < 1e-100:  # its square is not a number any more; infinity stays an upper bound
-        return RDPCurve(orders, np.full_like(orders, np.inf))
-    if sigma > 1e100:
-        return RDPCurve(orders, np.zeros_like(orders))
-    rdp: Array = orders / (2 * sigma * sigma)  # exact at q=1, and sampling can only lower it
-    if q < 1:
-        used = orders if sigma >= _MIN_FRACTIONAL_NOISE else _INTEGER_ORDERS
-        log_excess = _log_excess_integer(q, sigma)
-        if used is orders:
-            log_excess = np.concatenate([_log_excess_fractional(q, sigma), log_excess])
-        sampled = np.logaddexp(0.0, log_excess) / (used - 1)
-        rdp[-used.size :] = np.minimum(rdp[-used.size :], sampled)
-    return RDPCurve(orders, rdp)
-
-
-def run_curve(*, steps: int, **step: float) -> RDPCurve:
-    """Renyi DP of a whole run: that of one step (see `rdp_curve`) times ``steps``; 0 steps cost 0.
-
-    Guarantee: ``rdp[i]`` bounds the Renyi divergence of order ``orders[i]`` of all steps together
-    (Mironov, 2017, Proposition 1).
-    """
-    curve = rdp_curve(**step)
-    validate(steps=steps)
-    # Infinity times 0 is not a number.
-    rdp = np.zeros_like(curve.rdp) if steps == 0 else curve.rdp * float(steps)
-    return RDPCurve(curve.orders, rdp)
-
-
-def composed(curves: Sequence[RDPCurve]) -> RDPCurve:
-    """Return the Renyi DP of several released mechanisms, all known at the same orders."""
-    return RDPCurve(curves[0].orders, np.sum([curve.rdp for curve in curves], axis=0))
-
-
-def epsilon_rdp(*, steps: int, delta: float, **step: float) -> float:
-    """Epsilon by Renyi DP (see `rdp_curve` and `RDPCurve.epsilon`); no noise costs infinity.
-
-    Guarantee: an upper bound on the true epsilon under Poisson sampling, cut at a largest size
-    where ``overflow`` says so.
-    """
-    return rdp_curve(**step).epsilon(steps, delta)

@@ -1,6 +1,6 @@
 """The content of a file of claims, as frozen dataclasses that pydantic checks.
 
-``docs/how-to/claims.md`` explains each key.
+``docs/how-to/tables.md`` explains each key.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import dpft
 from dpft.privacy.cached import cache_folder
-from dpft.reproduce.figures.memory import Layer, each, peak, peaks, uniform, vit
+from dpft.reproduce.figures.computed import Layer, each, peak, peaks, uniform, vit
 from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Numbers = dict[str, Any]
 Groups = Sequence[tuple[int, int]]
 
 # The code and the packages that the numbers are computed with.
-_SOURCES = ("privacy/**/*.py", "reproduce/claims/computed.py", "reproduce/figures/memory.py")
+_SOURCES = ("privacy/**/*.py", "reproduce/claims/computed.py", "reproduce/figures/computed.py")
 _PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
 
 

@@ -34,7 +34,7 @@ from dpft.reproduce.claims.comparison import (
     range_in_words,
 )
 from dpft.reproduce.claims.computed import numbers_of
-from dpft.reproduce.figures import lists
+from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, cell_of
@@ -71,7 +71,7 @@ class Evidence:
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
         if (name, figure) not in self._tables:
-            table = lists.load(name) if figure else load(*name.split("/", 1))
+            table = load_list(name) if figure else load(*name.split("/", 1))
             self._tables[name, figure] = table
         return self._tables[name, figure]
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured, Spread
-from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
-from dpft.reproduce.figures.inputs import Inputs
 
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # Styles by their number of groups, those of a fixed number first.
@@ -24,7 +23,7 @@ _OF_PROCESS = (
 
 
 def _ratio(above: Spread | float | None, below: Spread | float | None) -> float | None:
-    """Of medians; None where one of them was not measured."""
+    """Return the ratio of medians; None where one of them was not measured."""
     first, second = (one.median if isinstance(one, Spread) else one for one in (above, below))
     return None if first is None or not second else first / second
 
@@ -42,7 +41,7 @@ _AT_ONE_BATCH: tuple[_Measure, ...] = (
 
 
 def model_sizes(figure: Figure, inputs: Inputs) -> Content:
-    """Largest batch (or memory) and throughput by model size.
+    """Return largest batch (or memory) and throughput by model size.
 
     Raises:
         ConfigError: if fewer devices were measured than the figure asks for.
@@ -86,10 +85,9 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
 
 
 def _settings(figure: Figure, inputs: Inputs) -> list[list[BenchFile]]:
-    """Benchmarks that agree in all but the model, and in each those with most styles first.
+    """Return benchmarks that agree in all but the model; those with most styles come first.
 
-    Settings with most of the figure's styles come first, then those with most models. Those without
-    a private style of the figure's are left out.
+    Settings without a private style of the figure's are left out.
     """
     private = set(figure.styles) - {BASELINE}
 
@@ -112,7 +110,7 @@ def _by_size(
     unit: str,
     value: Callable[[Measured, Measured], float | None],
 ) -> Panel:
-    """``value`` of each style and its baseline; of several files with a style the first counts."""
+    """Return ``value`` of each style and its baseline, in the first file that has the style."""
     series: dict[str, dict[int, FigurePoint]] = {}
     for file in files:
         x = names.index(file.model)
@@ -170,7 +168,7 @@ def _by_place(
 
 
 def group_count(style: str) -> tuple[int, str] | None:
-    """Order and name of a style by its number of groups; None where it is of another kind."""
+    """Return order and name of a style by its number of groups; None for another kind."""
     kind, _, count = style.partition(":")
     if kind == "uniform" and count:
         return int(count), f"M = {count}"
@@ -180,7 +178,7 @@ def group_count(style: str) -> tuple[int, str] | None:
 
 
 def _grouped(file: BenchFile) -> dict[str, Measured]:
-    """Styles with a measured peak by `group_count`'s name, the first of each number."""
+    """Return styles with a measured peak by `group_count`'s name, the first of each number."""
     by_count: dict[int, tuple[str, Measured]] = {}
     for style, measured in file.styles.items():
         place = group_count(style)
@@ -190,7 +188,7 @@ def _grouped(file: BenchFile) -> dict[str, Measured]:
 
 
 def time_by_style(file: BenchFile) -> Panel:
-    """Time of a step relative to non-private training, for every style of a file."""
+    """Return the time of a step relative to non-private training, for every style of a file."""
     times = {style: _ratio(one.time, 1) for style, one in file.styles.items() if one.time}
     return Panel(
         f"time, {file.model}",

@@ -1,11 +1,17 @@
-"""Every figure of the three papers, as ``data/figures.yaml`` describes it."""
+"""Every figure of the three papers, as ``data/figures.yaml`` describes it, and its inputs.
+
+A figure's list of runs, ``data/PAPER/NUMBER.yaml``, has a table's form (`dpft.reproduce.papers`),
+so that planning, missing runs and matching of records are those of tables.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +19,31 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce import papers
-from dpft.reproduce.figures import lists
-from dpft.reproduce.figures.content import Axis, Look
+from dpft.reproduce.bench.documents import BenchFile
+from dpft.reproduce.figures.content import Axis, FigurePoint, Look, Origin
 from dpft.reproduce.papers import PaperTable
 from dpft.reproduce.papers.reader import strict_yaml
-from dpft.reproduce.papers.schema import Pattern
+from dpft.reproduce.papers.schema import Column, Label, Pattern, Row
+from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
+from dpft.reproduce.tables.marks import Mark
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
+from dpft.reproduce.tables.record_index import Index
+
+ROOT = Path(__file__).resolve().parent / "data"
+
+
+def load_list(name: str) -> PaperTable:
+    """Return the list of runs of the figure of that name.
+
+    Raises:
+        PaperError: if it is missing or does not follow the schema of tables.
+    """
+    return papers.read(ROOT / f"{name}.yaml", is_list=True)
+
+
+def list_names() -> list[str]:
+    """Return every list as its figure is typed."""
+    return sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml"))
 
 
 class FigureKind(StrEnum):
@@ -40,8 +66,7 @@ class PickedCells(_Strict):
     Attributes:
         name: as it is typed, ``bu2023/4``; of a list, the figure's.
         columns: their keys; none: all.
-        rows: labels, each with the values that are wanted; a row must have one of each.
-        is_list: whether it is a list, no printed table.
+        rows: labels, each with the values of which a row must have one.
     """
 
     name: str
@@ -50,12 +75,12 @@ class PickedCells(_Strict):
     is_list: bool = False
 
     def load(self) -> PaperTable:
-        """The table with these rows and columns alone.
+        """Return the table with these rows and columns alone.
 
         Raises:
             PaperError: if its file does not follow the schema.
         """
-        whole = lists.load(self.name) if self.is_list else papers.load(*self.name.split("/", 1))
+        whole = load_list(self.name) if self.is_list else papers.load(*self.name.split("/", 1))
         rows = tuple(row for row in whole.rows if row.matches(self.rows))
         columns = tuple(c for c in whole.columns if not self.columns or c.key in self.columns)
         if not rows or not columns:
@@ -73,7 +98,7 @@ class ScoreSeries(_Strict):
         x: where a score stands: one of `scores.POSITIONS`, or a label of the row.
         x_axis: of ``x``.
         y: label of the other axis.
-        where: as ``rows`` of `Selection`.
+        where: as ``rows`` of `PickedCells`.
         look: as of `Look`.
         beside: what is written beside each point, like ``label``.
         sort: whether points are joined by ``x``; otherwise in the order of the rows.
@@ -95,15 +120,10 @@ class Figure(_Strict):
     """One figure.
 
     Attributes:
-        name: as it is typed, ``li2022/6``.
-        title: in our words.
-        source: in the paper.
-        build: a key of `dpft.reproduce.figures.build.BUILDERS`; None: it cannot be made.
-        why: why it cannot be made.
-        tables: what it needs of tables and lists.
-        series: of scores; what ``all_series`` says is said of each.
+        build: a key of `dpft.reproduce.figures.draw.BUILDERS`; None: see ``why``.
+        series: of scores; ``all_series`` has what they have in common.
         styles: clipping styles of ``dpft bench`` that are shown, with their names in the legend.
-        device: which of those that were measured, from 0.
+        device: which of the devices that were measured, from 0.
         lines: of a heat map's labels where the paper draws a line: the last value before, and the
             first after it.
         inferred: labels whose values the paper's axes do not print (the table's notes say more).
@@ -126,7 +146,7 @@ class Figure(_Strict):
 
     @property
     def stem(self) -> str:
-        """Of its files: ``li2022-6``."""
+        """The name of its files: ``li2022-6``."""
         return self.name.replace("/", "-")
 
     @property
@@ -143,14 +163,14 @@ class Figure(_Strict):
 
 
 @functools.cache
-def figures(path: Path = lists.ROOT / "figures.yaml") -> Mapping[str, Figure]:
-    """Every figure by name, in the papers' order."""
+def figures(path: Path = ROOT / "figures.yaml") -> Mapping[str, Figure]:
+    """Return every figure by name, in the papers' order."""
     named = {name: {"name": name, **one} for name, one in strict_yaml(path).items()}
     return TypeAdapter(dict[str, Figure]).validate_python(named)
 
 
 def load(name: str) -> Figure:
-    """The figure of a name.
+    """Return the figure of a name.
 
     Raises:
         ConfigError: if there is none.
@@ -161,3 +181,122 @@ def load(name: str) -> Figure:
     halves = [one for one in known if one.startswith(name)]
     meant = f"; did you mean {' or '.join(halves)}?" if halves else suggestion(name, known)
     raise ConfigError(f"there is no figure {name!r}{meant}; type dpft figure for all of them")
+
+
+@dataclass(frozen=True)
+class ScorePair:
+    """A printed number and ours, in their row and column; `run` is None where nothing is run."""
+
+    row: Row
+    column: Column
+    cell: Cell
+    run: PlannedRun | None
+
+    def label(self, name: str) -> Label:
+        """Return one of the row's labels; None where it has no such label."""
+        return self.row.labels.get(name)
+
+    @property
+    def printed(self) -> float | None:
+        """The printed number; None for a dash and for an unknown one."""
+        value = self.cell.printed
+        return None if value is None or math.isnan(value) else value
+
+    def value(self, origin: Origin) -> float | None:
+        """Return the printed number or ours."""
+        return self.printed if origin is Origin.PRINTED else self.cell.ours
+
+    def point(self, x: float, origin: Origin, label: str = "") -> FigurePoint | None:
+        """Return the printed number or ours at ``x``; None where there is none."""
+        value = self.value(origin)
+        if value is None:
+            return None
+        if origin is Origin.PRINTED:
+            return FigurePoint(x, value, self.cell.printed_spread, label)
+        # A number without a deviation is no news in a figure.
+        marks = "".join(mark.letter for mark in self.cell.marks if mark is not Mark.NO_SPREAD)
+        source = "; ".join(path.name for path in self.cell.paths)
+        return FigurePoint(x, value, self.cell.deviation, label, marks, source)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's or list's rows and columns, with the records of their runs.
+
+    Attributes:
+        plan: the runs of a scale; None where the table does not have it.
+        is_list: whether it is a figure's own list, whose choices no table explains.
+    """
+
+    printed: PaperTable
+    plan: TablePlan | None
+    index: Index
+    is_list: bool = False
+
+    @cached_property
+    def scores(self) -> tuple[ScorePair, ...]:
+        """Every printed cell, with ours and its run where the scale has them."""
+        without_runs = empty_plan(self.printed, "paper")
+        scores: dict[tuple[object, ...], ScorePair] = {}
+        for plan in filter(None, (without_runs, self.plan)):
+            for i, row in enumerate(fill(plan, self.index).rows):
+                for j, (column, cell) in enumerate(zip(plan.columns, row.cells, strict=True)):
+                    key = (*row.row.labels.values(), column.key)
+                    scores[key] = ScorePair(row.row, column, cell, plan.runs.get((i, j)))
+        return tuple(scores.values())
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything one figure is built from.
+
+    Attributes:
+        scale: ``paper`` or ``laptop``.
+        runs: run directories that the user named.
+        progress: is called with how many of how many computations are done.
+    """
+
+    scale: str
+    tables: tuple[Table, ...] = ()
+    benches: Sequence[BenchFile] = ()
+    runs: tuple[Path, ...] = ()
+    progress: Callable[[int, int], None] = lambda done, total: None
+
+    @property
+    def scores(self) -> Iterator[ScorePair]:
+        """The scores of all tables."""
+        return (score for table in self.tables for score in table.scores)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """The runs that a table lacks, each once."""
+        lacking: dict[tuple[str, int], Missing] = {}
+        for table in self.tables:
+            for one in missing(table.plan, table.index) if table.plan is not None else ():
+                lacking.setdefault((one.planned.key, one.seed), one)
+        return list(lacking.values())
+
+
+def plan_tables(
+    figure: Figure,
+    scale: str,
+    index: Index,
+    seeds: Sequence[int] | None = None,
+    extra: Sequence[str] = (),
+) -> tuple[Table, ...]:
+    """Return the figure's tables and lists, planned where they have this scale.
+
+    Raises:
+        ConfigError: if none has this scale.
+    """
+    tables = []
+    for picked in figure.tables:
+        printed = picked.load()
+        plan = make_plan(printed, scale, seeds, extra) if scale in printed.scales else None
+        tables.append(Table(printed, plan, index, picked.is_list))
+    if tables and not any(table.plan for table in tables):
+        raise ConfigError(
+            f"{figure.name} has no runs that fit a laptop; type dpft figure {figure.name} "
+            "scale=paper"
+        )
+    return tuple(tables)

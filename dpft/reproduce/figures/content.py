@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 # How a series is drawn: joined points, points, a histogram's outline, one horizontal line, or
 # vertical lines (`Point.x`).
@@ -32,7 +32,7 @@ class FigurePoint:
     Attributes:
         x: position; for an axis with names, the index of one; NaN for a horizontal line.
         error: one standard deviation, or None.
-        label: written beside it.
+        label: written next to it.
         marks: letters of `dpft.reproduce.tables.marks`, written after the label.
         source: what it is made from: a run's folder, a benchmark's file.
     """
@@ -44,19 +44,12 @@ class FigurePoint:
     marks: str = ""
     source: str = ""
 
-    @property
-    def annotation(self) -> str:
-        """What is written beside it."""
-        return f"{self.label} {self.marks}".strip()
-
 
 @dataclass(frozen=True)
 class Series:
     """Points that belong together, in the order of the line.
 
-    Attributes:
-        label: for the legend, without the origin.
-        legend_origin: whether the legend names the origin too.
+    ``legend_origin`` is whether the legend names the origin, too.
     """
 
     label: str
@@ -73,13 +66,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis.
-
-    Attributes:
-        label: with the unit.
-        names: of its positions 0, 1, ..., where it has no numbers.
-        from_zero: whether it begins at zero.
-    """
+    """An axis; where it has no numbers, ``names`` are those of its positions 0, 1, ...."""
 
     label: str
     scale: Literal["linear", "log", "log2"] = "linear"
@@ -87,7 +74,7 @@ class Axis:
     from_zero: bool = False
 
     def value(self, x: float) -> str | float:
-        """The name of a position, where positions have names; empty for NaN."""
+        """Return the name of a position, where positions have names; empty for NaN."""
         if math.isnan(x):
             return ""
         return self.names[int(x)] if self.names else x
@@ -113,7 +100,7 @@ class Panel:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """Of all series."""
+        """The points of all series."""
         return [point for one in self.series for point in one.points]
 
 
@@ -125,7 +112,7 @@ class Heat:
         x: with the names of the columns, unless there are too many to name.
         y: with the names of the rows, from the top.
         label: of the colours, with the unit.
-        cells: by row, of one length; `Point.x` is the column; None is left blank.
+        cells: by row, of one length; None is left blank.
         show_numbers: whether each cell shows its number, with its marks below.
         lines: positions between columns and between rows where the paper divides the map.
         limits: of the colours; None: of the values.
@@ -154,19 +141,13 @@ class Heat:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """Of all cells that have a number."""
+        """All cells that have a number."""
         return [point for row in self.cells for point in row if point is not None]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a figure shows.
-
-    Attributes:
-        panels: from left to right, then down.
-        caption: sentences below it.
-        columns: the most panels beside each other.
-    """
+    """What a figure shows: panels in rows of at most ``columns``, and sentences below them."""
 
     panels: Sequence[Panel | Heat]
     caption: Sequence[str]
@@ -181,13 +162,6 @@ class Content:
         return out.getvalue()
 
 
-def _row(
-    panel: str,
-    series: str | float,
-    origin: Origin,
-    x: str | float,
-    y: str | float,
-    point: FigurePoint,
-) -> CsvRow:
-    error = "" if point.error is None else point.error
-    return (panel, series, str(origin), x, y, error, point.label, point.marks, point.source)
+def _row(panel: str, series: str | float, origin: Origin, x: Any, y: Any, p: FigurePoint) -> CsvRow:
+    error = "" if p.error is None else p.error
+    return (panel, series, str(origin), x, y, error, p.label, p.marks, p.source)

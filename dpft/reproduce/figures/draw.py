@@ -1,11 +1,12 @@
-"""Content as a matplotlib figure and as files: panels in a grid, legend beside, caption below."""
+"""From what a figure is made of to its content, and to its files: PNG, SVG and CSV."""
 
 from __future__ import annotations
 
 import io
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
+from dpft.config.errors import ConfigError
+from dpft.reproduce.figures import benchmarks, computed, private, scores
 from dpft.reproduce.figures.catalog import Figure as Entry
-from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
+from dpft.reproduce.figures.catalog import Inputs
+from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
+from dpft.reproduce.tables.marks import Mark
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
@@ -42,6 +47,51 @@ _LETTERS_UP = 34
 _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
 
 
+BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
+    "scores": scores.scores,
+    "styles_side_by_side": scores.styles_side_by_side,
+    "heat_maps": scores.heat_maps,
+    "model_sizes": benchmarks.model_sizes,
+    "number_of_groups": benchmarks.number_of_groups,
+    "effective_noise": computed.effective_noise,
+    "noise_by_rate": computed.noise_by_rate,
+    "memory_profile": computed.memory_profile,
+    "norms_by_layer": private.norms_by_layer,
+    "histograms": private.histograms,
+    "losses_by_time": private.losses_by_time,
+    "signal_to_noise": private.signal_to_noise,
+}
+
+
+def build(figure: Entry, inputs: Inputs) -> Content:
+    """Return what the figure shows.
+
+    Raises:
+        ConfigError: if it cannot be made, or what it needs is missing.
+    """
+    if figure.build is None:
+        raise ConfigError(f"{figure.name} cannot be made: {figure.why}")
+    content = BUILDERS[figure.build](figure, inputs)
+    letters = {letter for panel in content.panels for one in panel.points for letter in one.marks}
+    meanings = sorted(f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in letters)
+    caption = [*content.caption, *_settings(inputs)]
+    drawn = (point for panel in content.panels for point in panel.points)
+    if inputs.tables and any(one.error is not None for one in drawn):
+        caption.append("Bars, and numbers behind ±: one standard deviation over seeds.")
+    caption += [f"Letters: {'; '.join(meanings)}."] if meanings else []
+    return replace(content, caption=tuple(dict.fromkeys(caption)))
+
+
+def _settings(inputs: Inputs) -> Iterator[str]:
+    """Return choices of lists, and what replaces what at a laptop's scale."""
+    for table in inputs.tables:
+        source = table.printed.source
+        if table.is_list:
+            yield from (f"{source}: {choice}" for choice in table.printed.choices)
+        if inputs.scale == "laptop" and table.printed.laptop is not None:
+            yield f"LAPTOP SCALE ({source}): {table.printed.laptop.says}"
+
+
 def save(about: Entry, content: Content, folder: Path) -> list[Path]:
     """Write ``NAME.png``, ``NAME.svg`` and ``NAME.csv``; equal content gives equal files.
 
@@ -63,37 +113,40 @@ def save(about: Entry, content: Content, folder: Path) -> list[Path]:
 
 
 def draw(about: Entry, content: Content) -> Figure:
-    """The figure; the caller sets the style `RC` around it."""
+    """Return the figure; the caller sets the style `RC` around it."""
     panels = content.panels
     columns = min(len(panels), content.columns)
     lines = math.ceil(len(panels) / columns)
-    # Printed and ours of one thing have one label and look alike.
-    looks: dict[str, int] = {}
+    # Printed numbers and ours of one label have one colour and marker.
+    keys: dict[str, int] = {}
     legend: dict[str, Series] = {}
     for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
-        looks.setdefault(series.label, len(looks))
+        keys.setdefault(series.label, len(keys))
         legend.setdefault(series.legend, series)
     # One series alone still has to say whether it is the paper's.
     keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
-    width = columns * max(_WIDTH, *map(_heat_width, panels)) + _LEGEND * keyed
+    sizes = [_size(panel) for panel in panels]
+    width = columns * max(width for width, _ in sizes) + _LEGEND * keyed
     wrapped = [
         line for text in content.caption for line in textwrap.wrap(text, int(width * _PER_INCH))
     ]
-    height = sum(max(map(_height, panels[i * columns : (i + 1) * columns])) for i in range(lines))
+    heights = [height for _, height in sizes]
+    height = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines))
     height += 0.5 + _CAPTION_LINE * max(1, len(wrapped))
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes, panel in zip(grid, panels, strict=False):
+        axes.set_title(panel.title)
         if isinstance(panel, Heat):
             _heat(figure, axes, panel)
         else:
-            _panel(axes, panel, looks)
+            _panel(axes, panel, keys)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     figure.suptitle(f"{about.title}\n{about.source}")
     if keyed:
         handles = [
-            Line2D([], [], label=textwrap.fill(text, 28), **_look(one, looks[one.label]))
+            Line2D([], [], label=textwrap.fill(text, 28), **_look(one, keys[one.label]))
             for text, one in legend.items()
         ]
         figure.legend(handles=handles, loc="outside right center", frameon=False)
@@ -101,21 +154,15 @@ def draw(about: Entry, content: Content) -> Figure:
     return figure
 
 
-def _heat_width(panel: Panel | Heat) -> float:
-    # A cell that shows its number must be wide enough for it.
-    return 1.4 + 0.5 * len(panel.cells[0]) if isinstance(panel, Heat) and panel.show_numbers else 0
-
-
-def _height(panel: Panel | Heat) -> float:
-    if isinstance(panel, Heat):
-        return max(_HEIGHT, 0.9 + _lines(panel) * len(panel.cells))
-    return _HEIGHT + (0.6 if _tilted(panel.x) else 0.0)
-
-
-def _lines(panel: Heat) -> float:
-    """Inches of a cell's lines: its number, its deviation, its marks."""
+def _size(panel: Panel | Heat) -> tuple[float, float]:
+    """Return the inches of a panel: cells of a map are as large as the numbers in them."""
+    if not isinstance(panel, Heat):
+        return _WIDTH, _HEIGHT + (0.6 if _tilted(panel.x) else 0.0)
+    if not panel.show_numbers:
+        return _WIDTH, _HEIGHT
     spread = any(point.error is not None for point in panel.points)
-    return (0.34 + 0.14 * spread) * panel.show_numbers
+    height = 0.9 + (0.34 + 0.14 * spread) * len(panel.cells)
+    return max(_WIDTH, 1.4 + 0.5 * len(panel.cells[0])), max(_HEIGHT, height)
 
 
 def _tilted(axis: Axis) -> bool:
@@ -123,7 +170,7 @@ def _tilted(axis: Axis) -> bool:
 
 
 def _look(series: Series, key: int) -> dict[str, Any]:
-    """Colour, line, marker: what is printed is hollow and dashed, computed lines have no marker."""
+    """Return colour, line and marker: printed is hollow, computed lines have no marker."""
     look: dict[str, Any] = {"color": COLOURS[key % len(COLOURS)], "linestyle": "none"}
     if series.look != "points":
         look["linestyle"] = LINES[key % len(LINES)]
@@ -138,69 +185,45 @@ def _look(series: Series, key: int) -> dict[str, Any]:
     return look
 
 
-def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
-    # At one place all series would lie on each other: there each has a place beside it.
+def _panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
+    # At one place all series would cover each other: there each has a place next to it.
     apart = len(panel.x.names) == 1 and len(panel.series) > 1
+    small: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7}
+    longest = 0
     for k, series in enumerate(panel.series):
-        look = _look(series, looks[series.label])
+        look = _look(series, keys[series.label])
         shift = 0.7 * (k / (len(panel.series) - 1) - 0.5) if apart else 0.0
         xs, ys = [p.x + shift for p in series.points], [p.y for p in series.points]
+        texts = [f"{p.label} {p.marks}".strip() for p in series.points]
+        longest = max(longest, *map(len, texts), 0)
         if series.look == "level":
             axes.axhline(ys[0], **look)
-            _mark_level(axes, series.points[0])
+            where: Any = ("axes fraction", "data")
+            axes.annotate(texts[0], (1, ys[0]), (0, 3), xycoords=where, ha="right", **small)
         elif series.look == "verticals":
             for x in xs:
                 axes.axvline(x, linewidth=1, **look)
         elif series.look == "steps":
             axes.plot(xs, ys, drawstyle="steps-post", **look)
+        elif apart:
+            axes.plot(xs, ys, **look)
+            axes.annotate(f"{ys[0]:,.3g}", (xs[0], ys[0]), (0, 6), ha="center", **small)
         else:
             axes.plot(xs, ys, **look)
-            if apart:
-                _value(axes, xs[0], ys[0])
-            else:
-                _annotate(axes, series, look["color"])
-    axes.set_title(panel.title)
-    longest = max((len(point.annotation) for point in panel.points), default=0)
+            errors = [p.error or 0.0 for p in series.points]
+            if any(errors):
+                bars: dict[str, Any] = {"linestyle": "none", "capsize": 2, "elinewidth": 1}
+                axes.errorbar(xs, ys, errors, color=look["color"], **bars)
+            for place, text in enumerate(texts):
+                # Above and below in turn, so that neighbours can be distinguished.
+                axes.annotate(text, (xs[place], ys[place]), (4, -9 if place % 2 else 3), **small)
     axes.margins(x=0.3 if longest > 8 else 0.08, y=0.1)
     _axis(axes, "x", panel.x)
     _axis(axes, "y", panel.y)
 
 
-def _value(axes: Axes, x: float, y: float) -> None:
-    beside: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
-    axes.annotate(f"{y:,.3g}", (x, y), (0, 6), **beside)
-
-
-def _mark_level(axes: Axes, point: FigurePoint) -> None:
-    """What is written beside a point, at the right end of a line without one."""
-    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": 7}
-    axes.annotate(point.annotation, (1, point.y), (0, 3), textcoords="offset points", **where)
-
-
-def _annotate(axes: Axes, series: Series, colour: str) -> None:
-    """Error bars, labels and marks."""
-    known = [p for p in series.points if p.error is not None]
-    if known:
-        axes.errorbar(
-            *([p.x for p in known], [p.y for p in known], [p.error or 0.0 for p in known]),
-            linestyle="none",
-            color=colour,
-            capsize=2,
-            elinewidth=1,
-        )
-    for place, point in enumerate(series.points):
-        if point.annotation:
-            # Above and below in turn, so that neighbours can be distinguished.
-            offset = (4, -9 if place % 2 else 3)
-            axes.annotate(
-                *(point.annotation, (point.x, point.y), offset),
-                textcoords="offset points",
-                fontsize=7,
-            )
-
-
 def _axis(axes: Axes, which: str, axis: Axis) -> None:
-    """Label, scale and ticks of the axis ``x`` or ``y``."""
+    """Set label, scale and ticks of the axis ``x`` or ``y``."""
 
     def set_(what: str, *args: Any, **more: Any) -> None:
         getattr(axes, f"set_{which}{what}")(*args, **more)
@@ -231,26 +254,16 @@ def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
     image = axes.imshow(grid, cmap=MAP, aspect="auto", interpolation="none", vmin=low, vmax=high)
     figure.colorbar(image, ax=axes, label=heat.label)
     axes.grid(visible=False)
-    axes.set_title(heat.title)
     axes.set(xlabel=heat.x.label, ylabel=heat.y.label)
     if heat.x.names:
         axes.set_xticks(range(len(heat.x.names)), heat.x.names)
     if heat.y.names:
         axes.set_yticks(range(len(heat.y.names)), heat.y.names)
-    if heat.show_numbers:
-        _numbers(axes, heat, image.get_clim())
-    for x in heat.lines[0]:
-        axes.axvline(x, color="#D55E00", linewidth=2)
-    for y in heat.lines[1]:
-        axes.axhline(y, color="#D55E00", linewidth=2)
-
-
-def _numbers(axes: Axes, heat: Heat, limits: tuple[Any, Any]) -> None:
-    """The numbers of a map whose colours go from one limit to the other."""
-    # Of this map, what lies above is lighter than the grey at which black reads as well as white.
-    middle = 0.45 * limits[0] + 0.55 * limits[1]
+    # Black reads as well as white on this grey of the map.
+    bottom, top = image.get_clim()
+    middle = 0.45 * (bottom or 0.0) + 0.55 * (top or 0.0)
     centred: dict[str, Any] = {"ha": "center", "va": "center"}
-    for i, row in enumerate(heat.cells):
+    for i, row in enumerate(heat.cells if heat.show_numbers else ()):
         for j, point in enumerate(row):
             if point is None:
                 axes.text(j, i, "·", color="0.5", **centred)
@@ -259,3 +272,7 @@ def _numbers(axes: Axes, heat: Heat, limits: tuple[Any, Any]) -> None:
             text = "\n".join(filter(None, (f"{point.y:.{heat.decimals}f}", spread, point.marks)))
             color = "black" if point.y > middle else "white"
             axes.text(j, i, text, fontsize=7, color=color, **centred)
+    for x in heat.lines[0]:
+        axes.axvline(x, color="#D55E00", linewidth=2)
+    for y in heat.lines[1]:
+        axes.axhline(y, color="#D55E00", linewidth=2)

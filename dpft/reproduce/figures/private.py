@@ -14,9 +14,8 @@ from typing import TypeVar
 
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import style_in
-from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
@@ -35,136 +34,77 @@ QUANTILES = (0.25, 0.5, 0.75, 0.85)
 FIRST = 30
 _BINS = 40
 _SMOOTHED = 20
-_ROWS = 12  # steps that can be named beside a map
-
-
-def run_folders(inputs: Inputs) -> list[Path]:
-    """Run directories that were named, else those of the figure's own runs."""
-    own = (path for score in inputs.scores for path in score.cell.paths)
-    return list(dict.fromkeys(inputs.runs or own))
-
-
-def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
-    for folder in run_folders(inputs):
-        file = folder / "private" / NORMS
-        steps = [one for one in read_norms(file) if one.values] if file.is_file() else []
-        if steps:
-            if len(steps[0].groups) < 2:
-                raise ConfigError(
-                    f"{folder} has one clipping group; {name} needs a run with one per "
-                    "layer: type clip=per_layer or clip=per_layer_adaptive"
-                )
-            return folder, steps
-    raise ConfigError(
-        f"{name} needs a run that recorded the norms of its records' gradients; type dpft figure "
-        f"{name} --run, or dpft train clip=per_layer_adaptive record_norms=25 ... and then "
-        f"dpft figure {name} --runs RUN"
-    )
-
-
-def spread_out(steps: Sequence[T], count: int) -> list[T]:
-    """``count`` of them from first to last, as evenly as can be."""
-    if len(steps) <= count:
-        return list(steps)
-    return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
+_ROWS = 12  # steps that can be named next to a map
 
 
 def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 2: norms of records by layer, at several steps."""
     folder, recorded = _with_norms(figure.name, inputs)
+    groups = recorded[0].groups
     steps = spread_out(recorded, PANELS)
     highest = max(norm for one in steps for row in one.values[:EXAMPLES] for norm in row)
-    panels = [
-        Heat(
-            *(f"step {one.step + 1}", Axis("layer, input to output"), Axis("record")),
-            label="gradient norm",
-            cells=tuple(
-                tuple(map(FigurePoint, range(len(row)), row)) for row in one.values[:EXAMPLES]
-            ),
-            show_numbers=False,
-            limits=(0.0, highest),
-        )
+    panels: list[Heat | Panel] = [
+        _map(f"step {one.step + 1}", Axis("record"), one.values[:EXAMPLES], (0.0, highest))
         for one in steps
     ]
+    # Medians over records in the course of training: of all layers, and of four of them.
+    medians = [[median(norms) for norms in zip(*one.values, strict=True)] for one in recorded]
+    shown = spread_out(list(zip(recorded, medians, strict=True)), _ROWS)
+    axis = Axis("step", names=tuple(str(one.step + 1) for one, _ in shown))
+    panels.append(_map("median over records", axis, [row for _, row in shown]))
+    xs = [one.step + 1 for one in recorded]
+    series = [
+        Series(group, tuple(map(FigurePoint, xs, column)), Origin.OURS)
+        for group in chosen_layers(groups)
+        for column in [[row[groups.index(group)] for row in medians]]
+    ]
+    title = "median over records, four layers"
+    panels.append(Panel(title, Axis("step"), Axis("gradient norm", "log"), tuple(series)))
     note = (
-        f"{_described(folder)}; {len(steps[0].groups)} layers, first {EXAMPLES} records of "
+        f"{_described(folder)}; {len(groups)} layers, first {EXAMPLES} records of "
         "each step's batch: others in each panel, where the paper follows the same 32. The last "
         "two panels are of all records of every recorded batch."
     )
-    return Content([*panels, *_course(recorded)], [WARNING, note], columns=2)
+    return Content(panels, [WARNING, note], columns=2)
 
 
-def _course(recorded: Sequence[Norms]) -> tuple[Heat, Panel]:
-    """Medians over records in the course of training: of all layers, and of four of them."""
-    groups = recorded[0].groups
-    medians = [[median(norms) for norms in zip(*one.values, strict=True)] for one in recorded]
-    shown = spread_out(list(zip(recorded, medians, strict=True)), _ROWS)
-    every = Heat(
-        *("median over records", Axis("layer, input to output")),
-        Axis("step", names=tuple(str(one.step + 1) for one, _ in shown)),
-        label="gradient norm",
-        cells=tuple(tuple(map(FigurePoint, range(len(row)), row)) for _, row in shown),
-        show_numbers=False,
-    )
-    series = [
-        Series(
-            group,
-            tuple(
-                FigurePoint(one.step + 1, row[groups.index(group)])
-                for one, row in zip(recorded, medians, strict=True)
-            ),
-            Origin.OURS,
-        )
-        for group in chosen_layers(groups)
-    ]
-    return every, Panel(
-        *("median over records, four layers", Axis("step"), Axis("gradient norm", "log")),
-        tuple(series),
-    )
+def _map(
+    title: str,
+    y: Axis,
+    rows: Sequence[Sequence[float]],
+    limits: tuple[float, float] | None = None,
+) -> Heat:
+    cells = tuple(tuple(map(FigurePoint, range(len(row)), row)) for row in rows)
+    x = Axis("layer, input to output")
+    return Heat(title, x, y, "gradient norm", cells, show_numbers=False, limits=limits)
 
 
 def histograms(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 4: histograms of records' norms in four layers, with quantiles."""
+    import numpy as np
+
     folder, recorded = _with_norms(figure.name, inputs)
     steps, groups = spread_out(recorded, 3), recorded[0].groups
-    panels = [
-        _histogram(group, one.step, [row[groups.index(group)] for row in one.values])
-        for group in chosen_layers(groups)
-        for one in steps
-    ]
+    panels = []
+    for group, one in itertools.product(chosen_layers(groups), steps):
+        values = [row[groups.index(group)] for row in one.values]
+        counts, edges = np.histogram(values, bins=_BINS)
+        outline = tuple(map(FigurePoint, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
+        marked = tuple(FigurePoint(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
+        series = (
+            Series("records", outline, Origin.OURS, "steps"),
+            Series(
+                f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}",
+                *(marked, Origin.OURS, "verticals"),
+            ),
+        )
+        axes = Axis("gradient norm"), Axis("records", from_zero=True)
+        panels.append(Panel(f"{group}, step {one.step + 1}", *axes, series))
     note = (
         f"{_described(folder)}. All records of the step's batch. The paper shows the embedding, "
         "the value matrices of the 6th and 12th attention and the classification layer."
     )
     return Content(panels, [WARNING, note], columns=len(steps))
-
-
-def chosen_layers(groups: Sequence[str]) -> list[str]:
-    """An embedding, the value matrices half-way and at the end, and the last layer.
-
-    Where names tell no value matrices apart, layers half-way and before the last.
-    """
-    values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
-    embeddings = [g for g in groups if "emb" in g or "wte" in g]
-    middle = values[(len(values) - 1) // 2] if values else groups[(len(groups) - 1) // 2]
-    late = values[-1] if values else groups[-2]
-    return list(dict.fromkeys([(embeddings or [groups[0]])[0], middle, late, groups[-1]]))
-
-
-def _histogram(group: str, step: int, values: Sequence[float]) -> Panel:
-    import numpy as np
-
-    counts, edges = np.histogram(values, bins=_BINS)
-    outline = tuple(map(FigurePoint, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
-    marked = tuple(FigurePoint(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
-    name = f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}"
-    return Panel(
-        *(f"{group}, step {step + 1}", Axis("gradient norm"), Axis("records", from_zero=True)),
-        (
-            Series("records", outline, Origin.OURS, "steps"),
-            Series(name, marked, Origin.OURS, "verticals"),
-        ),
-    )
 
 
 def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
@@ -176,13 +116,17 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
     series, folders = [], []
     for score in inputs.scores:
         points = []
+        marks = "".join(mark.letter for mark in score.cell.marks)
         for folder, value in zip(score.cell.paths, score.cell.by_seed.values(), strict=True):
-            ratio = _first_ratio(folder / "private" / NORMS)
-            if ratio is not None:
+            file = folder / "private" / NORMS
+            ratios = [
+                one.signal / one.noise
+                for one in (read_norms(file) if file.is_file() else ())
+                if one.step < FIRST and one.signal is not None and one.noise
+            ]
+            if ratios:
                 folders.append(folder)
-                points.append(
-                    FigurePoint(ratio, value, marks="".join(m.letter for m in score.cell.marks))
-                )
+                points.append(FigurePoint(fmean(ratios), value, marks=marks))
         if points:
             name = f"batches of {show_label(score.label('batch size'))}"
             series.append(Series(name, tuple(points), Origin.OURS, "points"))
@@ -200,17 +144,6 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
     return Content([panel], [WARNING, note, *map(_described, folders)])
 
 
-def _first_ratio(path: Path) -> float | None:
-    """Mean ratio over the first steps; None where none of them is recorded with both norms."""
-    recorded = read_norms(path) if path.is_file() else []
-    ratios = [
-        one.signal / one.noise
-        for one in recorded
-        if one.step < FIRST and one.signal is not None and one.noise
-    ]
-    return fmean(ratios) if ratios else None
-
-
 def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's.
 
@@ -218,9 +151,12 @@ def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
         ConfigError: if no run has its metrics.
     """
     series = []
-    folders = run_folders(inputs)
+    folders = _run_folders(inputs)
     for folder in folders:
-        points = _smoothed(_losses(folder / "private" / "metrics.jsonl"))
+        losses = _losses(folder / "private" / "metrics.jsonl")
+        # Each loss is the mean of the last ones, at its time.
+        windows = (losses[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(losses)))
+        points = tuple(FigurePoint(w[-1][0], fmean(loss for _, loss in w)) for w in windows)
         if points:
             style = style_in(read_record(folder)["config"]["clip"])
             series.append(Series(f"{style}: {folder.name}", points, Origin.OURS))
@@ -238,29 +174,60 @@ def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
 
 
 def _losses(path: Path) -> list[tuple[float, float]]:
-    """Minutes since the start, and the loss, of every step that had records."""
+    """Return minutes since the start, and the loss, of every step that had records."""
     if not path.is_file():
         return []
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         times = itertools.accumulate(float(line["seconds"]) / 60 for line in lines)
-        return [
-            (minutes, float(line["loss"]))
-            for minutes, line in zip(times, lines, strict=True)
-            if line["loss"] is not None
-        ]
+        pairs = zip(times, (line["loss"] for line in lines), strict=True)
+        return [(minutes, float(loss)) for minutes, loss in pairs if loss is not None]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} is damaged ({error!r}); expected a line of JSON for each step"
-        ) from error
+        raise ConfigError(f"{path} is damaged ({error!r}); expected a JSON line a step") from error
 
 
-def _smoothed(losses: Sequence[tuple[float, float]]) -> tuple[FigurePoint, ...]:
-    """Each loss as the mean of the last `_SMOOTHED` ones, at its time."""
-    windows = (losses[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(losses)))
-    return tuple(
-        FigurePoint(window[-1][0], fmean(loss for _, loss in window)) for window in windows
+def _run_folders(inputs: Inputs) -> list[Path]:
+    """Return the run directories that were named, else those of the figure's own runs."""
+    own = (path for score in inputs.scores for path in score.cell.paths)
+    return list(dict.fromkeys(inputs.runs or own))
+
+
+def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
+    """Return the first run that recorded norms, and its steps."""
+    for folder in _run_folders(inputs):
+        file = folder / "private" / NORMS
+        steps = [one for one in read_norms(file) if one.values] if file.is_file() else []
+        if steps and len(steps[0].groups) < 2:
+            raise ConfigError(
+                f"{folder} has one clipping group; {name} needs a run with one per layer: type "
+                "clip=per_layer or clip=per_layer_adaptive"
+            )
+        if steps:
+            return folder, steps
+    raise ConfigError(
+        f"{name} needs a run that recorded the norms of its records' gradients; type dpft figure "
+        f"{name} --run, or dpft train clip=per_layer_adaptive record_norms=25 ... and then "
+        f"dpft figure {name} --runs RUN"
     )
+
+
+def spread_out(steps: Sequence[T], count: int) -> list[T]:
+    """Return ``count`` of the steps from first to last, as evenly as possible."""
+    if len(steps) <= count:
+        return list(steps)
+    return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
+
+
+def chosen_layers(groups: Sequence[str]) -> list[str]:
+    """Return an embedding, the value matrices half-way and at the end, and the last layer.
+
+    Where names distinguish no value matrices: layers half-way and before the last.
+    """
+    values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
+    first = next((g for g in groups if "emb" in g or "wte" in g), groups[0])
+    middle = values[(len(values) - 1) // 2] if values else groups[(len(groups) - 1) // 2]
+    late = values[-1] if values else groups[-2]
+    return list(dict.fromkeys([first, middle, late, groups[-1]]))
 
 
 def _described(folder: Path) -> str:

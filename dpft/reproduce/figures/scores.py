@@ -1,21 +1,21 @@
-"""Scores against a setting, a size, a time or memory: printed points and ours in one panel."""
+"""Scores against settings, sizes, times or memory, and heat maps: printed numbers and ours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from dpft.reproduce.figures.benchmarks import time_by_style
-from dpft.reproduce.figures.catalog import Figure, ScoreSeries
-from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Origin, Panel, Series
-from dpft.reproduce.figures.inputs import Inputs, ScorePair
-from dpft.reproduce.figures.memory import SHAPES, relative_peak
+from dpft.reproduce.figures.catalog import Figure, Inputs, ScorePair, ScoreSeries, Table
+from dpft.reproduce.figures.computed import SHAPES, relative_peak
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.papers.schema import Label, show_label
 
 
 def scores(figure: Figure, inputs: Inputs) -> Content:
-    """The figure's series in their panels; panels without any number are left out."""
+    """Return the figure's series in their panels; panels without numbers are left out."""
     by_panel: dict[str, list[ScoreSeries]] = {}
     for one in figure.series:
         by_panel.setdefault(one.panel, []).append(one)
@@ -58,39 +58,51 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
 
 
 def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> str:
-    """The labels of its row in a template; beside a point of ours, the model that ran."""
+    """Fill labels of the row into a template; next to a point of ours, the model that ran."""
     labels = {name: show_label(value) for name, value in score.row.labels.items()}
     if origin is Origin.OURS and score.run is not None:
         labels["model"] = score.run.run.model.name
     return template.format_map(labels)
 
 
+# Where a score may stand, besides at a label of its row.
+POSITIONS = ("parameters", "epochs", "minutes", "untrained", "printed_peak", "counted_peak")
+
+
 def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    if x in POSITIONS:
-        return POSITIONS[x](score, origin, inputs)
-    return _number(score.label(x))
+    """Return where a score stands: at one of `POSITIONS`, or at a label of its row.
+
+    Parameters and epochs of ours are those of the run. Minutes are recorded, a mean over seeds;
+    nothing is known of printed ones. ``untrained`` is our accuracy of the same label words.
+    """
+    run = None if score.run is None else score.run.run
+    if x == "parameters":
+        if origin is Origin.PRINTED:  # as printed: RoBERTa-base, GPT-2-medium
+            return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
+        return None if run is None else non_embedding(run.model.name)
+    if x == "epochs" and origin is Origin.OURS:
+        return None if run is None else run.optim.epochs
+    if x == "minutes":
+        if origin is Origin.PRINTED or not score.cell.runs:
+            return None
+        return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
+    if x == "untrained":
+        wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
+        return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
+    if x == "printed_peak":
+        return _number(score.row.printed.get("peak_memory_gb"))
+    return _counted_peak(score) if x == "counted_peak" else _number(score.label(x))
 
 
 def _number(value: Label) -> float | None:
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
 
-def parameters(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Millions outside the embeddings: of the paper's model, or of the one that ran for it."""
-    if origin is Origin.PRINTED:
-        # As printed: RoBERTa-base, GPT-2-medium.
-        return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
-    return None if score.run is None else non_embedding(score.run.run.model.name)
-
-
 def non_embedding(model: str) -> float | None:
-    """Millions of parameters in the blocks; None for a model whose shape is not known.
+    """Return millions of parameters in the blocks of a model of ``conf/model``, if known.
 
     A block has attention (``4 d^2 + 4 d``), two dense layers (``8 d^2 + 5 d``) and two norms
     (``4 d``). Norms outside the blocks and heads are left out: less than a thousandth.
-
-    Args:
-        model: a name of ``conf/model``.
     """
     if model not in SHAPES:
         return None
@@ -98,56 +110,23 @@ def non_embedding(model: str) -> float | None:
     return blocks * (12 * d * d + 13 * d) / 1e6
 
 
-def epochs(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Epochs of the run; of a printed point those of its row."""
-    if origin is Origin.PRINTED:
-        return _number(score.label("epochs"))
-    return None if score.run is None else score.run.run.optim.epochs
-
-
-def minutes(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
-    if origin is Origin.PRINTED or not score.cell.runs:
-        return None
-    return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
-
-
-def untrained(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Our accuracy of the same label words before training."""
-    wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
-    return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
-
-
-def printed_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """The peak memory that is printed in the same row."""
-    return _number(score.row.printed.get("peak_memory_gb"))
-
-
-def counted_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """The peak by Fact 6.1 of the paper's model, relative to training without privacy."""
+def _counted_peak(score: ScorePair) -> float | None:
+    """Return the peak by Fact 6.1 of the paper's model, relative to training without privacy."""
     labels = (score.label(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
 
 
-POSITIONS: Mapping[str, Callable[[ScorePair, Origin, Inputs], float | None]] = {
-    position.__name__: position
-    for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
-}
-
-
 def _machines(inputs: Inputs) -> list[str]:
-    """Where the times of the runs are from; nothing where no record says it."""
+    """Return the machines of the runs; nothing where no record names one."""
     machines: dict[str, None] = {}
-    for run in {one.path: one for score in inputs.scores for one in score.cell.runs}.values():
+    for run in (one for score in inputs.scores for one in score.cell.runs):
         facts = run.record.get("environment") or {}
         processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
         machines[str(facts.get("gpu") or processor)] = None
-    if not machines:
-        return []
     text = f"Times are of {' and of '.join(machines)}."
     if len(machines) > 1:
         text = f"WARNING: times of {len(machines)} machines, which do not compare. {text}"
-    return [text]
+    return [text] if machines else []
 
 
 def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
@@ -161,7 +140,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
         for origin in (Origin.PRINTED, Origin.OURS)
         if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
     ]
-    peaks = [counted_peak(score, Origin.PRINTED, inputs) for score in listed]
+    peaks = [_counted_peak(score) for score in listed]
     counted = tuple(FigurePoint(i, peak) for i, peak in enumerate(peaks) if peak is not None)
     panels = [
         Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
@@ -180,3 +159,77 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
         panels.append(time_by_style(bench))
         note = f"Time: measured by dpft bench, {', '.join(bench.labels)}."
     return Content(panels, [*figure.notes, note])
+
+
+def heat_maps(figure: Figure, inputs: Inputs) -> Content:
+    """Return printed and ours of each table: its first label goes down, its second across."""
+    panels: list[Heat] = []
+    for table in inputs.tables:
+        maps = [
+            _map(figure, table, origin)
+            for origin in (Origin.PRINTED, Origin.OURS)
+            if any(score.value(origin) is not None for score in table.scores)
+        ]
+        if inputs.scale == "paper":
+            # A small model's scores have a range of their own, of which one colour would be left.
+            values = [point.y for one in maps for point in one.points]
+            maps = [replace(one, limits=(min(values), max(values))) for one in maps]
+        panels += maps
+    names = ", ".join(table.printed.name for table in inputs.tables)
+    notes = [f"What is inferred, and what disagrees: dpft table {names}."]
+    if inputs.scale == "laptop" and any(panel.origin is Origin.OURS for panel in panels):
+        notes.append("Colours of printed numbers and of ours have different ranges.")
+    if any(point is None for panel in panels for row in panel.cells for point in row):
+        notes.append("Dots are cells without a run.")
+    return Content(panels, notes, columns=2)
+
+
+def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
+    printed = table.printed
+    down, across = printed.label_names
+    # The laptop's scale leaves whole rows and columns out: they would be empty.
+    scores = [one for one in table.scores if origin is Origin.PRINTED or one.run is not None]
+    ys, xs = (list(dict.fromkeys(one.label(label) for one in scores)) for label in (down, across))
+    cells = {(score.label(down), score.label(across)): score for score in scores}
+    column = printed.columns[0]
+    return Heat(
+        title=f"{printed.source.split(', ')[-1]}, {origin}",
+        x=_heat_axis(figure, across, xs, scores, origin),
+        y=_heat_axis(figure, down, ys, scores, origin),
+        label=column.label,
+        cells=tuple(
+            tuple(
+                cells[y, x].point(j, origin) if (y, x) in cells else None for j, x in enumerate(xs)
+            )
+            for y in ys
+        ),
+        origin=origin,
+        decimals=column.decimals,
+        lines=(_lines(figure, across, xs), _lines(figure, down, ys)),
+    )
+
+
+def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, ...]:
+    """Return where the paper's line between two values falls among these."""
+    if label not in figure.lines:
+        return ()
+    last, first = figure.lines[label]
+    numbers = [float(value) for value in values if value is not None]
+    before = sum(one <= last if last < first else one >= last for one in numbers)
+    return (before - 0.5,) if 0 < before < len(values) else ()
+
+
+def _heat_axis(
+    figure: Figure, label: str, values: Sequence[Label], scores: Sequence[ScorePair], origin: Origin
+) -> Axis:
+    """Return the label's values; where our runs have other rates than printed, both."""
+    names = [show_label(value) for value in values]
+    if origin is Origin.PRINTED and label in figure.inferred:
+        label = f"{label} (inferred)"
+    elif origin is Origin.OURS and label == "learning rate":
+        for place, value in enumerate(values):
+            runs = [score.run for score in scores if score.label(label) == value]
+            rates = {run.run.optim.lr for run in runs if run is not None}
+            if rates and rates != {value}:
+                names[place] = f"{', '.join(f'{rate:g}' for rate in sorted(rates))} for {value:g}"
+    return Axis(label, names=tuple(names))

@@ -16,7 +16,7 @@ import yaml
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Audit
 from dpft.privacy.accounting import RDPCurve, run_curve
-from dpft.privacy.guarantee import Guarantee, of_selection
+from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync_directory, fsync_tree
 from dpft.runs.errors import RunError
@@ -169,6 +169,34 @@ def priced(
             "rdp": [value if math.isfinite(value) else None for value in total.rdp.tolist()],
         },
     }
+
+
+def of_selection(
+    trial: Guarantee, *, epsilon: float, delta: float, size: int, caveats: Sequence[str]
+) -> Guarantee:
+    """Return the guarantee of the best of several runs, in place of the trial's own.
+
+    The trial's own epsilons hold no longer; ``epsilon`` is of the whole selection, by Renyi DP.
+    """
+    epsilons = {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None}
+    choice = "the choice of the best of a random number of runs included, "
+    stated = claim(epsilons, delta, trial.noun, trial.unit, size, choice)
+    if trial.strength == "none":
+        stated["strength"] = "none"
+    if not trial.meaning:
+        stated["meaning"] = ""
+    # What was said of the trial's own epsilon and delta is said of these.
+    said = own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
+    kept = [caveat for caveat in trial.caveats if caveat not in said]
+    own = own_caveats(epsilon if math.isfinite(epsilon) else None, delta, trial.noun, size)
+    return made(
+        *("private", trial.noun, trial.unit, trial.steps_taken, epsilons, delta),
+        **stated,
+        voided_by=trial.voided_by,
+        warnings=trial.warnings,
+        caveats=(*own, *kept, *caveats),
+        selected=True,
+    )
 
 
 def _copy(source: Path, target: Path) -> None:

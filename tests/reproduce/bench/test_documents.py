@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
-from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.tables import record_index
 
 
 def names(folders=None):
@@ -46,14 +42,3 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path):
     broken = ["circle", "cut", "keys", "latin", "nested", "number"]
     assert [line.split()[0] for line in damaged] == [f"{tmp_path}/{name}.json" for name in broken]
     assert "KeyError('settings')" in damaged[2]
-
-
-def test_without_folders_the_usual_ones_are_read_where_they_exist(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(record_index, "conf_dir", lambda: tmp_path / "conf")  # no other checkout
-    assert names() == ([], [])
-    write(tmp_path / "results" / "bench" / "b.json", "bk")
-    write(tmp_path / "elsewhere" / "c.json", "bk")
-    assert names()[0] == [("b.json", ["bk"])]
-    with pytest.raises(ConfigError, match=r"--bench nowhere is no folder; expected one with files"):
-        names([tmp_path.relative_to(tmp_path) / "nowhere"])

@@ -7,13 +7,9 @@ import pytest
 from dpft.reproduce.bench import measure as module
 from dpft.reproduce.bench.documents import Spread, summarise
 from dpft.reproduce.bench.measure import (
-    LARGEST,
-    MEASURED,
-    PACKAGE,
     PRECISION,
     BenchError,
     ResultLog,
-    code_fingerprint,
     largest_batches,
     measure,
     measurement_key,
@@ -60,23 +56,6 @@ def test_more_rounds_continue_fewer_and_a_finished_benchmark_is_not_measured_aga
         assert rows[:2] == first
 
 
-def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
-    """A ratio must not compare one hour with another."""
-    path = tmp_path / "x.jsonl"
-    made = settings(rounds=2)
-
-    def stop(job):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(made, ResultLog(path, "k"), Worker({"none": stop}), silent)
-    assert len(path.read_text().splitlines()) == 1
-    worker = Worker({"bk": result(7.0)})
-    rows = measure(made, ResultLog(path, "k"), worker, silent)
-    assert len(worker.jobs) == 4
-    assert rows[0]["result"]["seconds"] == [7.0] * 2
-
-
 def test_a_line_cut_off_by_a_kill_costs_one_measurement(tmp_path):
     path = tmp_path / "x.jsonl"
     made = settings(rounds=2)
@@ -121,72 +100,11 @@ def test_what_refuses_is_not_tried_again_and_what_died_is(tmp_path, answer, trie
     assert [row["result"] for row in rows if row["variant"] == "bk"] == [answer] * 3
 
 
-@pytest.mark.parametrize(
-    ("typed", "answers", "steps"),
-    [
-        ({"device": "cuda"}, {}, ["none", "none", "bk", "bk"]),
-        ({"styles": "none"}, {}, ["none"] * 2),
-        ({}, {"bk": REFUSED}, ["none"] * 2),
-    ],
-)
-def test_on_a_gpu_and_where_there_is_nothing_else_training_is_measured_by_itself(
-    tmp_path, typed, answers, steps
-):
-    worker = Worker(answers)
-    made = settings(steps=2, rounds=1, **typed)
-    rows = measure(made, ResultLog(tmp_path / "x", "k"), worker, silent)
-    assert worker.steps == steps
-    assert all("beside" not in row["result"] for row in rows)
-
-
-def test_without_non_private_training_there_is_nothing_to_compare_with(tmp_path):
-    worker = Worker({"none": REFUSED})
-    with pytest.raises(BenchError, match=r"not this one.*smaller --batch"):
-        measure(settings(), ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
-
-
-class Mortal(Worker):
-    """Non-private training is killed in the middle of its third step."""
-
-    def __call__(self, job):
-        session = super().__call__(job)
-        if job["name"] == "none":
-            left = iter([1.0, 1.0])
-            session.step = lambda: next(left, None)
-            session.finish = lambda: {"status": "died", "message": "ended with signal 9"}
-        return session
-
-
-def test_non_private_training_that_dies_ends_the_round_and_leaves_nothing_of_it(tmp_path):
-    path = tmp_path / "x.jsonl"
-    made = settings(styles="bk,ghost", rounds=1, steps=5)
-    with pytest.raises(BenchError, match=r"signal 9.*smaller --batch"):
-        measure(made, ResultLog(path, "k"), Mortal(), silent)
-    assert not path.exists()
-    worker = Worker()
-    assert len(measure(made, ResultLog(path, "k"), worker, silent)) == 3
-    assert len(worker.jobs) == 3
-
-
 def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
     prints = iter(["a", "a", "b"])
     monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))
     with pytest.raises(BenchError, match="code changed"):
         measure(settings(), ResultLog(tmp_path / "x.jsonl", "k"), Worker(), silent)
-
-
-def test_the_fingerprint_is_of_what_is_measured(tmp_path):
-    for pattern in MEASURED:
-        assert list(PACKAGE.glob(pattern)), pattern
-    for name in ("privacy/a.py", "reproduce/bench/worker.py", "reproduce/bench/report.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("1")
-    prints = [code_fingerprint(tmp_path)]
-    for name in ("reproduce/bench/report.py", "reproduce/bench/worker.py", "privacy/a.py"):
-        (tmp_path / name).write_text("2")
-        prints.append(code_fingerprint(tmp_path))
-    assert prints[1] == prints[0]
-    assert len(set(prints)) == 3
 
 
 @pytest.mark.parametrize("largest", [0, 1, 3, 4, 37, 63, 64, 1000, 5000])
@@ -203,10 +121,6 @@ def test_the_search_ends_at_the_largest(largest, start):
     assert high - low <= max(1, low // PRECISION)
     assert len(probes) == len(set(probes)) < 30
     assert 0 not in probes
-
-
-def test_a_search_without_end_ends():
-    assert search(lambda batch: True, 4) == (LARGEST, None)
 
 
 def test_each_variant_is_searched_and_probes_are_kept(tmp_path):
@@ -226,15 +140,6 @@ def test_each_variant_is_searched_and_probes_are_kept(tmp_path):
     again = Worker()
     assert largest_batches(made, ResultLog(path, "k"), again.run, silent) == [none, bk]
     assert again.jobs == []
-
-
-def test_a_refusal_is_no_lack_of_memory(tmp_path):
-    worker = Worker({"bk": REFUSED, "none": lambda job: result() if job["batch"] < 9 else REFUSED})
-    found = largest_batches(
-        settings(device="cuda"), ResultLog(tmp_path / "x.jsonl", "k"), worker.run, silent
-    )
-    assert found[1].batch == 0
-    assert found[1].message == REFUSED["message"]
 
 
 def row(turn, variant, outcome):
@@ -263,19 +168,6 @@ def test_a_step_is_divided_by_the_two_around_it():
     assert summarise(settings(), rows)[1].time_ratio == Spread(1.5, 1.5, 1.5)
 
 
-def test_peers_are_divided_by_the_untied_baseline():
-    rows = [
-        row(0, "none", result(1.0)),
-        row(0, "bk", result(1.0)),
-        row(0, "none (untied)", result(2.0)),
-        row(0, "opacus (untied)", result(5.0)),
-    ]
-    peer = summarise(settings(peers="opacus"), rows)[-1]
-    assert peer.peer
-    assert peer.time_ratio is not None
-    assert peer.time_ratio.median == pytest.approx(2.5)
-
-
 def test_failures_are_kept_with_their_message():
     rows = [
         *(row(0, "none", result()), row(0, "bk", REFUSED)),
@@ -287,9 +179,3 @@ def test_failures_are_kept_with_their_message():
     assert bk.message == REFUSED["message"]
     assert bk.time_ratio == Spread(2.0, 2.0, 2.0)
     assert (none.rounds, none.message) == (2, "signal 9")
-
-
-def test_what_was_never_measured_has_no_ratio():
-    none, bk = summarise(settings(), [row(0, "none", result()), row(0, "bk", REFUSED)])
-    assert none.time_ratio is not None
-    assert (bk.seconds, bk.time_ratio, bk.peak_bytes, bk.gradient_norm) == (None,) * 4

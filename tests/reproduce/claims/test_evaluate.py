@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpft.reproduce.claims.claim import CellsCheck, Claim, Expected, Untestable
+from dpft.reproduce.claims.claim import CellsCheck, Claim, Expected
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
-from dpft.reproduce.claims.show import counted, scale
+from dpft.reproduce.claims.show import scale
 from dpft.reproduce.papers import PaperError, reader
 from dpft.reproduce.tables.plan import merged, planned, words_at
 from dpft.reproduce.tables.record_index import make_index
@@ -68,29 +68,6 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still listed
     assert whole.commands == []
     assert scale(whole) == "paper scale"
-
-
-def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
-    for epsilon, bleu in ((3, 0.6), ("none", 0.7)):
-        run = run_of(plan(), "full", epsilon)
-        model = {"base_model": "somewhere/tiny"}
-        write_record(tmp_path / f"{epsilon}", run, 0, {"BLEU": bleu}, model=model)
-    found = evaluated(tmp_path)
-    assert scale(found) == "paper scale with stand-ins, trend only, marks M"
-    assert found.commands[-1] == "dpft table demo/1 --run"  # the paper's setting has no number
-
-
-def test_a_part_that_cannot_be_tested_is_named(tmp_path):
-    record(tmp_path, "laptop", 3, 0.30)
-    record(tmp_path, "laptop", "none", 0.40)
-    found = evaluated(tmp_path, EPSILONS, Untestable("no run has it"))
-    assert found.reasons == ["no run has it"]
-    assert (
-        counted(found.by_us, found.reasons) == "holds (1 of 1 hold; a part cannot be tested here)"
-    )
-    alone = evaluated(tmp_path, Untestable("no run has it"))
-    assert alone.by_print is None
-    assert alone.by_us.verdict is Outcome.CANNOT
 
 
 def test_variants_of_a_row_are_compared_where_the_paper_scale_has_none(tmp_path):

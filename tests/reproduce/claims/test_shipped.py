@@ -8,14 +8,11 @@ import typer
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.reproduce.bench import catalog
 from dpft.reproduce.bench.catalog import BenchSettings
-from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, load
+from dpft.reproduce.claims.claim import BenchCheck, load
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
-from dpft.reproduce.figures import lists
-from dpft.reproduce.figures.lists import load as load_list
-from dpft.reproduce.papers import load as load_table
+from dpft.reproduce.figures.catalog import list_names
 from dpft.reproduce.papers import names
 from dpft.reproduce.tables.record_index import Index
 
@@ -56,28 +53,8 @@ def test_every_command_is_one_that_dpft_takes(results):
             BenchSettings.make(**{k: v for k, v in options.items() if k not in away})
         else:
             assert options["run"]
-            known = names() if verb == "table" else lists.names()
+            known = names() if verb == "table" else list_names()
             assert options["name"] in known, command
-
-
-def test_what_is_as_good_over_seeds_is_said():
-    for claim in CLAIMS:
-        for one in claim.checks:
-            if isinstance(one, CellsCheck) and one.sides != ("printed",) and one.expected.alike:
-                table = load_list(one.table) if isinstance(one, FigureCheck) else None
-                table = table or load_table(*one.table.split("/"))
-                columns = [c for c in table.columns if c.key in (one.columns or (c.key,))]
-                measured = any(column.metrics for column in columns)
-                assert (one.expected.equivalence is not None) is measured, claim.name
-
-
-def test_benchmarks_name_styles_and_models():
-    known = {*catalog.STYLES, *catalog.PEERS}
-    checks = [c for claim in CLAIMS for c in claim.checks if isinstance(c, BenchCheck)]
-    assert checks
-    for one in checks:
-        assert set(one.first) | set(one.second) <= known
-        assert set(one.models) <= set(catalog.MODELS)
 
 
 @pytest.mark.parametrize(

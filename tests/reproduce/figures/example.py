@@ -4,9 +4,8 @@ import functools
 import json
 from dataclasses import replace
 
-from dpft.reproduce.figures.build import build
-from dpft.reproduce.figures.catalog import load
-from dpft.reproduce.figures.inputs import Inputs, plan_tables
+from dpft.reproduce.figures.catalog import Inputs, load, plan_tables
+from dpft.reproduce.figures.draw import build
 from dpft.reproduce.tables.record_index import Index, make_index
 
 

@@ -1,15 +1,13 @@
 """Figures of what a run keeps to itself."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import load
-from dpft.reproduce.figures.private import WARNING, chosen_layers, spread_out
-from dpft.runs.norms import Norms, NormsLog
+from dpft.reproduce.figures.private import WARNING
+from dpft.runs.norms import NormsLog
 from tests.report.pages.example import record as whole
 from tests.reproduce.figures import example
 from tests.reproduce.tables.example import write_record
@@ -84,41 +82,3 @@ def test_scores_stand_over_the_ratio_of_the_first_steps(tmp_path):
         (pytest.approx(0.30), 50),
     ]
     assert figure.caption[0] == WARNING
-
-
-def test_layers_are_chosen_by_their_names():
-    assert chosen_layers(GROUPS) == GROUPS
-    names = ["a", "b", "c", "d", "e"]
-    assert chosen_layers(names) == ["a", "c", "d", "e"]
-
-
-def test_losses_are_smoothed_over_time(run):
-    figure = content("he2022/7", run)
-    (series,) = figure.panels[0].series
-    assert len(series.points) == 30  # an empty batch has no loss
-    assert (series.points[0].x, series.points[0].y) == (0.5, 5.0)
-    assert series.points[-1].x == 15
-    assert series.points[-1].y == pytest.approx(sum(5 - i / 10 for i in range(10, 30)) / 20)
-
-
-def test_what_is_missing_is_named(tmp_path, run):
-    with pytest.raises(ConfigError, match="record_norms"):
-        content("he2022/2", tmp_path)
-    with pytest.raises(ConfigError, match=r"private/metrics\.jsonl"):
-        content("he2022/7", tmp_path)
-    with pytest.raises(ConfigError, match="record_norms=1"):
-        content("li2022/3b", tmp_path)
-    (tmp_path / "flat" / "private").mkdir(parents=True)
-    with NormsLog(tmp_path / "flat" / "private", 1, ["all"]) as log:
-        log.append(0, [torch.ones(3, 1)])
-    with pytest.raises(ConfigError, match="one clipping group"):
-        content("he2022/4", tmp_path / "flat")
-    (Path(run) / "private" / "metrics.jsonl").write_text("{\n")
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl is damaged"):
-        content("he2022/7", run)
-
-
-def test_steps_are_spread_from_first_to_last():
-    listed = [Norms(step, (), ()) for step in range(10)]
-    assert [one.step for one in spread_out(listed, 4)] == [0, 3, 6, 9]
-    assert spread_out(listed[:2], 4) == listed[:2]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from dpft.config.errors import ConfigError
 from dpft.reproduce import papers
-from dpft.reproduce.papers import PaperError, reader
+from dpft.reproduce.papers import PaperError
 
 SMALL = """
 title: Small
@@ -70,13 +69,3 @@ def test_mistakes_are_named_with_their_place(tmp_path, old, new, place):
     file = written(tmp_path, SMALL.replace(old, new, 1))
     with pytest.raises(PaperError, match=rf"(?s)1\.yaml.*{place}"):
         papers.read(file)
-
-
-def test_names_are_in_natural_order(tmp_path, monkeypatch):
-    for name in ("10", "2", "figure-8b", "1b", "1a", "figure-8a", "appendix-s"):
-        written(tmp_path, SMALL, name)
-    monkeypatch.setattr(reader, "ROOT", tmp_path)
-    numbers = [name.partition("/")[2] for name in papers.names()]
-    assert numbers == ["1a", "1b", "2", "10", "appendix-s", "figure-8a", "figure-8b"]
-    with pytest.raises(ConfigError, match="did you mean 'nobody2020/2'"):
-        papers.load("nobody202", "2")

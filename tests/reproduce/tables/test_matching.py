@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from dpft.config.compose import compose
-from dpft.reproduce.tables.matching import match_key, scored_with
+from dpft.reproduce.tables.matching import match_key
 from tests.reproduce.tables.example import plan, run_of
 
 ELSEWHERE = {
@@ -28,11 +28,6 @@ ELSEWHERE = {
 def test_what_changes_a_score_is_another_experiment(settings, same):
     one, other = with_settings({}), with_settings(settings)
     assert (match_key(one) == match_key(other)) is same
-
-
-def test_the_budget_of_a_run_without_privacy_does_not_matter():
-    one, other = (with_settings({"privacy.epsilon": x}, "none") for x in (3, 99))
-    assert match_key(one) == match_key(other)
 
 
 def with_settings(settings, epsilon=3):
@@ -65,12 +60,3 @@ def with_clip(**settings):
 def test_how_a_sum_is_formed_makes_no_other_experiment(one, other, same):
     keys = {match_key(with_clip(**settings)) for settings in (one, other)}
     assert (len(keys) == 1) is same
-
-
-def test_metrics_that_need_weights_belong_to_the_scores():
-    plain = compose(["task=dart", "eps=3"])
-    scored = compose(["task=dart", "eps=3", "task.bertscore=models/distilbert"])
-    assert match_key(plain) == match_key(scored)
-    assert scored_with("BERTScore", scored["task"]) == "distilbert"
-    assert scored_with("BERTScore", plain["task"]) is None
-    assert scored_with("BLEU", scored["task"]) is None

@@ -10,23 +10,10 @@ from dpft.config.schema import parse
 from dpft.reproduce import papers
 from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.cells import missing
-from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, merged, planned
+from dpft.reproduce.tables.plan import SCALES, make_plan, planned
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, table, write_record
-
-
-def test_of_two_overrides_of_one_setting_the_later_wins():
-    assert merged(["task=e2e", "eps=3", "optim.lr=1"], ["++optim.lr=2", "privacy.epsilon=8"]) == (
-        *("task=e2e", "++optim.lr=2", "privacy.epsilon=8"),
-    )
-    assert key_of("+experiment=demo") == "experiment"
-
-
-def test_a_run_is_setting_column_and_row():
-    run = run_of(plan(), "LoRA").run
-    assert (run.model.name, run.adapt.name, run.clip.style) == ("gpt2", "lora", "ghost")
-    assert (run.optim.lr, run.privacy.epsilon) == (1e-3, 3)
 
 
 def test_columns_share_a_run_unless_their_splits_differ():
@@ -37,11 +24,6 @@ def test_columns_share_a_run_unless_their_splits_differ():
     assert dev.words[-1] == "decode.split=dev"
     assert len(the_plan.distinct) == 4
     assert dev.key == run_of(the_plan, "full").key  # one record may hold both scores
-
-
-def test_dashes_copies_and_what_nothing_measures_need_no_run():
-    the_plan = plan()
-    assert {(i, j) for i, j in the_plan.runs} == {(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)}
 
 
 def test_laptop_replaces_setting_swaps_words_and_skips():

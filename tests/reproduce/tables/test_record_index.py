@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.config.folder import conf_dir
-from dpft.reproduce.tables.record_index import make_index, usual_folders
+from dpft.reproduce.tables.record_index import make_index
 from dpft.runs.finished import marked
 from dpft.runs.record import read_record, write_table
 from dpft.tasks.metrics.shown import packed
@@ -33,17 +32,6 @@ def test_records_are_found_at_any_depth_by_what_they_are(tmp_path):
     assert index.of("nothing") == ()
     assert index.tasks == {"e2e"}
     assert not index.damaged
-
-
-def test_damaged_records_are_named_and_the_others_count(tmp_path):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "good", one)
-    for name, text in (("torn", '{"config'), ("empty", '{"schema_version": 1}'), ("old", "{}")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "record.json").write_text(text)
-    index = make_index([tmp_path])
-    assert len(index.of(one.key)) == 1
-    assert [Path(line.partition(":")[0]).name for line in index.damaged] == ["empty", "old", "torn"]
 
 
 def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
@@ -120,16 +108,3 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     assert names == ["b/file", "a/first", "c/last"]
     (said,) = index.damaged
     assert said.startswith(f"{tmp_path / 'c/old'}: ")
-
-
-def test_committed_results_are_records_that_tables_can_use():
-    assert not make_index([conf_dir().parent / "results"]).damaged
-
-
-def test_results_are_found_from_any_folder_and_runs_only_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (found,) = usual_folders(("runs", "results", "results/none"))
-    assert found == conf_dir().parent / "results"
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "results").mkdir()
-    assert usual_folders(("runs", "results")) == [Path("runs"), Path("results")]

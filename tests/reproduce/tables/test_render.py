@@ -2,20 +2,15 @@
 
 import csv
 import io
-import re
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from dpft.reproduce.papers import load
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.plan import empty_plan
-from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import FORMATS, show
-from dpft.reproduce.tables.text_table import as_text_table, shown_extra
-from dpft.reproduce.tables.verdicts import CellVerdict
+from dpft.reproduce.tables.text_table import as_text_table
 from tests.reproduce.tables.example import plan, run_of, write_record
 
 EPSILONS = [
@@ -67,23 +62,6 @@ def test_csv_holds_every_field_of_every_cell(filled):
     assert by_place["full", "3", "epsilon_prv"]["verdict"] == "not reproduced"
 
 
-def test_markdown_is_one_table_of_equal_rows(filled):
-    lines = [x for x in FORMATS["markdown"](filled).splitlines() if x.startswith("|")]
-    widths = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
-    assert widths == {2 + 4 + 2 + 1}
-    assert len(lines) == 2 + 5
-    assert "60.60 ± 0.85 (2)<br>+0.60 =" in lines[2]
-    assert "(1/2)<br>-8.00 ↓ FD" in lines[4]
-    assert "2.8 / 2.660 ≠" in lines[2]
-
-
-def test_overrides_are_shown_without_folders_and_machines(filled):
-    words = ("optim.lr=1", "task.data_dir=/home/me", "model.path=/home/me/gpt2", "device=cpu")
-    altered = replace(filled, plan=replace(filled.plan, extra=words))
-    assert shown_extra(altered) == "optim.lr=1 model.path=..."
-    assert shown_extra(altered) in FORMATS["csv"](altered)
-
-
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
     stream = io.StringIO()
@@ -95,18 +73,3 @@ def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
     # Every block has the labels.
     assert table.count("GPT-3") == table.count("epsilon")
     assert width == 80 or (table.count("epsilon") > 1) is (width < 80)
-
-
-def test_a_deviation_is_shown_as_it_is_printed_with_more_digits_than_its_mean():
-    table = fill(empty_plan(load("he2022", "11a"), "paper"), Index())
-    assert "| 63.1 ± 0.22 ·" in FORMATS["markdown"](table)
-
-
-def test_what_the_paper_does_not_explain_is_shown_and_enters_no_computation(tmp_path):
-    the_plan = plan()
-    rows = [replace(row, unexplained={"bleu": 5.0}, std={}, ci95={}) for row in the_plan.rows]
-    write_record(tmp_path / "a", run_of(plan(), "full"), 0, {"BLEU": 0.65})
-    one = fill(replace(the_plan, rows=tuple(rows)), make_index([tmp_path]))
-    cell = one.rows[0].cells[0]
-    assert "60.00 ± 5.00?" in FORMATS["markdown"](one)
-    assert (cell.verdict, cell.spread) == (CellVerdict.ABOVE, None)

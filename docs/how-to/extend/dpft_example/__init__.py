@@ -1,1 +1,0 @@
-"""An example of a package whose parts dpft finds; see docs/how-to/extend.md."""
