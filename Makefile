@@ -42,12 +42,13 @@ test-all: $(STAMP) ## run all tests: those of compilers, Java, packages, torture
 torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 
-lint: $(STAMP) ## check size (budget.toml), style (ruff), types (mypy) and imports (import-linter)
+lint: $(STAMP) ## check size (budget.toml), style (ruff), types (mypy), imports, and what can be deleted
 	$(BIN)/python scripts/budget.py
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/leaves.py
 
 docs: $(STAMP) ## build the site of docs/ into build/site, offline; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What to delete: paths below dpft/, then the folders or files of the leaf's own tests.
 LEAVES = {
     "trainer": ("integrations", "tests/integrations"),
-    "selection": ("sweep/selection cli/select.py", "tests/sweep/test_selection.py"),
+    "selection": ("sweep/selection cli/select.py", "tests/sweep/test_selection"),
     "audit": ("audit cli/audit.py", "tests/audit"),
     "plan": ("plan cli/plan.py", "tests/plan"),
     "synthesis": ("synthesis cli/generate.py cli/quality.py", "tests/synthesis"),

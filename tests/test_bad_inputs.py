@@ -27,7 +27,6 @@ COMMANDS = {
     "plan optim.batch_size=50000": "expected at most 42061: type optim.batch_size=8192",
     "sweep": "type dpft sweep task=e2e eps=3,8",
     "sweep eps=1,2 name=x": "would share the folder",
-    "sweep --watch nowhere": "there is no sweep",
     "decode nowhere": "does not exist",
     "score task=sst2 predictions=nowhere": "cannot read",
     "ls nope": "expected one of",

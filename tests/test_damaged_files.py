@@ -10,9 +10,8 @@ from dpft.config.errors import DpftError
 from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.norms import NormsLog, read_norms
-from dpft.sweep.arguments import read_list
-from dpft.sweep.folder import SweepFolder
-from dpft.sweep.journal import BEGUN, Event, Journal
+from dpft.sweep.folder import BEGUN, Event, Journal, SweepFolder
+from dpft.sweep.points import read_list
 from dpft.tasks import load_task
 from tests.report.pages.example import record
 

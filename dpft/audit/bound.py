@@ -1,12 +1,11 @@
 """How many right guesses a claimed guarantee allows: auditing in one run.
 
-Each of ``m`` canaries is put into the training data or left out by a fair coin. Whoever sees what
-training released guesses the coins of some of them. Differential privacy bounds how many guesses
-can be right, for all canaries of one run together; more right guesses than that are evidence
-against it. The game is that of Steinke, Nasr & Jagielski (2023, arXiv:2305.08846), the statistics
-those of Mahloujifar, Melis & Chaudhuri (2024, arXiv:2410.22235): what is put to the test is the
-whole curve of guarantees that a run claims, epsilon at every delta. At one delta alone, ``m`` times
-delta is lost, which on small data is all that a test has.
+A fair coin puts each of ``m`` canaries into the training data or leaves it out. Whoever sees what
+training released guesses some coins, and differential privacy bounds how many guesses can be right,
+for all canaries of one run together. The game is that of Steinke, Nasr & Jagielski (2023,
+arXiv:2305.08846), the statistics those of Mahloujifar, Melis & Chaudhuri (2024, arXiv:2410.22235):
+what is put to the test is the whole curve of guarantees that a run claims, epsilon at every delta.
+At one delta alone, ``m`` times delta is lost, which on small data is all that a test has.
 """
 
 from __future__ import annotations

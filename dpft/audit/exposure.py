@@ -35,12 +35,7 @@ _WORD = re.compile(r"[a-z]{3,12}")
 
 @dataclass(frozen=True)
 class Secret:
-    """A text that training may have learnt.
-
-    Attributes:
-        prefix: what it stands behind.
-        words: the words, whose order and choice the model may have learnt.
-    """
+    """A text that training may have learnt: ``words``, after a prefix in the form of the data."""
 
     prefix: str
     words: tuple[str, ...]
@@ -48,21 +43,6 @@ class Secret:
     @property
     def record(self) -> TextRecord:
         return TextRecord((self.prefix,), " ".join(self.words))
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """Of one secret, in bits.
-
-    Attributes:
-        fitted: by the distribution of other texts' likelihoods, as the paper has it; infinite where
-            no fit reaches the secret, not a number where the other texts do not differ.
-        by_rank: by the secret's place among the texts that were asked; at most ``log2`` of how many
-            these are.
-    """
-
-    fitted: float
-    by_rank: float
 
 
 @dataclass(frozen=True)
@@ -87,13 +67,7 @@ class Planted:
         return [secret.record for secret in self.secrets for _ in range(self.audit.repetitions)]
 
     def scores(self, objective: Any, model: Any, batch_size: int) -> dict[str, Any]:
-        """The record's scores of the split ``canaries``.
-
-        Args:
-            objective: `dpft.tasks.objectives.causal.Causal` of the task.
-            model: trained.
-            batch_size: texts at a time.
-        """
+        """Return the record's scores of the split ``canaries``; ``batch_size``: texts at a time."""
         generator = keys.generator(keys.public_key(self.seed), "audit", "candidates")
         exposures = []
         for secret in self.secrets:
@@ -105,17 +79,12 @@ class Planted:
             likelihoods = objective.likelihoods(model, instances, batch_size)
             own, *rest = (total for total, _ in likelihoods)
             nll = np.array(rest)
-            exposures.append(Exposure(exposure(own, nll), exposure_by_rank(own, nll)))
+            exposures.append((exposure(own, nll), exposure_by_rank(own, nll)))
         return section(exposures, self.audit.repetitions)
 
 
 def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
     """Secrets, and the words that they are made of.
-
-    Args:
-        tokenizer: of the model; each word is one token of it.
-        count: of secrets.
-        seed: public: it decides what is measured, and protects nothing.
 
     Raises:
         ConfigError: if the tokenizer has too few whole words.
@@ -142,11 +111,9 @@ def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], t
 
 
 def exposure(secret: float, others: Array) -> float:
-    """``-log2 P[X <= secret]`` with a skew-normal ``X`` fitted to ``others``.
+    """Return ``-log2 P[X <= secret]`` with a skew-normal ``X`` fitted to ``others``.
 
-    Args:
-        secret: its negative log-likelihood.
-        others: those of other texts, shape ``(n,)``.
+    Infinite where no fit reaches the secret, not a number where the other texts do not differ.
     """
     from scipy import stats
 
@@ -165,26 +132,27 @@ def exposure(secret: float, others: Array) -> float:
 
 
 def exposure_by_rank(secret: float, others: Array) -> float:
-    """``-log2`` of the secret's rank among all texts, which no fit can bend.
+    """Return ``-log2`` of the secret's rank among all texts, at most ``log2(n + 1)``.
 
-    At most ``log2(n + 1)``, however well the secret is known.
-
-    Args:
-        secret: its negative log-likelihood.
-        others: those of other texts, shape ``(n,)``.
+    Arguments as of `exposure`.
     """
     return -math.log2((1 + int((others <= secret).sum())) / (len(others) + 1))
 
 
-def section(exposures: Sequence[Exposure], repetitions: int) -> dict[str, Any]:
-    """The record's scores of the split ``canaries``."""
-    finite = [one.fitted for one in exposures if math.isfinite(one.fitted)]
+def section(exposures: Sequence[tuple[float, float]], repetitions: int) -> dict[str, Any]:
+    """Return the record's scores of the split ``canaries``.
+
+    Args:
+        exposures: of each secret by the fit and by rank, in bits.
+        repetitions: of each secret in the training data.
+    """
+    finite = [fitted for fitted, _ in exposures if math.isfinite(fitted)]
     return {
         "metrics": {
             "exposure": float(np.mean(finite)) if finite else None,
             "exposure deviation": float(np.std(finite, ddof=1)) if len(finite) > 1 else None,
             "exposure max": max(finite) if finite else None,
-            "exposure by rank": float(np.mean([one.by_rank for one in exposures])),
+            "exposure by rank": float(np.mean([by_rank for _, by_rank in exposures])),
             "exposures without a fit": len(exposures) - len(finite),
         },
         "examples": len(exposures),

@@ -1,33 +1,113 @@
-"""What a run does for its audit: plant canaries before training, measure after it."""
+"""What a run does for its audit: plant canaries before training, observe steps, measure after it.
+
+``docs/how-to/audit.md`` says what each kind of canaries can show and what it cannot.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dpft.audit.auditor import Auditor
-from dpft.audit.canaries import Canaries
+import numpy as np
+
+from dpft.audit.bound import lower_bound
+from dpft.audit.canaries import Canaries, GradientCanaries, RecordCanaries, canary_records
 from dpft.audit.exposure import Planted, make_secrets
-from dpft.audit.gradients import GradientCanaries
-from dpft.audit.records import RecordCanaries, canary_records
 from dpft.config.errors import ConfigError
 from dpft.privacy import UnsupportedLayerError
+from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 
 if TYPE_CHECKING:
     from dpft.config.schema import Run
     from dpft.models.load import LoadedModel
     from dpft.privacy import Clipper, Mechanism
-    from dpft.privacy.shapes import FixedShapes
     from dpft.tasks.base import Task
-    from dpft.tasks.objectives.base import Losses, Objective
+    from dpft.tasks.objectives.base import Objective
     from dpft.tasks.objectives.records import Record
+
+_START = 1.0  # the noise multiplier that the search begins with
+# Where the profile is asked: close together where deltas are large, up to what guesses can refute.
+_EPSILONS = np.concatenate([np.linspace(0, 8, 81), np.geomspace(8.2, 80, 40)])
+
+
+class Auditor:
+    """Slots that are sampled like records, after the last real unit.
+
+    An excluded canary's slot is sampled as well and adds nothing: the mechanism is the same
+    whatever the coins, as the bound requires.
+    """
+
+    def __init__(self, parts: Mapping[str, Canaries]) -> None:
+        self.parts = dict(parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    def insert(self, slots: Sequence[int]) -> None:
+        """Put the canaries of the sampled slots, from 0 over all kinds, into the step's sums."""
+        first = 0
+        for part in self.parts.values():
+            part.insert([slot - first for slot in slots if first <= slot < first + len(part)])
+            first += len(part)
+
+    def observe(self) -> None:
+        """Look at what the step released, before the weights move."""
+        for part in self.parts.values():
+            part.observe()
+
+    def state(self) -> dict[str, Any]:
+        """Return what going on needs; noiseless, so that it belongs under ``private/`` alone."""
+        return {name: part.state() for name, part in self.parts.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        for name, part in self.parts.items():
+            part.restore(state[name])
+
+    def result(self, mechanism: Mechanism, *, confidence: float, epsilon: float) -> dict[str, Any]:
+        """Return the record's section.
+
+        Args:
+            mechanism: of the run: what it claims, and what it would claim with other noise.
+            confidence: of all kinds' bounds together.
+            epsilon: the least upper bound that the run claims, at the mechanism's delta.
+
+        Returns:
+            ``epsilon_lower``: the largest bound of any kind; ``refuted``: whether it exceeds
+            ``epsilon``; ``delta``: at which both hold; ``parts``: each kind's
+            `dpft.audit.bound.Bound`.
+        """
+        each = 1 - (1 - confidence) / len(self.parts)
+        claim = functools.cache(functools.partial(_claim, mechanism))
+        bounds = {
+            name: lower_bound(part.scores, part.included, claim, start=_START, confidence=each)
+            for name, part in self.parts.items()
+        }
+        lower = max(bound.epsilon for bound in bounds.values())
+        return {
+            "epsilon_lower": lower,
+            "delta": mechanism.delta,
+            "confidence": confidence,
+            "refuted": lower > epsilon,
+            "parts": {name: bound.to_dict() for name, bound in bounds.items()},
+        }
+
+
+def _claim(mechanism: Mechanism, noise_multiplier: float) -> tuple[float, PrivacyProfile]:
+    """Return what the run would claim if all releases of a step had this noise multiplier."""
+    if not mechanism.steps:
+        return 0.0, PrivacyProfile(np.zeros(1), np.zeros(1))
+    losses = LossDistribution(
+        sampling_rate=mechanism.sampling_rate,
+        noise_multiplier=noise_multiplier,
+        steps=mechanism.steps,
+    )
+    return losses.epsilon(mechanism.delta), losses.profile(_EPSILONS)
 
 
 class Stage:
     """The audit of a run.
-
-    Args:
-        run: the settings.
-        task: of the run.
 
     Raises:
         ConfigError: for an audit that means nothing for this run, before anything is loaded.
@@ -37,31 +117,38 @@ class Stage:
         self._run = run
         self._task = task
         audit = run.audit
+        typed = f"audit.gradients={audit.gradients} audit.records={audit.records}"
+        other = "type audit.records=0 audit.gradients=1000"
         if audit.slots and not run.clip.private:
             raise ConfigError(
-                f"audit.gradients is {audit.gradients} and audit.records {audit.records} with "
-                "clip=none, which guarantees nothing that could be refuted; type audit=none"
+                f"got {typed} with clip=none, which guarantees nothing that could be refuted; type "
+                "audit=none"
+            )
+        if audit.records and run.precision != "float32":
+            raise ConfigError(
+                f"got {typed} with precision={run.precision}, which rounds the slopes that record "
+                f"canaries are recognised by; {other}, or precision=float32"
             )
         if audit.records and run.adapt.name == "rgp":
             raise ConfigError(
-                f"audit.records is {audit.records} with adapt=rgp: a loss does not change with the "
-                "carriers, whose gradients are released, so that no record canary could be "
-                "recognised; type audit.records=0 audit.gradients=1000, or another adapt"
+                f"got {typed} with adapt=rgp: a loss does not change with the carriers, whose "
+                "gradients are released, so that no record canary could be recognised; "
+                f"{other}, or another adapt"
             )
         if audit.slots and run.privacy.sampling != "poisson":
             raise ConfigError(
-                f"audit of a run with sampling={run.privacy.sampling}, which claims no epsilon "
-                "that canaries could refute, or another one; type sampling=poisson"
+                f"got {typed} with sampling={run.privacy.sampling}, which claims no epsilon that "
+                "canaries could refute, or another one; type sampling=poisson"
             )
         if (audit.records or audit.secrets) and task.unit_noun != "record":
             raise ConfigError(
-                f"audit.records={audit.records} audit.secrets={audit.secrets} with "
-                f"{task.unit_noun}s as units of privacy: such canaries are single records; type "
-                "audit.records=0 audit.secrets=0 audit.gradients=1000"
+                f"got audit.records={audit.records} audit.secrets={audit.secrets} with "
+                f"{task.unit_noun}s as units of privacy: such canaries are single records; {other} "
+                "audit.secrets=0"
             )
         if audit.secrets and (task.needs.kind != "causal" or task.unconditional):
             raise ConfigError(
-                f"audit.secrets is {audit.secrets}, but task {task.name} writes no text behind "
+                f"audit.secrets is {audit.secrets}, but task {task.name} writes no text after "
                 "another; expected a task such as e2e: type audit.secrets=0"
             )
 
@@ -83,7 +170,7 @@ class Stage:
             ) from error
 
     def plant(self, loaded: LoadedModel) -> Planted | None:
-        """The secrets, if the run is to have any."""
+        """Return the secrets, if the run is to have any."""
         audit, seed = self._run.audit, self._run.seed
         if not audit.secrets:
             return None
@@ -98,22 +185,8 @@ class Stage:
         clipper: Clipper,
         mechanism: Mechanism,
         key: bytes,
-        *,
-        trained: Losses,
-        shapes: FixedShapes | None,
     ) -> Auditor | None:
-        """The canaries in slots of their own, if the run is to have any.
-
-        Args:
-            loaded: the model.
-            objective: of the task, for this model.
-            like: a record, which gives the form of canaries.
-            clipper: of the run.
-            mechanism: of the run.
-            key: decides coins and canaries; secret.
-            trained: gives the losses that the run trains on, in its precision.
-            shapes: of the run's own records where they are fixed, else None.
-        """
+        """Return the canaries in slots of their own, if the run is to have any."""
         audit = self._run.audit
         parts: dict[str, Canaries] = {}
         if audit.gradients:
@@ -124,8 +197,6 @@ class Stage:
                 objective,
                 loaded.model,
                 clipper,
-                trained=trained,
-                shapes=shapes,
                 batch_size=mechanism.batch_size,
                 weight=audit.weight,
                 token_budget=self._run.optim.microbatch_tokens,

@@ -22,7 +22,7 @@ from dpft.config.schema import Count, Decode, build
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.training.synthesis import Sources, Synthetic
+    from dpft.synthesis.records import Sources, Synthetic
     from dpft.training.trained import TrainedRun
 
 
@@ -32,7 +32,7 @@ class GenerateSettings:
 
     Attributes:
         n: how many texts to sample.
-        sources: what to write targets for, see `dpft.training.synthesis.find_sources`.
+        sources: what to write targets for, see `dpft.synthesis.records.find_sources`.
         out: the file; None: ``synthetic/`` in the run's folder.
         seed: of sources and sampling.
         system: what every conversation begins with.
@@ -79,7 +79,7 @@ def main(
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.privacy.guarantee import Guarantee
-    from dpft.training.synthesis import find_sources, sample
+    from dpft.synthesis.records import find_sources, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -156,7 +156,7 @@ def _write(
     """Write records and guarantee; the records get their name last, and never without it."""
     from dpft.runs.atomic import write_atomic
     from dpft.runs.errors import disk_report
-    from dpft.training.synthesis import as_markdown, side_file, side_path
+    from dpft.synthesis.records import as_markdown, side_file, side_path
 
     unnamed = out.with_name(f".{out.name}.tmp")
     try:
@@ -207,7 +207,7 @@ def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
 
 def _print(content: Mapping[str, Any], out: Path) -> None:
     from dpft.privacy.guarantee import Guarantee
-    from dpft.training.synthesis import side_path
+    from dpft.synthesis.records import side_path
 
     records = content["records"]
     empty = records["empty_left_out"]

@@ -17,7 +17,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.training.synthesis import Generated
+    from dpft.synthesis.records import Generated
     from dpft.training.trained import TrainedRun
 
 
@@ -48,7 +48,7 @@ def main(
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
-    from dpft.training.synthesis import read_generated
+    from dpft.synthesis.records import read_generated
 
     file = file or path / "synthetic" / trained.task.written_as
     made = read_generated(trained.task, file, trained.record["config_hash"])
@@ -61,8 +61,8 @@ def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) ->
     """Write the overlap with training records, also of held-out ones; print it if private."""
     from dpft.runs.atomic import owners_folder, write_atomic
     from dpft.runs.errors import disk_report
+    from dpft.synthesis.records import OVERLAP, overlaps, written_text
     from dpft.training.held_out import check_scored
-    from dpft.training.synthesis import OVERLAP, overlaps, written_text
 
     task, split, groups = trained.task, trained.run.decode.split, {"synthetic": made.texts}
     try:
@@ -110,9 +110,9 @@ def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence
     """Train on the records without noise, which they do not need, and score on real ones."""
     from dpft.config.compose import compose
     from dpft.config.schema import parse
+    from dpft.synthesis.records import words_on
     from dpft.tasks.metrics.shown import shown
     from dpft.training.run import run_experiment
-    from dpft.training.synthesis import words_on
 
     where = path.resolve()
     # Other records in a file of the same name are another run's, so the name has their digest.

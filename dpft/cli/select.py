@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpft.cli import options, sweep
+from dpft.cli import options
 from dpft.cli.output import warn
+from dpft.cli.sweep import check_alone
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
 from dpft.report.terminal import echo, secho
-from dpft.runs.ledger import read_ledger
-from dpft.sweep.arguments import ParsedOverrides, parse_arguments
-from dpft.sweep.folder import checked_name, default_name
-from dpft.sweep.points import make_plan
+from dpft.sweep.folder import checked_name, default_name, folder_of
+from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments, remark
+from dpft.sweep.process import run_points
+from dpft.sweep.state import DONE, Display, PointState, States
 
 if TYPE_CHECKING:
-    from dpft.sweep.selection import Selection
+    from dpft.sweep.selection.draw import Selection
 
 
 def main(
@@ -30,11 +31,6 @@ def main(
     *,
     metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
     mean: Annotated[float, typer.Option("--trials", help="Mean of the number of runs.")] = 10.0,
-    shape: Annotated[
-        float,
-        typer.Option(help="Of its distribution: 1 geometric, 0 logarithmic, inf Poisson."),
-    ] = 1.0,
-    lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score is the best.")] = False,
     name: options.SweepName = None,
 ) -> None:
     """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
@@ -43,167 +39,106 @@ def main(
     best, whose record states the price of the choice (Papernot & Steinke 2022).
     docs/how-to/sweeps.md explains it.
     """
-    from dpft.privacy.accounting.selection import Trials
     from dpft.privacy.rounding import up
-    from dpft.sweep.release import release
-    from dpft.sweep.selection import Candidate, Selection, check, draw, price
-    from dpft.sweep.splits import remark
+    from dpft.runs.finished import RECORD, damages
+    from dpft.runs.record import read_record
+    from dpft.sweep.selection.draw import Selection, check, draw
+    from dpft.sweep.selection.release import best, price, release
+    from dpft.sweep.selection.trials import Trials
     from dpft.tasks import load_task
     from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
     from dpft.training.mechanisms import make_mechanism
 
+    check_alone()
     try:
-        trials = Trials(mean, shape)
+        trials = Trials(mean)
     except ValueError as error:
-        raise ConfigError(f"{error}: --trials and --shape") from error
+        raise ConfigError(f"{error}: --trials") from error
     parsed = parse_arguments(arguments or ())
     plan = make_plan(parsed)
-    if plan.points is None:
-        raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
-    candidates = [
-        Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
-    ]
-    check(candidates)
-    first = plan.runs[0]
-    task = load_task(first.task)
-    _check_direction(metric, lowest, lower_is_better(metric, {"lower": lower_ones(task)}))
-    check_metric(metric, task, first.decode.split)
-    warning = remark(plan.runs)
-    if warning is not None:
+    check(plan)
+    assert plan.points is not None
+    task = load_task(plan.runs[0].task)
+    check_metric(metric, task, plan.runs[0].decode.split)
+    lowest = lower_is_better(metric, {"lower": lower_ones(task)})
+    if warning := remark(plan.runs):
         warn(warning, err=True)
-    folder = plan.runs_dir / "selections" / checked_name(name or default_name(parsed, ()))
-    selection = Selection(folder)
+    name = checked_name(name or default_name(parsed, ()))
+    selection = Selection(plan.runs_dir / "selections" / name)
     with selection.lock():
-        selection.describe(candidates, trials, metric, lowest)
-        lines = draw(selection.key(), candidates, trials)
+        selection.describe(plan.points, trials, metric)
+        lines = draw(selection.key(), plan.points, trials)
         if selection.chosen.exists():
+            if damaged := damages(selection.chosen, (RECORD,)):
+                raise ConfigError(
+                    f"{selection.chosen}: {damaged[0]}; expected it as it was released, which is "
+                    "not done again: put the file back from a copy"
+                )
             echo("this selection has released its run before; nothing is run again", err=True)
-            _show(selection, _released(selection), metric)
+            _show(selection, read_record(selection.chosen), metric)
             return
-        if not lines:
-            echo(
-                f"{folder}: the number of trials was drawn as zero, and nothing is released. The "
-                "same command draws the same; the same candidates under another --name are a "
-                "second selection, whose price adds to the price of this one"
-            )
-            return
-        paths = _run_trials(selection, parsed, lines, metric)
-        best, record, size = _best(selection, paths, metric, lowest)
-        mechanisms = [make_mechanism(candidate.run, size) for candidate in candidates]
-        chosen = release(
-            selection,
-            best,
-            record,
-            metric=metric,
-            lowest=lowest,
-            trials=trials,
-            mechanisms=mechanisms,
-        )
+        paths = run_trials(selection, parsed, lines, metric)
+        trial, record, size = best(paths, metric, lowest)
+        mechanisms = [make_mechanism(run, size) for run in plan.runs]
+        rule: dict[str, Any] = {"metric": metric, "lowest": lowest, "trials": trials}
+        chosen = release(selection, trial, record, **rule, mechanisms=mechanisms)
     _show(selection, chosen, metric)
-    each, total, _ = price(mechanisms, trials)
-    warn(f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}")
+    each, total, delta = price(mechanisms, trials)
+    spent, stated = up(each.epsilon(1, delta)), up(total.epsilon(1, delta))
+    warn(f"  each trial spent at most epsilon {spent}; the choice makes it {stated}")
 
 
-def _released(selection: Selection) -> dict[str, Any]:
-    """The record of the run that was released before.
-
-    Raises:
-        ConfigError: it is not what was released.
-    """
-    from dpft.runs.finished import RECORD, damages
-    from dpft.runs.record import read_record
-
-    if damaged := damages(selection.chosen, (RECORD,)):
-        raise ConfigError(
-            f"{selection.chosen}: {damaged[0]}; expected it as it was released, which is not done "
-            "again: put the file back from a copy"
-        )
-    return read_record(selection.chosen)
-
-
-def _check_direction(metric: str, lowest: bool, lower: bool) -> None:
-    if lower is not lowest:
-        better, released, advice = "lower", "highest", "type --lowest"
-        if lowest:
-            better, released, advice = "higher", "lowest", "leave --lowest out"
-        raise ConfigError(
-            f"{metric} is better the {better} it is, and the {released} would be released: {advice}"
-        )
-
-
-def _run_trials(
+def run_trials(
     selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]], metric: str
 ) -> list[Path]:
-    """Run what was drawn as a sweep below ``private/``; the trials' folders.
+    """Run what was drawn as a sweep below ``private/``; return the trials' folders.
 
     Raises:
         typer.Exit: not every trial is done.
     """
-    from dpft.runs.atomic import write_atomic
-
-    file = selection.private / "trials.txt"
-    write_atomic(file, "".join(f"{shlex.join(line)}\n" for line in lines), mode=0o600)
     own = [word for word in parsed.overrides if word.startswith(("hydra/", "hydra."))]
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if parsed.config_dir is not None:
         typed += ["--config-dir", str(parsed.config_dir)]
+    trials = parse_arguments(typed)
+    plan, folder = make_plan(trials, lines), folder_of(selection.trials, "trials")
+    assert plan.points is not None
+    assert all(selection.trials in point.path.parents for point in plan.points)
     secho("The number of trials is secret, and so is every trial but the best", err=True)
-    with _owner_only_files():
-        sweep.run_sweep(typed, file=file, name="trials", secret=True)
-    points = make_plan(parse_arguments(typed), lines).points
-    assert points is not None
-    assert all(selection.trials in point.path.parents for point in points)
-    return [point.path for point in points]
+    with owner_only_files(), folder.lock():
+        folder.describe(trials, lines, plan)
+        states = States(folder)
+
+        with Display(lines=False) as display:  # a file would tell how many there are
+            status = run_points(
+                trials, lines, folder, True, lambda: display.show(list(map(_hidden, states.rows())))
+            )
+    if status or any(_hidden(row).state != DONE for row in states.rows()):
+        # What failed tells settings, and how many trials there are at least.
+        secho(
+            f"not every trial is done; why is secret as well: see {folder.log}. The same command "
+            "goes on",
+            fg=typer.colors.RED,
+            err=True,
+        )
+        raise typer.Exit(1)
+    return [point.path for point in plan.points]
 
 
-def _best(
-    selection: Selection, paths: Sequence[Path], metric: str, lowest: bool
-) -> tuple[Path, dict[str, Any], int]:
-    """Folder and record of the best trial, and on how many records all were trained.
+def _hidden(row: PointState) -> PointState:
+    """Leave out the score; a trial that diverged is done.
 
-    Raises:
-        ConfigError: the trials' numbers of records differ, or no trial has a score.
+    The price of a selection is for one outcome. Who stops it because of a trial's score has made
+    that score an outcome too; and to diverge is the worst of scores.
     """
-    from dpft.runs.record import read_record
-    from dpft.tasks.scores import score
-
-    # A trial without a record diverged: its ledger holds the number of records.
-    records = {p: read_record(p) if (p / "record.json").exists() else None for p in paths}
-    ledgers = {p: read_ledger(p / "ledger.jsonl") for p in paths if not records[p]}
-    if any(
-        record["mechanism"].get("repeated") if record else ledgers[p].repeated
-        for p, record in records.items()
-    ):
-        raise ConfigError(
-            f"{selection.trials}: a trial went on with other devices and repeated steps, so that "
-            "it spent more than its candidate; expected no such trial, since no price holds then. "
-            "Give another --name, whose price adds to what was spent here"
-        )
-    sizes = {
-        int((record or ledgers[p].header)["mechanism"]["dataset_size"])
-        for p, record in records.items()
-    }
-    if len(sizes) > 1:
-        listed = " and ".join(f"{size:,}" for size in sorted(sizes))
-        raise ConfigError(
-            f"{selection.trials}: trials were trained on {listed} records; expected as "
-            "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
-            "give another --name, whose price adds to what was spent here"
-        )
-    # No number is the worst score: that follows from what the trial releases, as any score does.
-    scored = [
-        (path, record, score(record, metric)[1]) for path, record in records.items() if record
-    ]
-    ranked = [(value, i) for i, (_, _, value) in enumerate(scored) if value is not None]
-    if not ranked:
-        raise ConfigError(f"no trial has a finite {metric}; nothing is released")
-    path, record, _ = scored[(min if lowest else max)(ranked)[1]]
-    return path, record, sizes.pop()
+    if row.diverged:
+        return replace(row, score=None, state=DONE, error=None)
+    return replace(row, score=None)
 
 
 @contextmanager
-def _owner_only_files() -> Iterator[None]:
-    """What is written meanwhile, by the processes that are started too, is its owner's alone."""
+def owner_only_files() -> Iterator[None]:
+    """Make what is written meanwhile, by started processes too, readable by its owner alone."""
     before = os.umask(0o077)
     try:
         yield
@@ -211,8 +146,8 @@ def _owner_only_files() -> Iterator[None]:
         os.umask(before)
 
 
-def _show(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
-    """What was released, at which price, and what the price leaves out."""
+def _show(selection: Selection, chosen: dict[str, Any], metric: str) -> None:
+    """Print what was released, at which price, and what the price leaves out."""
     from dpft.report.comparison import print_guarantee
     from dpft.tasks.metrics.shown import figure
     from dpft.tasks.scores import score

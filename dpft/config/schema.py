@@ -402,8 +402,8 @@ class Evaluate:
 class Audit:
     """``conf/audit``: canaries of a run; all numbers zero: none."""
 
-    gradients: Canaries = 0  # canaries that are gradients, see `dpft.audit.gradients`
-    records: Canaries = 0  # canaries that are pairs of records, see `dpft.audit.records`
+    gradients: Canaries = 0  # canaries that are gradients, see `dpft.audit.canaries`
+    records: Canaries = 0  # canaries that are pairs of records, see `dpft.audit.canaries`
     weight: Positive = 1000.0  # of their losses, so that clipping has something to do
     confidence: Share = 0.95  # of the lower bound on epsilon
     secrets: Canaries = 0  # texts whose exposure is measured, see `dpft.audit.exposure`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,18 +106,17 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 def _curve(record: Mapping[str, Any]) -> RDPCurve:
     """Return the Renyi DP of what was released of a run, the choice of it included."""
+    import numpy as np
+
     from dpft.privacy import accounting
-    from dpft.privacy.accounting.selection import Trials, at_most
 
     selection = record.get("selection")
     if selection is None:
         mechanism = record["mechanism"]
         steps = mechanism["steps"] + mechanism.get("repeated", 0)
         return accounting.run_curve(**accounting.spent(mechanism), steps=steps)
-    trials = Trials(float(selection["mean"]), float(selection["shape"]))
-    return trials.cost(
-        at_most([accounting.run_curve(**spent) for spent in selection["mechanisms"]])
-    )
+    rdp = [math.inf if value is None else value for value in selection["rdp"]]
+    return accounting.RDPCurve(np.array(selection["orders"]), np.array(rdp))
 
 
 def _paragraph(kind: str, **data: Any) -> str:

@@ -197,8 +197,8 @@ class Selection(_Section):
     best: str
     candidates: Count
     mean: float  # of the number of trials
-    shape: float | str  # of its distribution; ``"inf"``: Poisson
-    mechanisms: list[dict[str, Any]]  # arguments of `dpft.privacy.accounting.run_curve`
+    orders: list[float]  # the whole selection is Renyi DP at these orders ...
+    rdp: list[float | None]  # ... with these values; None: infinite
 
 
 class Plugin(_Section):

@@ -1,8 +1,7 @@
 """Sweeps: many runs from one command, which survive kills because each of their runs does.
 
-Hydra's multirun makes the runs, in a process of its own, so every sweeper and launcher of Hydra
-works. Around it: `arguments` reads what was typed, `points` expands and checks it, `process` starts
-and ends Hydra's process, `job` is what Hydra calls for each point, `journal` is what the jobs write
-down, `state` reads how far they are, and `table` shows it. `selection` and `release` choose among
-private runs at a known price. ``docs/how-to/sweeps.md`` tells how to use them.
+Hydra's multirun makes the runs in a process of its own, so that every sweeper and launcher of Hydra
+works: `points` reads, expands and checks what was typed, `process` starts and ends Hydra's process,
+`job` is what Hydra calls for each point, `folder` holds what was asked and what happened, `state`
+reads and shows how far the runs are. `selection` chooses among private runs at a known price.
 """

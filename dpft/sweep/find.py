@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +12,6 @@ from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
     """The runs that ``paths`` mean.
-
-    Args:
-        paths: run directories, their records, folders that hold runs, and sweeps' folders.
-        private: whether trials of a private selection may be given. In a folder that is searched
-            they are passed over all the same.
 
     Raises:
         ConfigError: if there is no run at one of them, or one that nobody may be shown.
@@ -88,8 +82,7 @@ def _of_sweep(path: Path) -> Found:
         rows = [PointState(label, point, "") for label, point in zip(names, points, strict=True)]
     if not rows:
         raise ConfigError(
-            f"the sweep {path} has no runs yet; type dpft sweep --watch "
-            f"{shlex.quote(str(path))} to see how far it is"
+            f"the sweep {path} has no runs yet; run the same dpft sweep command again"
         )
     names = run_names([row.point.path for row in rows])
     targets = tuple(

@@ -1,14 +1,20 @@
-"""The folder of a sweep: what it was asked to do, what happened, and Hydra's own output."""
+"""The folder of a sweep: what it was asked to do, what happened, and Hydra's own output.
+
+That a run is finished, and what came of it, is for its own folder to say. The journal, to which the
+jobs and their parent append a JSON line for each event, has the rest: which job works on a run, why
+a run failed, and which runs a sweeper has chosen.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,8 +23,94 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
-from dpft.sweep.arguments import ParsedOverrides
-from dpft.sweep.points import SweepPlan, SweepPoint
+from dpft.runs.log import Log, damaged, read_log
+from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
+
+# Of the parent: a sweep was started, for the first time or again.
+BEGUN = "begun"
+# Of a job, about one run. What was finished before is not started.
+STARTED, FINISHED, FAILED, SKIPPED = "started", "finished", "failed", "skipped"
+DIVERGED = "diverged"  # a failure that typing the same again only repeats
+FAILURES = (FAILED, DIVERGED)
+_EVENTS = (BEGUN, STARTED, FINISHED, SKIPPED, *FAILURES)
+_REMEDY = "remove that line: runs do not depend on it"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a journal.
+
+    Attributes:
+        event: such as `STARTED`.
+        digest: the hash of a run's configuration; None of the whole sweep, and where a run has
+            none since its settings are impossible.
+        run: its directory, seen from the sweep's folder.
+        overrides: its settings as typed, without those of the sweep.
+        error: why it failed or was skipped.
+        time: when, in UTC.
+        host: the machine.
+        pid: the process.
+    """
+
+    event: str
+    digest: str | None = None
+    run: str | None = None
+    overrides: tuple[str, ...] = ()
+    error: str | None = None
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def seconds(self) -> float:
+        """Its time as seconds since 1970."""
+        return datetime.fromisoformat(self.time).timestamp()
+
+
+class Journal:
+    """A log to which several processes append; the first event makes the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, event: Event) -> None:
+        """Append one event; it is on disk when this returns.
+
+        Raises:
+            LogError: the file cannot be written, or is damaged.
+        """
+        with Log(self._path, _REMEDY) as log:
+            log.append(asdict(event))
+
+    def read(self) -> list[Event]:
+        """Return all events, oldest first.
+
+        Raises:
+            LogError: a line is not one of a journal; names it.
+        """
+        found = []
+        entries = read_log(self._path, _REMEDY) if self._path.exists() else []
+        for number, entry in enumerate(entries, start=1):
+            try:
+                event = Event(**{**entry, "overrides": tuple(entry["overrides"])})
+                if event.event not in _EVENTS:
+                    raise ValueError(f"event is {event.event!r}")
+                datetime.fromisoformat(event.time)
+            except (ValueError, TypeError, KeyError) as error:
+                what = f"no event of a sweep ({error})"
+                raise damaged(self._path, number, what, _REMEDY) from error
+            found.append(event)
+        return found
+
+    def attempt(self) -> list[Event]:
+        """Return the events since the sweep was last started."""
+        return latest_attempt(self.read())
+
+
+def latest_attempt(events: Sequence[Event]) -> list[Event]:
+    """Return those after the last `BEGUN`, or all of them."""
+    starts = [index for index, event in enumerate(events) if event.event == BEGUN]
+    return list(events[starts[-1] + 1 if starts else 0 :])
 
 
 class Description(BaseModel, extra="forbid", strict=True):
@@ -30,23 +122,17 @@ class Description(BaseModel, extra="forbid", strict=True):
     metric: str | None
     points: list[SweepPoint] | None
 
-    def asked(self) -> dict[str, Any]:
-        """What makes it this sweep and no other: what it runs, wherever it runs that."""
-        words = settings_of(self.words)
-        return {"words": words, "config_dir": self.config_dir, "lines": self.lines}
-
 
 class SweepFolder:
-    """``runs_dir/sweeps/NAME``; its runs lie beside it, under ``runs_dir``."""
+    """``runs_dir/sweeps/NAME``; its runs lie next to it, under ``runs_dir``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.description = path / "sweep.json"  # what the sweep is, see `describe`
-        self.journal = path / "journal.jsonl"  # what happened, see `dpft.sweep.journal`
+        self.journal = Journal(path / "journal.jsonl")
         self.log = path / "log.txt"  # what Hydra and the jobs printed
         self.list = path / "list.txt"  # a copy, so that an edit of the original moves no point
         self.hydra = path / "hydra"  # Hydra's own files
-        self.submitted = self.hydra / ".submitit"  # a folder for each job handed to Slurm
 
     def lock(self) -> DirectoryLock:
         """Be the only process that runs this sweep.
@@ -59,7 +145,7 @@ class SweepFolder:
             return DirectoryLock.acquire(self.path)
         except RunLockedError:
             raise RunLockedError(
-                f"the sweep {self.path} is running already; type dpft sweep --watch "
+                f"the sweep {self.path} is running already; type dpft report "
                 f"{shlex.quote(str(self.path))} to see how far it is"
             ) from None
         except OSError as error:
@@ -88,13 +174,13 @@ class SweepFolder:
             points=points,
         )
         if self.description.exists():
-            before, now = self._read().asked(), content.asked()
-            for key, was in before.items():
-                if was != now[key]:
-                    raise ConfigError(
-                        f"{self.path} holds another sweep ({key}: {was}); give another --name, or "
-                        "none. What is finished of it is not run again either way"
-                    )
+            before = self._read()
+            asked = (settings_of(before.words), before.config_dir, before.lines)
+            if asked != (settings_of(content.words), content.config_dir, content.lines):
+                raise ConfigError(
+                    f"{self.path} holds another sweep ({' '.join(before.words)}); give another "
+                    "--name, or none. What is finished of it is not run again either way"
+                )
         try:
             write_atomic(self.description, content.model_dump_json(indent=1) + "\n")
         except OSError as error:
@@ -104,7 +190,7 @@ class SweepFolder:
             ) from error
 
     def points(self) -> tuple[SweepPoint, ...] | None:
-        """The points that are known beforehand; None where a sweeper chooses them.
+        """Return the points that are known beforehand; None where a sweeper chooses them.
 
         Raises:
             ConfigError: the folder holds no sweep, or a damaged one.
@@ -115,15 +201,15 @@ class SweepFolder:
         return tuple(replace(point, path=self.inside(str(point.path))) for point in points)
 
     def metric(self) -> str | None:
-        """The score by which the runs are compared; None: the first of each run's split."""
+        """Return the score by which the runs are compared; None: the first of each run's split."""
         return self._read().metric
 
     def outside(self, run: Path) -> str:
-        """A run's directory seen from this folder, so that both may be moved together."""
+        """Return a run's directory seen from this folder, so that both may be moved together."""
         return os.path.relpath(run.absolute(), self.path.absolute())
 
     def inside(self, run: str) -> Path:
-        """The inverse of `outside`."""
+        """Return the inverse of `outside`."""
         return Path(os.path.normpath(self.path / run))
 
     def _read(self) -> Description:
@@ -143,33 +229,25 @@ class SweepFolder:
 
 
 def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> str:
-    """The same arguments and list, the same name, on whatever launcher."""
+    """Return one name for the same arguments and list, whatever the launcher."""
     words = settings_of(arguments.overrides)
     given = [words, str(arguments.config_dir), [list(line) for line in lines]]
     return config_hash({"sweep": given})
 
 
 def settings_of(words: Iterable[str]) -> list[str]:
-    """Words for Hydra without those of its launcher, which say where something runs, not what."""
+    """Leave out the words of Hydra's launcher, which say where something runs, not what."""
     where = ("hydra/launcher", "hydra.launcher")
     return [word for word in words if not word.lstrip("+~").startswith(where)]
 
 
 def folder_of(runs_dir: Path, name: str) -> SweepFolder:
-    """Where a sweep of this name lies.
-
-    Raises:
-        ConfigError: for a name that is no plain folder name.
-    """
+    """Return the folder of a sweep of this name, see `checked_name`."""
     return SweepFolder(runs_dir / "sweeps" / checked_name(name))
 
 
 def checked_name(name: str) -> str:
-    """The name of ``--name``, if it is a plain folder name.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return ``name``; raise ConfigError if it is no plain folder name."""
     if not re.fullmatch(r"[\w][\w.+-]*", name):
         raise ConfigError(f"--name is {name!r}; expected letters, digits, '.', '-', '+' or '_'")
     return name

@@ -24,9 +24,7 @@ from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
 from dpft.runs.record import read_record
-from dpft.sweep.arguments import read_list
-from dpft.sweep.folder import SweepFolder
-from dpft.sweep.journal import (
+from dpft.sweep.folder import (
     DIVERGED,
     FAILED,
     FAILURES,
@@ -34,26 +32,22 @@ from dpft.sweep.journal import (
     SKIPPED,
     STARTED,
     Event,
-    Journal,
+    SweepFolder,
 )
+from dpft.sweep.points import read_list
 from dpft.tasks.scores import score
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0
 
-Execute = Callable[[dict[str, Any]], None]
-
 
 def run_point(
-    raw: Mapping[str, Any], typed: Sequence[str], search: Sequence[str], execute: Execute
+    raw: Mapping[str, Any],
+    typed: Sequence[str],
+    search: Sequence[str],
+    execute: Callable[[dict[str, Any]], None],
 ) -> float | None:
     """Make the run of one point, unless it is finished, and write down what happened.
-
-    Args:
-        raw: the composed config; ``raw["sweep"]["folder"]`` is set.
-        typed: the overrides that it was composed of, Hydra's own left out.
-        search: Hydra's overrides that say where configs are looked for.
-        execute: trains, decodes, scores and records.
 
     Returns:
         The score that the sweep compares; None if the run failed or was skipped. Optuna takes that
@@ -66,7 +60,7 @@ def run_point(
     settings = build(Sweep, raw["sweep"], "sweep")
     assert settings.folder is not None
     folder = SweepFolder(Path(settings.folder))
-    journal = Journal(folder.journal)
+    journal = folder.journal
     overrides = tuple(word for word in typed if not setting_of(word).startswith("sweep."))
     event = partial(Event, overrides=overrides)
     try:
@@ -104,11 +98,7 @@ def run_point(
 
 
 def _patiently(run: Callable[[], None], is_done: Callable[[], bool]) -> None:
-    """Run it, unless another process that has it finishes it meanwhile.
-
-    Raises:
-        RunLockedError: another process still has it.
-    """
+    """Run it, unless another process that has it finishes it meanwhile."""
     deadline = time.monotonic() + _WAIT
     while True:
         try:

@@ -1,8 +1,11 @@
-"""A sweep's points: expanded by Hydra's own parser, composed and checked before anything runs."""
+"""What is typed after ``dpft sweep``, and its points: expanded, composed and checked beforehand."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +13,41 @@ from typing import Any
 
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.overrides import check_budget, refusals_told
+from dpft.config.files import regular
+from dpft.config.overrides import check_budget, check_flags, readable, refusals_told, setting_of
 from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.folders import run_path
-from dpft.runs.identity import config_hash
-from dpft.sweep.arguments import REFUSED, ParsedOverrides
+from dpft.runs.identity import config_hash, leaves
 
+# Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
+REFUSED = {
+    "resume": "runs of a sweep continue by themselves: leave it out",
+    "force": "it would run every finished point again at each start: type dpft train ... "
+    "force=true for the one that is meant",
+    "sweep.folder": "type --name NAME",
+    "sweep.keep_going": "type --fail-fast or --keep-going",
+    "sweep.list": "type --list FILE",
+    "sweep.point": "type --list FILE",
+    "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
+    "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
+}
+# Settings that one tunes. Seeds, budgets, models and tasks are compared, not chosen among.
+_TUNED = ("adapt", "clip", "optim", "decode")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _SEARCH = "hydra.searchpath="
+
+
+@dataclass(frozen=True)
+class ParsedOverrides:
+    """The command line of a sweep.
+
+    Attributes:
+        overrides: settings, groups and sweeps over them, Hydra's own included, in their order.
+        config_dir: a folder of further configs.
+    """
+
+    overrides: tuple[str, ...]
+    config_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +89,75 @@ class SweepPlan:
     searched: Run | None = None
 
 
+def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
+    """Sort what was typed into overrides and the flags that a sweep takes.
+
+    Raises:
+        ConfigError: for another flag, or a setting that a sweep makes itself.
+    """
+    check_flags([word.partition("=")[0] for word in arguments if word.startswith("-")])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    try:
+        flags, overrides = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        raise ConfigError("got --config-dir without a folder; type --config-dir DIR") from None
+    for word in overrides:
+        if word.startswith("-"):
+            flag = word.partition("=")[0]
+            raise ConfigError(
+                f"dpft sweep does not take Hydra's flag {flag}; type dpft train {flag} ... for one "
+                "configuration, or leave it out"
+            )
+        _check_allowed(word)
+    overrides = [readable(word) for word in overrides]
+    if flags.config_dir is not None and not flags.config_dir.is_dir():
+        raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
+    return ParsedOverrides(tuple(overrides), flags.config_dir and flags.config_dir.absolute())
+
+
+def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
+    """Read a list of points: one line each, settings as typed in a shell; ``#`` begins a comment.
+
+    Raises:
+        ConfigError: if the file cannot be read, has no points, or a line is not settings only.
+    """
+    try:
+        lines = regular(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the list {file} ({error}); expected a text file with the settings of one "
+            "run a line"
+        ) from error
+    points = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words = tuple(shlex.split(line, comments=True))
+            for word in words:
+                if not re.match(r"[+~]*[\w.@/]+(=|$)", word):
+                    raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
+                if setting_of(word).startswith(("hydra.", "hydra/", "sweep.")):
+                    raise ConfigError(
+                        f"got {word!r}; expected settings of a run: type it after dpft sweep"
+                    )
+                _check_allowed(word)
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"{file}, line {number}: {error}") from error
+        if words:
+            points.append(tuple(map(readable, words)))
+    if not points:
+        raise ConfigError(f"{file} holds no points; expected the settings of one run a line")
+    return tuple(points)
+
+
+def _check_allowed(word: str) -> None:
+    if setting_of(word) in REFUSED:
+        raise ConfigError(f"got {word} in a sweep; {REFUSED[setting_of(word)]}")
+
+
 def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> SweepPlan:
     """Expand and check.
-
-    Args:
-        arguments: what was typed.
-        lines: a list's points, each combined with every point of ``arguments``.
 
     Raises:
         ConfigError: for the first point that could not run; two points that would share a folder.
@@ -82,16 +175,19 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
         if chosen["_target_"] != _BASIC:
             if lines:
                 raise ConfigError(
-                    f"got --list beside {chosen['_target_'].rpartition('.')[2]}; a list is run by "
+                    f"got --list and {chosen['_target_'].rpartition('.')[2]}; a list is run by "
                     "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
                 )
             return SweepPlan(None, 0, runs_dir, metric, searched=parse(base))
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
         with refusals_told():
-            grid = _grid([*params, *task])
+            from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+            batches = BasicSweeper.split_arguments(_parsed([*params, *task]), None)
+        grid = [point for batch in batches for point in batch]
         choices = [(*chosen, *line) for chosen, line in itertools.product(grid, lines or [()])]
         runs = [
-            _checked(number, len(choices), choice, search)
+            _checked(f"point {number} of {len(choices)}", choice, search)
             for number, choice in enumerate(choices, start=1)
         ]
     unique = _unique(choices, runs)
@@ -100,10 +196,39 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
-    """What tells each point from the others: its overrides that not all of them have."""
+    """Return what tells each point from the others: its overrides that not all of them have."""
     listed = [tuple(words) for words in points]
     shared = set(listed[0]).intersection(*listed[1:]) if len(listed) > 1 else set()
     return [" ".join(w for w in words if w not in shared) or "the defaults" for words in listed]
+
+
+def remark(runs: Sequence[Run], searched: Run | None = None) -> str | None:
+    """Return a warning where runs that differ in what one tunes are scored on the test split.
+
+    The papers choose by validation scores and report test scores (Li et al. 2022, Appendix I).
+    """
+    what = "The sweeper chooses by scores"
+    if searched is None or searched.decode.split != "test":
+        tasks: dict[str, list[dict[str, Any]]] = {}
+        for run in runs:
+            if run.decode.split == "test":
+                tuned = (leaf for group in _TUNED for leaf in leaves(run.raw.get(group), group))
+                tasks.setdefault(str(run.task["name"]), []).append(dict(tuned))
+        keys = dict.fromkeys(
+            key
+            for listed in tasks.values()
+            for key in dict.fromkeys(key for settings in listed for key in settings)
+            if any(settings.get(key) != listed[0].get(key) for settings in listed)
+        )
+        if not keys:
+            return None
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        what = f"The runs differ in {', '.join([*keys][:3])}{more} and are scored"
+    return (
+        f"{what} on the test split: the best of them is then no fair test score. To choose, type "
+        "decode.split=dev where the task has a dev split; then, for the run that is chosen, "
+        "dpft decode RUN decode.split=test and dpft score RUN (docs/how-to/sweeps.md)."
+    )
 
 
 def _parsed(overrides: Sequence[str]) -> list[Any]:
@@ -116,7 +241,7 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
 
 
 def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
-    """Where Hydra looks for configs besides dpft's own, as an override, if it was typed."""
+    """Return where Hydra looks for configs besides dpft's own, as an override, if it was typed."""
     search = [o.input_line for o in parsed if o.input_line.startswith(_SEARCH)]
     if config_dir is None:
         return search
@@ -126,7 +251,7 @@ def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
 
 
 def _fixed(parsed: Sequence[Any], search: list[str]) -> list[str]:
-    """The overrides that are not swept."""
+    """Return the overrides that are not swept."""
     swept = [o.input_line for o in parsed if o.is_hydra_override() and o.is_sweep_override()]
     if swept:
         raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
@@ -134,14 +259,7 @@ def _fixed(parsed: Sequence[Any], search: list[str]) -> list[str]:
     return [*search, *(line for line in lines if line not in search)]
 
 
-def _grid(overrides: Sequence[str]) -> list[list[str]]:
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    batches = BasicSweeper.split_arguments(_parsed(overrides), None)
-    return [list(point) for batch in batches for point in batch]
-
-
-def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence[str]) -> Run:
+def _checked(place: str, overrides: Sequence[str], search: Sequence[str]) -> Run:
     try:
         run = parse(compose([*search, *overrides]))
         run_path(run)  # a name is made of settings, all of which must be there
@@ -149,15 +267,14 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
             raise ConfigError(f"got force=true; {REFUSED['force']}")
         return run
     except DpftError as error:
-        raise ConfigError(
-            f"point {number} of {total} ({' '.join(overrides) or 'the defaults'}): {error}"
-        ) from error
+        typed = " ".join(overrides) or "the defaults"
+        raise ConfigError(f"{place} ({typed}): {error}") from error
 
 
 def _unique(
     choices: Sequence[tuple[str, ...]], runs: Sequence[Run]
 ) -> list[tuple[SweepPoint, Run]]:
-    """Each configuration once."""
+    """Return each configuration once."""
     kept: dict[str, tuple[SweepPoint, Run]] = {}
     folders: dict[Path, SweepPoint] = {}
     for overrides, run in zip(choices, runs, strict=True):

@@ -10,19 +10,52 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dpft.config.overrides import override
 from dpft.runs.atomic import Closing
+from dpft.sweep.folder import BEGUN, Event, SweepFolder
+from dpft.sweep.points import ParsedOverrides
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
-# Seconds that a run has to end by itself after Ctrl-C.
+# Seconds that a run has to end by itself after Ctrl-C, and between two looks at the runs.
 _PATIENCE = 5.0
+_LOOK = 1.0
+
+
+def run_points(
+    parsed: ParsedOverrides,
+    lines: Sequence[Sequence[str]],
+    folder: SweepFolder,
+    keep_going: bool,
+    look: Callable[[], None],
+) -> int:
+    """Run a sweep that `SweepFolder.describe` has written down, and return Hydra's exit status."""
+    typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
+    typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
+    typed += parsed.overrides
+    typed += [override("sweep.folder", str(folder.path.absolute()))]
+    typed += [override("sweep.keep_going", keep_going)]
+    if lines:
+        text = "".join(f"{shlex.join(line)}\n" for line in lines)
+        folder.list.write_text(text, encoding="utf-8")
+        typed.append(override("sweep.list", str(folder.list.absolute())))
+        typed.append(f"sweep.point=range(0,{len(lines)})")
+    folder.journal.add(Event(BEGUN))
+    status = None
+    with Multirun(typed, folder.log) as process:
+        while status is None:
+            look()
+            status = process.wait(_LOOK)
+        look()
+    return status
 
 
 class Multirun(Closing):
@@ -30,10 +63,6 @@ class Multirun(Closing):
 
     The arguments are handed over on standard input: every user of the machine sees the arguments of
     a process, and of a selection's trials nobody may know even how many there are.
-
-    Args:
-        arguments: what follows ``dpft train -m``.
-        log: what the process and its workers print is appended to this file.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
@@ -63,7 +92,7 @@ class Multirun(Closing):
             os.close(reading)
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status once the process has ended, None if it has not after ``seconds``."""
+        """Return the exit status; None if the process has not ended after ``seconds``."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -84,7 +113,7 @@ class Multirun(Closing):
 
 
 def end_with_parent() -> None:
-    """In the child: end with the parent, if `Multirun` started this process."""
+    """End with the parent, in the child, if `Multirun` started this process."""
     number = os.environ.pop(_VARIABLE, None)  # for this process only: below, it is another's file
     if number is None or os.getpgrp() != os.getpid():
         return  # not the leader of a group of its own: others would be ended too

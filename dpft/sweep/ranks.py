@@ -34,7 +34,7 @@ _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
 # themselves.
 _PATIENCE = 15.0
 _TERMINATED = 128 + signal.SIGTERM
-_TOLD_TO_END = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
+_TERMINATED_BY = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
 _FOLLOWS = RankError.__name__  # what a rank raises because another one failed
 
 
@@ -49,11 +49,7 @@ def check_cores(ranks: int) -> None:
 
 
 def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
-    """Make the run with ``ranks`` processes, and wait for it.
-
-    Args:
-        raw: the composed config.
-        ranks: at least 2.
+    """Make the run of a composed config with ``ranks`` processes, at least 2, and wait for it.
 
     Raises:
         DpftError: what a rank raised; a TrainingError if a rank ended otherwise.
@@ -70,8 +66,11 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
         with (folder / _ALIVE).open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             status = _torchrun(folder, ranks)
-        ends = _ends(folder).values()
-        if status == _TERMINATED or (ends and all(end in _TOLD_TO_END for end in ends)):
+        ended: dict[str, int] = {}  # by rank: those that torchrun saw fail
+        with contextlib.suppress(FileNotFoundError):
+            ended = json.loads((folder / _ENDED).read_text("utf-8"))
+        own = {rank: end for rank, end in ended.items() if end not in _TERMINATED_BY}
+        if status == _TERMINATED or (ended and not own):
             echo(
                 "dpft: the ranks were told to end; the same command continues from the last "
                 "checkpoint",
@@ -79,11 +78,11 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
             )
             raise SystemExit(_TERMINATED)
         if status:
-            raise _error(folder)
+            raise _error(folder, own)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """In a rank: the composed config."""
+    """Return, in a rank, the composed config."""
     raw: dict[str, Any] = json.loads((folder / _RUN).read_text(encoding="utf-8"))
     return raw
 
@@ -115,7 +114,7 @@ def report_ends(folder: Path, statuses: Mapping[int, int]) -> None:
 
 
 def _torchrun(folder: Path, ranks: int) -> int:
-    """Its exit status."""
+    """Run it, and return its exit status."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # as the dpft script: -P, for ranks too
     environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would, with a warning
     command = [sys.executable, "-P", "-m", "dpft.cli.ranks", str(folder), str(ranks)]
@@ -131,20 +130,29 @@ def _torchrun(folder: Path, ranks: int) -> int:
             process.wait()
 
 
-def _error(folder: Path) -> DpftError:
-    """What made the run fail: the error of a rank that did not only follow another."""
+def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
+    """Return what made the run fail: the error of a rank that did not only follow another.
+
+    Args:
+        folder: with the ranks' reports.
+        ended: exit statuses by rank, without those that torchrun ended itself.
+    """
     reports = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("error-*.json"))]
     kinds = _kinds(DpftError)
     for report in reports:
-        if report["kind"] == _FOLLOWS:
-            continue
-        if report["kind"] in kinds:
+        if report["kind"] in kinds and report["kind"] != _FOLLOWS:
             return kinds[report["kind"]](report["said"])
-        return TrainingError(f"{report['kind']}: {report['said']}")
-    ended = _ends(folder)
+        if report["kind"] != _FOLLOWS:
+            return TrainingError(f"{report['kind']}: {report['said']}")
     if ended:
+        named = ", ".join(
+            f"rank {rank} ended with status {status}"
+            if status >= 0
+            else f"rank {rank} was ended by {signal.Signals(-status).name}"
+            for rank, status in ended.items()
+        )
         return TrainingError(
-            f"{_told(ended)}; see what the ranks printed. The same command continues from the last "
+            f"{named}; see what the ranks printed. The same command continues from the last "
             "checkpoint"
         )
     if reports:
@@ -152,26 +160,6 @@ def _error(folder: Path) -> DpftError:
     return TrainingError(
         "torchrun ended before its ranks had begun; see what it printed, and type the same command "
         "again"
-    )
-
-
-def _ends(folder: Path) -> dict[str, int]:
-    """The exit statuses of ranks that torchrun saw fail."""
-    try:
-        ended: dict[str, int] = json.loads((folder / _ENDED).read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    return ended
-
-
-def _told(ended: Mapping[str, int]) -> str:
-    """The ends of ranks that torchrun did not end itself."""
-    own = {rank: status for rank, status in ended.items() if status not in _TOLD_TO_END}
-    return ", ".join(
-        f"rank {rank} ended with status {status}"
-        if status >= 0
-        else f"rank {rank} was ended by {signal.Signals(-status).name}"
-        for rank, status in own.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""How far a sweep is, read from its runs' folders and from its journal; nothing is changed.
+"""How far the runs of a sweep are, from their folders and from its journal, and a table of it.
 
 What is shown is public where a run is private: steps and epsilon come from its ledger, scores from
 its record. Of a run without privacy only the number of the last step is read from ``private/``.
@@ -10,26 +10,32 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from rich import box
+from rich.live import Live
+from rich.table import Table
 
 from dpft.config.errors import DpftError
-from dpft.privacy.guarantee import Void, warnings
-from dpft.runs.atomic import parse_json
+from dpft.privacy.guarantee import Void, marked, warnings
+from dpft.report.console import Console
+from dpft.report.terminal import clock, echo
+from dpft.runs.atomic import Closing, parse_json
 from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
-from dpft.sweep import journal as events
-from dpft.sweep.folder import SweepFolder
-from dpft.sweep.journal import Event, Journal, latest_attempt
+from dpft.sweep import folder as events
+from dpft.sweep.folder import Event, SweepFolder, latest_attempt
 from dpft.sweep.points import SweepPoint, labels
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.metrics.shown import HUNDRED, shown
 from dpft.tasks.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
-# The state of a run that nobody works on and that is not finished, by its last event.
+# The state of a run that no process works on and that is not finished, by its last event.
 _STATES = {
     events.STARTED: STOPPED,
     events.FINISHED: WAITING,  # it was taken away, or is damaged: it is run again
@@ -38,6 +44,14 @@ _STATES = {
     events.SKIPPED: SKIPPED,
 }
 _ENDS = (events.FINISHED, *events.FAILURES)
+_STYLES = {
+    RUNNING: "bold",
+    FAILED: "red",
+    STOPPED: "yellow",
+    SKIPPED: "yellow",
+    DONE: "green",
+    WAITING: "dim",
+}
 # A line of a ledger or of the metrics is far shorter.
 _TAIL = 1 << 16
 
@@ -76,28 +90,35 @@ class PointState:
 
 
 class States:
-    """Reads a sweep again and again; what is done is read once.
-
-    Args:
-        folder: of the sweep.
-        metric: the score to show; None: the sweep's own.
-    """
+    """Reads a sweep again and again; what is done is read once."""
 
     def __init__(self, folder: SweepFolder, metric: str | None = None) -> None:
         self._folder = folder
         self._metric = metric or folder.metric()
         self._points = folder.points()
-        self._journal = Journal(folder.journal)
         self._done: dict[str, PointState] = {}
 
+    @property
+    def searched(self) -> bool:
+        """Whether a sweeper chooses the points as it goes."""
+        return self._points is None
+
     def rows(self) -> list[PointState]:
-        """Every point that is known, in the sweep's order.
+        """Return every point that is known, in the sweep's order.
 
         Raises:
             LogError: the journal is damaged.
         """
-        history = self._journal.read()
-        points = self._chosen(history) if self._points is None else self._points
+        history = self._folder.journal.read()
+        points: Sequence[SweepPoint] | None = self._points
+        if points is None:  # those that were begun, in the order of their first events
+            chosen: dict[str, SweepPoint] = {}
+            for event in history:
+                if event.digest is not None and event.run is not None:
+                    path = self._folder.inside(event.run)
+                    private = (path / "ledger.jsonl").exists()
+                    chosen[event.digest] = SweepPoint(event.overrides, event.digest, path, private)
+            points = [*chosen.values()]
         ever, lately = _by_run(history), _by_run(latest_attempt(history))
         names = labels(point.overrides for point in points)
         return [
@@ -105,46 +126,13 @@ class States:
             for point, name in zip(points, names, strict=True)
         ]
 
-    def former(self) -> list[PointState]:
-        """Runs that earlier starts have begun and that are no points any more, by their folders.
-
-        The same words give other points where a config of one's own or a default has changed. What
-        those runs have spent counts all the same.
-
-        Raises:
-            LogError: the journal is damaged.
-        """
-        if self._points is None:
-            return []
-        known = {point.digest for point in self._points}
-        begun = self._chosen(self._journal.read())
-        return [self._row(one, str(one.path)) for one in begun if one.digest not in known]
-
-    @property
-    def searched(self) -> bool:
-        """Whether a sweeper chooses the points as it goes."""
-        return self._points is None
-
     def stray(self) -> list[Event]:
-        """Failures of this attempt that belong to no run, such as impossible settings."""
-        return [e for e in self._journal.attempt() if e.event == events.FAILED and not e.digest]
-
-    def _chosen(self, history: Sequence[Event]) -> list[SweepPoint]:
-        """The points that were begun, in the order of their first events."""
-        chosen: dict[str, SweepPoint] = {}
-        for event in history:
-            if event.digest is not None and event.run is not None:
-                path = self._folder.inside(event.run)
-                private = (path / "ledger.jsonl").exists()
-                chosen[event.digest] = SweepPoint(event.overrides, event.digest, path, private)
-        return list(chosen.values())
+        """Return failures of this attempt that belong to no run, such as impossible settings."""
+        attempt = self._folder.journal.attempt()
+        return [e for e in attempt if e.event == events.FAILED and not e.digest]
 
     def _row(
-        self,
-        point: SweepPoint,
-        label: str,
-        happened: Sequence[Event] = (),
-        ever: Sequence[Event] = (),
+        self, point: SweepPoint, label: str, happened: Sequence[Event], ever: Sequence[Event]
     ) -> PointState:
         if point.digest not in self._done and is_intact(point.path, point.digest):
             self._done[point.digest] = self._finished(PointState(label, point, DONE))
@@ -177,6 +165,69 @@ class States:
         return replace(row, metric=metric, score=value)
 
 
+class Display(Closing):
+    """Shows rows as they change, on standard error so that output can be piped."""
+
+    def __init__(self, lines: bool = True) -> None:
+        self._lines = lines
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._printed: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.redraws:
+            self._live.start()
+        return self
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+        self._live.stop()
+
+    def show(self, rows: Sequence[PointState]) -> None:
+        """Redraw the table of what is neither waiting nor done, or print what is new."""
+        if self._console.redraws:
+            pressing = [row for row in rows if row.state not in (WAITING, DONE)]
+            self._live.update(as_table(pressing, summary(rows)), refresh=True)
+            return
+        for row in rows if self._lines else ():
+            if row.state != self._printed.get(row.point.digest, WAITING):
+                self._printed[row.point.digest] = row.state
+                done = sum(r.state == DONE for r in rows)
+                echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}", err=True)
+
+
+def as_table(rows: Sequence[PointState], title: str) -> Table:
+    """Return a table with one row for each point."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("point", overflow="fold")
+    table.add_column("state")
+    metrics = {row.metric for row in rows if row.metric is not None}
+    for name in ("step", "epsilon", metrics.pop() if len(metrics) == 1 else "score", "time"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*cells(row), style=_STYLES[row.state])
+    return table
+
+
+def cells(row: PointState) -> tuple[str, str, str, str, str, str]:
+    """Return label, state, steps, epsilon so far, score and time of one point, as text."""
+    counted = [str(count) for count in (row.step, row.steps) if count is not None]
+    steps = "-" if row.step is None else "/".join(counted)
+    unknown = "-" if row.point.private else "none"
+    epsilon = unknown if row.epsilon is None else marked(row.epsilon, row.voided_by)
+    digits = 2 if row.metric in HUNDRED else 4
+    value = "-" if row.score is None else f"{row.score:.{digits}f}"
+    return row.label, row.state, steps, epsilon, value, clock(row.seconds)
+
+
+def summary(rows: Sequence[PointState]) -> str:
+    """Return text such as ``12 points: 3 done, 1 running, 8 waiting``."""
+    counts = Counter(row.state for row in rows)
+    others = [f"{counts[s]} {s}" for s in _STYLES if counts[s] and s != DONE]
+    noun = "point" if len(rows) == 1 else "points"
+    return f"{len(rows)} {noun}: {', '.join([f'{counts[DONE]} done', *others])}"
+
+
 def _by_run(history: Sequence[Event]) -> dict[str | None, list[Event]]:
     by_run: dict[str | None, list[Event]] = {}
     for event in history:
@@ -185,7 +236,7 @@ def _by_run(history: Sequence[Event]) -> dict[str | None, list[Event]]:
 
 
 def _state(happened: Sequence[Event]) -> str:
-    """Of a run that is not finished, from what happened to it since the sweep was started."""
+    """Return that of an unfinished run, from what happened since the sweep was started."""
     if not happened:
         return WAITING
     latest = {(event.host, event.pid): event for event in happened}
@@ -195,7 +246,7 @@ def _state(happened: Sequence[Event]) -> str:
 
 
 def _alive(event: Event) -> bool:
-    """Whether the process that wrote it is there; of another machine's that is assumed."""
+    """Return whether the process that wrote it runs; of another machine's that is assumed."""
     if event.host != socket.gethostname():
         return True
     try:
@@ -210,23 +261,23 @@ def _alive(event: Event) -> bool:
 
 
 def _seconds(state: str, happened: Sequence[Event]) -> float | None:
-    """From the last start to the end that followed it; a start that only finds it done is none."""
+    """Measure from the last start to the end after it."""
     starts = [i for i, event in enumerate(happened) if event.event == events.STARTED]
     if not starts or state == STOPPED:
         return None
     began, *later = happened[starts[-1] :]
     ends = [event.seconds for event in later if event.event in _ENDS]
-    if not ends and state == DONE:  # it was killed behind its last line
+    if not ends and state == DONE:  # it was killed after its last line
         return None
     return max(0.0, (ends[0] if ends else time.time()) - began.seconds)
 
 
 def _with_progress(row: PointState) -> PointState:
-    """With the steps so far, and the budget that they have spent."""
+    """Add the steps so far, and the budget that they have spent."""
     ledger = row.point.path / "ledger.jsonl"
     if ledger.exists():
-        first, last = _ends(ledger)
-        if not last and ledger.stat().st_size:  # damaged: what was spent has no bound that is known
+        first, last = _first_and_last(ledger)
+        if not last and ledger.stat().st_size:  # damaged: no bound on what was spent is known
             return replace(row, epsilon=math.inf)
         mechanism = first.get("header", {}).get("mechanism", {})
         void = tuple(warnings(mechanism.get("sampling"), None))
@@ -235,12 +286,12 @@ def _with_progress(row: PointState) -> PointState:
         step = int(last["step"]) + 1 if "step" in last else 0
         total = mechanism.get("steps")
         return replace(row, step=step, steps=total, epsilon=spent, voided_by=void)
-    _, last = _ends(row.point.path / "private" / "metrics.jsonl")
+    _, last = _first_and_last(row.point.path / "private" / "metrics.jsonl")
     return replace(row, step=int(last["step"]) + 1) if "step" in last else row
 
 
-def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first and the last whole line of a growing log; empty where there is none.
+def _first_and_last(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the first and the last whole line of a growing log; empty where there is none.
 
     A ledger may have many thousands of lines, and is looked at every second.
     """
@@ -251,7 +302,8 @@ def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             tail = file.read()
     except FileNotFoundError:
         return {}, {}
-    return _object(first), _object(tail[: tail.rfind(b"\n") + 1].rstrip().rpartition(b"\n")[2])
+    last = tail[: tail.rfind(b"\n") + 1].rstrip().rpartition(b"\n")[2]
+    return _object(first), _object(last)
 
 
 def _object(line: bytes) -> dict[str, Any]:

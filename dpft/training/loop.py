@@ -25,7 +25,7 @@ from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
 from dpft.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
-    from dpft.audit.auditor import Auditor
+    from dpft.audit.stage import Auditor
     from dpft.parallel.pipelined_sums import PipelinedSums
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -39,7 +40,9 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Tracking
+
+if TYPE_CHECKING:
+    from dpft.training.trackers import Tracking
 
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
@@ -130,7 +133,7 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
         cohort.from_first((False, torch.get_num_threads()))
         with (
             Progress(verbosity=run.verbosity) as progress,
-            Tracking.of(run, directory, progress.warn) as tracker,
+            _tracked(run, directory, progress) as tracker,
         ):
             for damage in damaged:
                 progress.warn(
@@ -198,12 +201,22 @@ def _added(run: Run, damaged: Sequence[runs.Damage], path: Path) -> dict[str, di
     }
 
 
+def _tracked(
+    run: Run, directory: runs.RunDirectory, progress: Progress
+) -> AbstractContextManager[Tracking | None]:
+    if run.track.name == "none":
+        return nullcontext()
+    from dpft.training.trackers import Tracking
+
+    return Tracking.of(run, directory, progress.warn)
+
+
 def _train_stage(
     run: Run,
     prepared: Prepared,
     directory: runs.RunDirectory,
     progress: Progress,
-    tracker: Tracking,
+    tracker: Tracking | None,
     added: Mapping[str, Mapping[str, Any]],
 ) -> LoadedModel:
     with Session(run, prepared, directory, progress, tracker) as session:
@@ -262,7 +275,7 @@ def _decode_stage(
     loaded: LoadedModel,
     directory: runs.RunDirectory,
     progress: Progress,
-    tracker: Tracking,
+    tracker: Tracking | None,
 ) -> None:
     split = run.decode.split
     file = directory.generations(split)
@@ -271,11 +284,9 @@ def _decode_stage(
         scores = score_file(prepared.task, file)
     name = str(file.relative_to(directory.path))
     runs.update_record(directory, stage="scored", scores={split: scores}, generations={split: name})
-    signature = scores["signature"]
-    tracker.scores(
-        split,
-        {k: shown(k, v, signature) for k, v in scores["metrics"].items() if v is not None},
-    )
+    if tracker is not None:
+        signature, found = scores["signature"], scores["metrics"].items()
+        tracker.scores(split, {k: shown(k, v, signature) for k, v in found if v is not None})
 
 
 def _answers(

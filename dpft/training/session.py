@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -48,7 +48,9 @@ from dpft.training.loop import train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
 from dpft.training.statistics import StepStatistics
-from dpft.training.trackers import Figures, Tracking
+
+if TYPE_CHECKING:
+    from dpft.training.trackers import Tracking
 
 _AUDIT = "audit"  # the folder under private/
 # Prefixes of the tensors in a checkpoint.
@@ -81,7 +83,7 @@ class Session(Closing):
         tracker: Tracking | None = None,
     ) -> None:
         self._run, self._directory, self._progress = run, directory, progress
-        self._tracker = tracker or Tracking(None, progress.warn)
+        self._tracker = tracker
         self._cohort, self._clipper = prepared.cohort, prepared.parts.clipper
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
@@ -131,8 +133,8 @@ class Session(Closing):
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
             void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
-            figures = Figures(self._mechanism, run.track.private, tuple(names), tuple(void))
-            self._tracker.begin(start)
+            if self._tracker is not None:
+                self._tracker.begin(start, self._mechanism, names, tuple(void))
             stack.enter_context(self._noted())
             stop = stack.enter_context(Stop.by_signal())
             if prepared.held_out is not None:
@@ -162,17 +164,17 @@ class Session(Closing):
                     more = {"position": step + repeated} if repeated else {}  # in the ledger
                     metrics.append(step, lr=rate, **summary, **more)
                     norms.append(step, recorded, statistics.signal, statistics.noise)
-                    if self._tracker.tracks:
+                    if self._tracker is not None:
                         thresholds = tuple(statistics.released.thresholds)
-                        values = figures.of_step(step, rate, thresholds, summary)
-                        self._tracker.step(step + 1, values | evaluated)
+                        self._tracker.after_step(step, rate, thresholds, summary, evaluated)
                 show(step, summary)
                 if step & (step + 1) == 0:  # after 1, 2, 4, 8 steps and so on
                     self._check_answers(step + 1, prepared.parts.loaded.model)
                 self._done = step + 1
                 self._save_if_due(stop)
 
-            if evaluated := self._evaluate(start):
+            evaluated = self._evaluate(start)
+            if evaluated and self._tracker is not None:
                 self._tracker.step(start, evaluated)
             train(
                 model=prepared.parts.loaded.model,

@@ -32,9 +32,8 @@ from dpft.training.mechanisms import Data, read_data
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
-    from dpft.audit.auditor import Auditor
     from dpft.audit.exposure import Planted
-    from dpft.audit.stage import Stage
+    from dpft.audit.stage import Auditor, Stage
 
 
 @dataclass(frozen=True)
@@ -188,8 +187,7 @@ def prepare(
         check_independence(units, whole, clipper, run.optim.microbatch_tokens, parts.pipeline)
     auditor = None
     if audit is not None:
-        given = (loaded, objective, records[0], clipper, mechanism, key)
-        auditor = audit.auditor(*given, trained=trained, shapes=shapes)
+        auditor = audit.auditor(loaded, objective, records[0], clipper, mechanism, key)
     return Prepared(
         task=task,
         parts=parts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +29,17 @@ class Tracking:
     """Passes figures to a tracker. One that fails is dropped with a warning; the run continues.
 
     Args:
-        begin: makes the tracker, given the step to continue with; None: nothing is tracked.
+        begin: makes the tracker, given the step to continue with.
         warn: called once, with the failure.
+        private: whether noiseless figures may be tracked.
     """
 
-    def __init__(self, begin: Callable[[int], Any] | None, warn: Callable[[str], None]) -> None:
-        self._begin, self._warn = begin, warn
+    def __init__(
+        self, begin: Callable[[int], Any], warn: Callable[[str], None], private: bool = False
+    ) -> None:
+        self._begin, self._warn, self._private = begin, warn, private
         self._tracker: Any = None
+        self._figures: Figures | None = None
 
     @classmethod
     @contextmanager
@@ -48,27 +52,41 @@ class Tracking:
             NotInstalledError: the tracker's package is missing.
         """
         name = run.track.name
-        if name not in ("none", "csv") and importlib.util.find_spec(name) is None:
+        if name != "csv" and importlib.util.find_spec(name) is None:
             raise NotInstalledError(
                 f"track={name} is not installed; type pip install 'dpft[{name}]'"
             )
         folder = directory.private if run.track.private else directory.path
         begin = partial(make_tracker, run, directory.path.name, folder)
-        tracker = cls(None if name == "none" else begin, warn)
+        tracker = cls(begin, warn, run.track.private)
         try:
             yield tracker
         finally:
             tracker.end()
 
-    @property
-    def tracks(self) -> bool:
-        """Whether figures are tracked, which take time to compute."""
-        return self._begin is not None
-
-    def begin(self, start: int) -> None:
+    def begin(
+        self,
+        start: int,
+        mechanism: Mechanism,
+        groups: Sequence[str] = (),
+        voided_by: Sequence[Void] = (),
+    ) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        if self._begin is not None:
-            self._tracker = self._tried(self._begin, start)
+        self._figures = Figures(mechanism, self._private, tuple(groups), tuple(voided_by))
+        self._tracker = self._tried(self._begin, start)
+
+    def after_step(
+        self,
+        step: int,
+        rate: float,
+        thresholds: tuple[float, ...],
+        summary: Mapping[str, Any],
+        evaluated: Mapping[str, float],
+    ) -> None:
+        """Track step ``step``, counted from 0; arguments as of `Figures.of_step`."""
+        if self._tracker is not None and self._figures is not None:
+            values = self._figures.of_step(step, rate, thresholds, summary)
+            self.step(step + 1, {**values, **evaluated})
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Track a step, counted from 1; 0 is before the first."""
@@ -90,7 +108,7 @@ class Tracking:
         try:
             return method(*arguments)
         except Exception as error:  # whatever a service's library raises
-            self._begin = self._tracker = None
+            self._tracker = None
             self._warn(
                 f"the tracker failed ({type(error).__name__}: {str(error)[:200]}); the run goes on "
                 "without it"

@@ -23,21 +23,6 @@ def impossible(m: int, r: int, v: int, claim: PrivacyProfile, probability: float
     return bool(unlikely([Guesses("one", m, r, v)], claim, probability)[0])
 
 
-@pytest.mark.parametrize("m", [1, 2, 3])
-def test_few_canaries_are_guessed_and_prove_little(m):
-    """A run with one canary trained, and must not fail in the end."""
-    found = bound_of(np.arange(m, dtype=float), np.ones(m, dtype=bool), 1e-5)
-    assert found.guesses.guesses >= 1
-    assert found.epsilon == 0
-
-
-def randomized_response(m: int, epsilon: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    coins = generator.random(m) < 0.5
-    honest = generator.random(m) < 1 / (1 + math.exp(-epsilon))
-    return np.where(honest, coins, ~coins) + 1e-9 * generator.random(m), coins
-
-
 @functools.cache
 def gaussian(noise: float, rate: float = 1.0, steps: int = 1) -> LossDistribution:
     return LossDistribution(sampling_rate=rate, noise_multiplier=noise, steps=steps)
@@ -109,46 +94,6 @@ def test_no_number_of_right_guesses_is_called_less_likely_than_it_is(
             assert not impossible(m, r, v, pure(epsilon), truth * (1 - 1e-9)), v
 
 
-def test_more_right_guesses_are_less_likely_and_weaker_claims_allow_more() -> None:
-    def level(v: int, noise: float) -> float:
-        claim = gaussian(noise).profile(GRID)
-        levels = np.geomspace(1e-30, 1, 200)
-        return float(max(p for p in levels if not impossible(500, 100, v, claim, p)))
-
-    by_correct = [level(v, 1.0) for v in (80, 90, 95, 100)]
-    by_noise = [level(100, noise) for noise in (4.0, 2.0, 1.0, 0.5)]
-
-    assert by_correct == sorted(by_correct, reverse=True)
-    assert by_noise == sorted(by_noise)
-    assert by_correct[0] > 10 * by_correct[-1]
-    assert by_noise[-1] > 100 * by_noise[0]
-
-
-@pytest.mark.parametrize("noise", [0.7, 2.0])
-def test_simulated_right_guesses_are_as_likely_as_they_are(noise: float) -> None:
-    """The shares of 4,000 runs that guessed so many: none beyond what the claim allows."""
-    claim = gaussian(noise).profile(GRID)
-    runs = [
-        guess({"one": s}, c) for s, c in (subsampled(60, noise, 1.0, 1, i) for i in range(4000))
-    ]
-    for attempts in zip(*runs, strict=True):
-        correct = np.array([attempt.correct for attempt in attempts])
-        for v in np.unique(correct):
-            often = int((correct >= v).sum())
-            if often >= 20:  # of the true share at least this much, almost surely
-                least = float(stats.beta.ppf(1e-5, often, len(correct) - often + 1))
-                assert not impossible(60, attempts[0].guesses, int(v), claim, least)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_randomized_response_is_seldom_refuted_and_its_half_often(epsilon: float) -> None:
-    games = (randomized_response(2000, epsilon, seed) for seed in range(60))
-    attempts = [guess({"one": scores}, coins) for scores, coins in games]
-
-    assert np.mean([refuted_by(a, pure(epsilon), 0.05) is not None for a in attempts]) <= 0.05
-    assert np.mean([refuted_by(a, pure(epsilon / 2), 0.05) is not None for a in attempts]) > 0.95
-
-
 # The rate, the steps and sigma of eps=3 at delta 1/(2N), for batches of 64 and 1,024.
 SETTINGS = {200: (64 / 200, 30, 1.865), 42_061: (1024 / 42_061, 410, 1.0127)}
 
@@ -169,48 +114,6 @@ def test_a_right_run_stays_below_its_epsilon_and_a_quarter_of_the_noise_does_not
     assert epsilon == pytest.approx(3, abs=0.01)
     assert sum(refuted_by(attempts, claim, 0.05) is not None for attempts in right) <= 2
     assert min(wrong) > 1.2 * epsilon
-
-
-def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
-    """A tenth of the canaries shows openly, the others not at all: guessing the top alone tells."""
-    coins = np.arange(1000) % 2 == 0
-    shown = coins & (np.arange(1000) % 10 == 0)
-    bound = bound_of(shown.astype(float), coins, delta=1e-6)
-
-    assert bound.guesses.guesses == bound.guesses.correct == 100
-    assert bound.epsilon > 2
-
-
-def test_scores_that_tell_nothing_prove_nothing() -> None:
-    generator = np.random.default_rng(0)
-    bounds = [
-        bound_of(generator.normal(size=400), generator.random(400) < 0.5, delta=1e-5).epsilon
-        for _ in range(40)
-    ]
-
-    assert np.mean([bound > 0 for bound in bounds]) <= 0.08
-
-
-def test_the_bound_is_the_largest_epsilon_that_is_refuted() -> None:
-    scores, coins = subsampled(1000, 0.5, 1.0, 1, seed=3)
-    bound = bound_of(scores, coins, delta=1e-5)
-    attempts = guess({"one": scores}, coins)
-
-    def refuted(noise: float) -> bool:
-        return refuted_by(attempts, gaussian(noise).profile(GRID), 0.05) is not None
-
-    noises = np.geomspace(0.45, 2, 50)
-    largest = max(gaussian(n).epsilon(1e-5) for n in noises if refuted(n))
-    assert bound.epsilon == pytest.approx(largest, rel=0.03)
-    assert bound.epsilon < gaussian(0.5).epsilon(1e-5)
-
-
-def test_coins_that_show_openly_prove_as_much_as_so_many_can() -> None:
-    coins = np.arange(1000) % 2 == 0
-    bound = bound_of(coins.astype(float), coins, delta=1e-6)
-
-    assert bound.guesses.correct == bound.guesses.guesses
-    assert bound.epsilon > 6
 
 
 def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:

@@ -5,12 +5,7 @@ import copy
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, get_peft_model
-from transformers import ResNetConfig, ResNetForImageClassification
-from transformers.data.data_collator import default_data_collator
 
-from dpft.config.errors import ConfigError, ModelError
-from dpft.integrations.transformers import trainer as trainer_module
-from dpft.privacy import UnsupportedLayerError
 from tests.integrations.by_hand import take_steps
 from tests.integrations.test_trainer import (
     SAVED,
@@ -45,7 +40,6 @@ def _adapted(config):
 
 PARTS = {
     "the last block": _last_block,
-    "LoRA": _adapted(LoraConfig(**LORA)),
     "LoRA and a head": _adapted(LoraConfig(**LORA, modules_to_save=["lm_head"], use_rslora=True)),
     "IA3": _adapted(
         IA3Config(
@@ -55,7 +49,6 @@ PARTS = {
         )
     ),
     "DoRA": _adapted(LoraConfig(**LORA, use_dora=True)),
-    "rows of the embedding": _adapted(LoraConfig(**LORA, trainable_token_indices=[3, 4, 5])),
 }
 
 
@@ -73,16 +66,6 @@ def test_what_is_trained_moves_as_by_hand_and_nothing_else(tmp_path, part):
     assert {n for n, p in weights(model).items() if not torch.equal(p, before[n])} == trained
     for name, parameter in other.named_parameters():
         torch.testing.assert_close(weights(model)[name], parameter.data, rtol=0, atol=1e-10)
-
-
-def test_the_random_state_is_kept_where_frozen_parts_are_too(tmp_path, monkeypatch):
-    """Their device draws masks by the secret key, and a checkpoint holds the state of that."""
-    model, kept, keep = _last_block(llama()), [], trainer_module.random_state_kept
-    monkeypatch.setattr(
-        trainer_module, "random_state_kept", lambda *of: kept.append({*map(id, of)}) or keep(*of)
-    )
-    trainer_of(tmp_path, model, max_steps=1).train()
-    assert kept == [{*map(id, model.parameters())}]
 
 
 def _lora():
@@ -105,34 +88,3 @@ def test_an_adapter_killed_twice_goes_on_to_the_same_bits_and_ends_once(tmp_path
         assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
         ledger = trainer.privacy.ledger.read_bytes()
         assert ledger == whole.privacy.ledger.read_bytes()
-
-
-class Images(torch.utils.data.Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        g = torch.Generator().manual_seed(i)
-        return {"pixel_values": torch.randn(3, 8, 8, generator=g), "labels": i % 2}
-
-
-def test_frozen_batch_normalisation_is_refused(tmp_path):
-    """It would mix the records of a batch, and keep their averages in its buffers."""
-    config = ResNetConfig(
-        embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic", num_labels=2
-    )
-    model = ResNetForImageClassification(config)
-    model.resnet.requires_grad_(False)
-    trainer = trainer_of(tmp_path, model, data=Images())
-    trainer.data_collator = default_data_collator
-    with pytest.raises((ModelError, UnsupportedLayerError), match="batch"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 0
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
-def test_a_compiled_model_is_refused(tmp_path):
-    model = llama()
-    model.model.layers[0].compile()
-    with pytest.raises((ConfigError, UnsupportedLayerError), match="compile"):
-        trainer_of(tmp_path, model).train()

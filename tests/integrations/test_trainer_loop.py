@@ -6,12 +6,9 @@ import shutil
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.integrations import WandbCallback
-from transformers.trainer_callback import ProgressCallback
 
 from dpft import runs
-from dpft.config.errors import ConfigError, ModelError
-from dpft.integrations.transformers import PrivacyArguments
+from dpft.config.errors import ConfigError
 from tests.integrations.test_trainer import (
     IMAGES,
     SAVED,
@@ -101,18 +98,6 @@ def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):
     assert trainer.privacy.guarantee().epsilon == mechanism.epsilons()
 
 
-@pytest.mark.parametrize("asked", [{"num_train_epochs": 2}, {"max_steps": 3}, {"max_steps": 9}])
-def test_the_steps_that_are_priced_are_taken(tmp_path, asked):
-    """24 records in batches of 5: an epoch has four steps, whatever is drawn."""
-    privacy = PrivacyArguments(epsilon=1, delta=1e-3, noise_seed=7, batch_size=5)
-    trainer = trainer_of(tmp_path, privacy=privacy, gradient_accumulation_steps=1, **asked)
-    trainer.train()
-    steps = asked.get("max_steps", 8)
-    assert trainer.privacy.mechanism.steps == trainer.state.global_step == steps
-    assert trainer.privacy.steps_spent == steps
-    assert 0 < trainer.privacy.epsilon <= 1
-
-
 # --- what is changed after the trainer was made ---------------------------------------------------
 
 
@@ -126,35 +111,6 @@ def test_arguments_that_are_changed_after_the_trainer_is_made_are_refused(tmp_pa
     with pytest.raises(ConfigError, match=name):
         trainer.train()
     assert trainer.privacy.steps_spent == 0
-
-
-class Reporting(WandbCallback):
-    """As of Weights & Biases, which need not be installed."""
-
-    def __init__(self):
-        pass
-
-
-def test_trackers_among_callbacks_are_looked_at_too(tmp_path, monkeypatch):
-    logged = PrivacyArguments(epsilon=1, log_private=True)
-    with pytest.raises(ConfigError, match=r"report_to=\['wandb'\] with log_private"):
-        trainer_of(tmp_path, privacy=logged, callbacks=[Reporting()])
-    trainer = trainer_of(tmp_path, privacy=logged)
-    trainer.add_callback(Reporting())
-    with pytest.raises(ConfigError, match=r"report_to=\['wandb'\] with log_private"):
-        trainer.train()
-    monkeypatch.setenv("WANDB_WATCH", "gradients")
-    with pytest.raises(ConfigError, match="WANDB_WATCH=gradients"):
-        trainer_of(tmp_path, callbacks=[Reporting()])
-    trainer_of(tmp_path, privacy=logged, callbacks=[ProgressCallback()])
-
-
-def test_a_callback_that_would_upload_the_folder_is_refused(tmp_path):
-    """As dvclive's does when it is made so, without any variable in the environment."""
-    callback = TrainerCallback()
-    callback._log_model = "all"
-    with pytest.raises(ConfigError, match="log_model='all'"):
-        trainer_of(tmp_path, callbacks=[callback])
 
 
 # --- callbacks that meddle ------------------------------------------------------------------------
@@ -175,54 +131,13 @@ def _unfreeze(model, optimizer):
     model.model.embed_tokens.requires_grad_(True)
 
 
-def _freeze(model, optimizer):
-    model.lm_head.requires_grad_(False)
-
-
-def _replace(model, optimizer):
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-
-
-MEDDLING = {
-    "unfrozen": (_unfreeze, "embed"),
-    "frozen": (_freeze, "head"),
-    "new": (_replace, "head"),
-}
-
-
-@pytest.mark.parametrize("how", MEDDLING)
-def test_parameters_that_change_while_it_trains_are_refused(tmp_path, how):
-    meddle, named = MEDDLING[how]
+def test_parameters_that_change_while_it_trains_are_refused(tmp_path):
     model = llama()
     model.model.embed_tokens.requires_grad_(False)
-    trainer = trainer_of(tmp_path, model, callbacks=[Do(meddle)])
-    with pytest.raises(ConfigError, match=f"{named}.*changed during training"):
+    trainer = trainer_of(tmp_path, model, callbacks=[Do(_unfreeze)])
+    with pytest.raises(ConfigError, match=r"embed.*changed during training"):
         trainer.train()
     assert trainer.privacy.steps_spent == 2
-
-
-class ShortEpoch(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_epoch_stop = state.global_step == 2
-
-
-def test_an_epoch_that_a_callback_ends_is_refused(tmp_path):
-    trainer = trainer_of(tmp_path, callbacks=[ShortEpoch()])
-    with pytest.raises(ConfigError, match="end no epoch early"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 2
-
-
-def _noise(module, args, output):
-    return output + torch.rand_like(output) if module.training else output
-
-
-def test_noise_on_embeddings_by_a_hook_is_refused(tmp_path):
-    """NEFTune as TRL and Trainer attach it, by hand."""
-    model = llama()
-    model.get_input_embeddings().register_forward_hook(_noise)
-    with pytest.raises(ModelError, match=r"is not the one|what else is in its batch"):
-        trainer_of(tmp_path, model).train()
 
 
 # --- optimizers of one's own ----------------------------------------------------------------------
@@ -261,18 +176,6 @@ def test_another_rate_of_a_group_is_another_run(tmp_path):
     with_optimizer(tmp_path, _two_rates, **saved).train(resume_from_checkpoint=True)
 
 
-def test_another_class_of_optimizer_is_another_run(tmp_path):
-    def trainer(kind, **more):
-        made_by = (kind, {"lr": 1e-2})
-        return trainer_of(tmp_path, llama(), optimizer_cls_and_kwargs=made_by, **more)
-
-    saved = {"save_strategy": "steps", "save_steps": 2}
-    with pytest.raises(KilledError):
-        trainer(torch.optim.SGD, **saved, callbacks=[StopAt(3)]).train()
-    with pytest.raises(runs.LedgerMismatchError, match="optimizer"):
-        trainer(torch.optim.Adagrad, **saved).train(resume_from_checkpoint=True)
-
-
 def test_parameters_of_others_are_not_moved_by_what_they_learn(tmp_path):
     extra = torch.nn.Parameter(torch.ones(()))
 
@@ -289,33 +192,7 @@ def test_parameters_of_others_are_not_moved_by_what_they_learn(tmp_path):
     assert extra.item() == 1
 
 
-def test_what_the_optimizer_does_not_hold_is_warned_of(tmp_path, caplog):
-    def make(model):
-        return torch.optim.SGD(model.model.parameters(), lr=1e-2)
-
-    with_optimizer(tmp_path, make, max_steps=1).train()
-    assert "does not hold lm_head.weight" in caplog.text
-
-
 # --- a schedule that follows the scores -----------------------------------------------------------
-
-
-def test_a_rate_that_follows_scores_is_resumed(tmp_path):
-    follows = {
-        **SAVED,
-        "lr_scheduler_type": "reduce_lr_on_plateau",
-        "lr_scheduler_kwargs": {"patience": 0, "mode": "max"},
-    }
-    whole = trainer_of(tmp_path / "whole", gpt2(), **follows, **scored(3, 2, 1))
-    whole.train()
-    assert whole.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)  # twice a tenth
-    broken = trainer_of(tmp_path / "run", gpt2(), **follows, **scored(3, 2), callbacks=[StopAt(5)])
-    with pytest.raises(KilledError):
-        broken.train()
-    again = trainer_of(tmp_path / "run", gpt2(), **follows, **scored(1))
-    again.train(resume_from_checkpoint=True)
-    expected = weights(whole.model)
-    assert all(torch.equal(expected[n], p) for n, p in weights(again.model).items())
 
 
 def test_nothing_but_the_releases_tells_of_the_records(tmp_path, monkeypatch):

@@ -1,24 +1,18 @@
-"""TRL's `SFTTrainer`, made private by the mixin: a stand-in for its interface, and TRL itself.
-
-Tests of TRL itself are skipped where it is not installed. The stand-in has what the mixin looks at:
-the arguments, and a trainer that packs its data set and flattens its batches by them.
-"""
+"""TRL's `SFTTrainer`, made private by the mixin; skipped where TRL is not installed."""
 
 import importlib.util
-from dataclasses import dataclass, fields
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import PreTrainedTokenizerFast
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin
 from tests.integrations.test_trainer import (
     ARGUMENTS,
     PRIVACY,
     Texts,
-    collate,
     llama,
     trainer_of,
     weights,
@@ -32,83 +26,6 @@ needs_trl = pytest.mark.skipif(not installed, reason="pip install 'dpft[trl]'")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 SETTINGS = {**ARGUMENTS, "max_steps": 3, "bf16": False}
-
-
-@dataclass
-class Arguments(TrainingArguments):
-    """What `trl.SFTConfig` adds that mixes records."""
-
-    packing: bool = False
-    padding_free: bool = False
-
-
-class Supervised(Trainer):
-    """What `trl.SFTTrainer` does with them."""
-
-    prepared = 0
-
-    def __init__(self, model, args, train_dataset, **kwargs):
-        type(self).prepared += 1
-        if args.packing:
-            packed = [token for row in train_dataset for token in row["input_ids"]]
-            train_dataset = [{"input_ids": packed[i : i + 8]} for i in range(0, len(packed), 8)]
-        super().__init__(
-            model, args, flat if args.padding_free else collate, train_dataset, **kwargs
-        )
-
-
-def flat(records):
-    tokens = torch.tensor([[token for record in records for token in record["input_ids"]]])
-    return {"input_ids": tokens, "labels": tokens.clone()}
-
-
-class PrivateSupervised(PrivacyMixin, Supervised):
-    pass
-
-
-def supervised(folder, privacy=PRIVACY, **more):
-    args = Arguments(str(folder), **{**SETTINGS, **more})
-    return PrivateSupervised(llama(), args, Texts(), privacy=privacy)
-
-
-MIXING = ("packing", "padding_free")
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_what_mixes_records_is_refused_before_the_data_set_is_prepared(tmp_path, name):
-    before = PrivateSupervised.prepared
-    with pytest.raises(ConfigError, match=rf"{name}=True.* Type {name}=False"):
-        supervised(tmp_path, **{name: True})
-    assert PrivateSupervised.prepared == before
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_what_mixes_records_is_refused_where_it_is_set_later(tmp_path, name):
-    trainer = supervised(tmp_path)
-    setattr(trainer.args, name, True)
-    with pytest.raises(ConfigError, match=rf"{name}=True"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 0
-
-
-def test_a_collator_that_flattens_is_refused_whatever_the_arguments_say(tmp_path):
-    trainer = supervised(tmp_path)
-    trainer.data_collator = flat
-    with pytest.raises(DataError, match="mix records"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 0
-
-
-def test_a_trainer_that_mixes_nothing_is_trained(tmp_path):
-    ours = trainer_of(tmp_path / "ours", max_steps=3)
-    ours.train()
-    theirs = supervised(tmp_path / "theirs")
-    theirs.train()
-    expected, got = weights(ours.model), weights(theirs.model)
-    assert all(torch.equal(got[name], parameter) for name, parameter in expected.items())
-
-
-# TRL itself.
 
 
 def tokenizer():
@@ -168,9 +85,3 @@ def test_texts_that_are_trained_on_are_not_scored(tmp_path):
     texts = [{"text": " ".join(f"w{i}" for i in row)} for row in Texts().rows]
     with pytest.raises(ConfigError, match="most records of the data set to be scored"):
         trainer.evaluate(trainer.train_dataset.from_list(texts[::-1]))
-
-
-@needs_trl
-def test_the_stand_in_has_the_arguments_of_trl():
-    defaults = {field.name: field.default for field in fields(trl.SFTConfig)}
-    assert {name: defaults.get(name) for name in MIXING} == dict.fromkeys(MIXING, False)

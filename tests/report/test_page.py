@@ -17,12 +17,10 @@ from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.gather import Target, gather
 from dpft.report.page import bounds
 from dpft.runs.finished import marked
-from dpft.sweep import journal as events
-from dpft.sweep.arguments import ParsedOverrides
+from dpft.sweep import folder as events
 from dpft.sweep.find import find
-from dpft.sweep.folder import folder_of
-from dpft.sweep.journal import Event, Journal
-from dpft.sweep.points import SweepPlan, SweepPoint
+from dpft.sweep.folder import Event, folder_of
+from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 from tests.report.pages.example import (
     DELTA,
     LOSSES,
@@ -314,7 +312,7 @@ def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
     (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
     ledger(points[1].path, steps=2, mechanism=mechanism(noise_multiplier=0.8))
-    Journal(folder.journal).add(Event(events.FAILED, "hash-3", error="bad line: my secret"))
+    folder.journal.add(Event(events.FAILED, "hash-3", error="bad line: my secret"))
     text = text_of(folder.path)
     for words in (
         "Sweep mine",
@@ -327,7 +325,7 @@ def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
         assert words in text
     assert "my secret" not in text
     assert "my secret" in text_of(folder.path, "--private")
-    folder.journal.write_text("{}\n")
+    (folder.path / "journal.jsonl").write_text("{}\n")
     assert "journal.jsonl, line 1" in text_of(folder.path)
 
 

@@ -1,16 +1,13 @@
 """Points are expanded as Hydra expands them, and checked before anything runs."""
 
 import pytest
-import yaml
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, NotInstalledError
-from dpft.config.folder import conf_dir
+from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.runs import config_hash
 from dpft.runs.folders import run_path
-from dpft.sweep.arguments import ParsedOverrides
-from dpft.sweep.points import labels, make_plan
+from dpft.sweep.points import ParsedOverrides, labels, make_plan, parse_arguments, read_list, remark
 
 
 def plan(*overrides, lines=()):
@@ -42,11 +39,6 @@ def test_a_list_is_run_with_every_point_of_the_words():
     assert [p.private for p in got.points] == [False, True, False, True]
 
 
-def test_a_line_of_a_list_wins_over_the_words():
-    (point,) = plan("task=e2e", "eps=3", lines=[("task=sst2", "eps=8")]).points
-    assert point.digest == config_hash(parse(compose(["task=sst2", "eps=8"])).identity())
-
-
 def test_equal_configurations_are_merged():
     got = plan("optim.lr=0.001,1e-3,0.002")
     assert (len(got.points), got.merged) == (2, 1)
@@ -66,24 +58,6 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
     """Else it would be trained twice, and paid for twice."""
     got = plan(lines=[one, other])
     assert (len(got.points), got.merged) == (1, 1)
-
-
-def test_a_grid_may_have_runs_without_privacy_beside_its_budgets():
-    got = plan("clip=none,bk", "eps=3,8")
-    assert ([p.private for p in got.points], got.merged) == ([False, True, True], 1)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (["eps=8"], ["eps=3"]),
-        (["clip=none", "sampling=poisson"], ["clip=none", "sampling=shuffle"]),
-        (["privacy.noise_seed=1"], ["privacy.noise_seed=2"]),
-        (["eps=8"], ["eps=8", "privacy.delta=1e-6"]),
-    ],
-)
-def test_what_differs_in_effect_has_two_names(one, other):
-    assert len(plan(lines=[one, other]).points) == 2
 
 
 @pytest.mark.parametrize(
@@ -106,47 +80,6 @@ def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
     assert message in str(caught.value)
 
 
-def test_configs_of_ones_own_are_found(tmp_path):
-    own = tmp_path / "experiment"
-    own.mkdir()
-    (own / "mine.yaml").write_text("# @package _global_\neps: 5\n")
-    got = make_plan(ParsedOverrides(("+experiment=mine",), tmp_path))
-    assert got.points[0].digest == config_hash(parse(compose(["eps=5"])).identity())
-    assert got.runs[0].privacy.epsilon == 5
-
-
-def test_an_extra_that_is_missing_is_named():
-    from hydra.core.plugins import Plugins
-
-    if "hydra_plugins.hydra_joblib_launcher" in str(Plugins.instance().discover()):
-        pytest.skip("the launcher is installed")
-    with pytest.raises(NotInstalledError, match=r"pip install 'dpft\[joblib\]'"):
-        plan("hydra/launcher=joblib", "seed=1,2")
-
-
-@pytest.mark.parametrize(
-    ("name", "runs"),
-    [("li2022-table5", 60), ("li2022-table6-lora", 320), ("li2022-table6-rgp", 960)],
-)
-def test_the_papers_searches_have_their_size(name, runs):
-    """Of the file, since composing so many points takes minutes; one point of each is composed."""
-    preset = yaml.safe_load((conf_dir() / "hparams_search" / f"{name}.yaml").read_text())
-    params = preset["hydra"]["sweeper"]["params"]
-    count = 1
-    for values in params.values():
-        count *= len(str(values).split(","))
-    assert count == runs
-    first = [f"{key}={str(values).split(',')[0]}" for key, values in params.items()]
-    (point,) = plan(f"+hparams_search={name}", *first).points
-    run = parse(compose(point.overrides))
-    assert (run.optim.schedule, run.optim.lr, run.clip.threshold) == (
-        "linear",
-        0.002 if name == "li2022-table5" else 0.003,
-        0.1,
-    )
-    assert run.decode.split == "dev"  # the paper chooses by validation BLEU (appendix I)
-
-
 def test_labels_are_what_differs():
     assert labels([("a=1", "b=1"), ("a=1", "b=2")]) == ["b=1", "b=2"]
     assert labels([("a=1", "b=1")]) == ["a=1 b=1"]
@@ -159,3 +92,74 @@ def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):
     (own / "own.yaml").write_text("# @package _global_\nforce: true\n")
     with pytest.raises(ConfigError, match=r"point 1 of 2 .*got force=true; .*every finished point"):
         make_plan(ParsedOverrides(("+experiment=own", "seed=1,2"), tmp_path))
+
+
+def test_flags_and_overrides_in_any_order(tmp_path):
+    words = parse_arguments(["eps=1,2", "-m", "--config-dir", str(tmp_path), "+experiment=demo"])
+    assert words.overrides == ("eps=1,2", "+experiment=demo")
+    assert words.config_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--epsilon 3", "there is no flag --epsilon; did you mean 'eps'?"),
+        ("--cfg job", "does not take Hydra's flag --cfg"),
+        ("--config-dir nowhere", "expected a folder"),
+        ("++force=true", "type dpft train"),
+        ("sweep.list=x", "type --list FILE"),
+    ],
+)
+def test_what_a_sweep_does_not_take(typed, message):
+    with pytest.raises(ConfigError) as caught:
+        parse_arguments(typed.split())
+    assert message in str(caught.value)
+
+
+def test_a_list_has_a_point_a_line(tmp_path):
+    file = tmp_path / "points.txt"
+    file.write_text("# seeds\nseed=1 eps=3\n\nseed=2  'task.data_dir=\"a b\"' # the odd one\n")
+    assert read_list(file) == (("seed=1", "eps=3"), ("seed=2", 'task.data_dir="a b"'))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed=1\nresume=x\n", "points.txt, line 2: got resume=x in a sweep"),
+        ("seed=1\n-m seed=2\n", "points.txt, line 2: got '-m'; expected NAME=VALUE"),
+        ("sweep.metric=BLEU\n", "line 1: got 'sweep.metric=BLEU'"),
+        ("seed='1\n", "line 1: No closing quotation"),
+        ("\n# nothing\n", "holds no points"),
+    ],
+)
+def test_a_bad_list_is_refused_with_its_line(tmp_path, text, message):
+    file = tmp_path / "points.txt"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_list(file)
+    assert message in str(caught.value)
+
+
+def runs(*points):
+    return [parse(compose(["task=e2e", *point.split()])) for point in points]
+
+
+def test_a_choice_by_test_scores_is_remarked_on():
+    text = remark(runs("optim.lr=1e-3", "optim.lr=2e-3 optim.epochs=5"))
+    assert text.startswith("The runs differ in optim.lr, optim.epochs and are scored on the test")
+    assert "decode.split=dev" in text
+    on_test, on_dev = runs("decode.split=test", "decode.split=dev")
+    assert "The sweeper chooses by scores on the test split" in remark((), on_test)
+    assert remark((), on_dev) is None
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("eps=3 seed=1", "eps=8 seed=2 model=tiny"),
+        ("optim.lr=1e-3 decode.split=dev", "optim.lr=2e-3 decode.split=dev"),
+        ("task=dart optim.lr=1e-3", "task=e2e optim.lr=2e-3"),
+    ],
+)
+def test_comparisons_and_choices_on_dev_pass_without_a_word(points):
+    assert remark(runs(*points)) is None

@@ -11,7 +11,7 @@ import pytest
 from dpft.config.errors import ConfigError, DivergedError, RankError, TrainingError
 from dpft.runs import RunLockedError, read_record
 from dpft.sweep import ranks
-from dpft.sweep.ranks import check_cores, read_run, report_ends, report_error, run_ranks
+from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
 from tests.processes import dpft
 
 
@@ -47,12 +47,6 @@ def test_the_error_of_a_rank_is_that_of_the_job(failing, error):
     with pytest.raises(type(error), match=str(error)) as caught:
         run_ranks({"seed": 1}, 2)
     assert type(caught.value) is type(error)
-
-
-def test_a_bug_is_named(failing):
-    failing(KeyError("x"))
-    with pytest.raises(TrainingError, match="KeyError: 'x'"):
-        run_ranks({"seed": 1}, 2)
 
 
 def test_a_killed_rank_is_named_and_not_those_that_torchrun_ended(failing):
@@ -118,10 +112,3 @@ def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
     path = tmp_path / "runs/two"
     assert read_record(path)["training"]["ranks"] == 2
     assert "ranks" not in json.loads((path / "identity.json").read_text())["config"]
-
-
-def test_ranks_are_at_most_four_for_each_core(monkeypatch):
-    monkeypatch.setattr("dpft.sweep.ranks.usable_cores", lambda: 2)
-    check_cores(8)
-    with pytest.raises(ConfigError, match=r"ranks is 9, .* may use 2 cores; .* type ranks=2$"):
-        check_cores(9)

@@ -1,8 +1,6 @@
 """Whole sweeps, by the command as people type it."""
 
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,9 +14,8 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.runs import read_ledger, read_record
-from dpft.sweep import journal as events
+from dpft.sweep import folder as events
 from dpft.sweep.folder import SweepFolder
-from dpft.sweep.journal import Journal
 
 # Many: a test that is kept waiting by others must not find the sweep at its end.
 STEPS = 24
@@ -72,7 +69,7 @@ def gone(pid):
 
 
 def journal(cwd, name):
-    return Journal(SweepFolder(cwd / "runs/sweeps" / name).journal)
+    return SweepFolder(cwd / "runs/sweeps" / name).journal
 
 
 def started(cwd, name, words, steps):
@@ -143,35 +140,6 @@ def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
         assert (folders[0] / name).read_bytes() == (unbroken / name).read_bytes()
 
 
-@pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="takes minutes: DPFT_LONG=1 runs it")
-@pytest.mark.parametrize("seed", [0])
-def test_a_sweep_of_twelve_runs_killed_at_random_ends_complete(tmp_path, seed):
-    words = [*SMALL, "seed=range(1,7)", "clip=bk,per_layer"]
-    for steps in sorted(random.Random(seed).sample(range(1, 12 * STEPS), 3)):
-        kill(*started(tmp_path, "twelve", words, steps))
-    complete(tmp_path, "twelve", words)
-    folders = check_complete(tmp_path, "twelve", runs=12, stops=3)
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    done = subprocess.run(command(*words), cwd=whole, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for folder in folders:
-        for name in ("ledger.jsonl", "model/model.safetensors"):
-            unbroken = whole / folder.relative_to(tmp_path) / name
-            assert (folder / name).read_bytes() == unbroken.read_bytes()
-
-
-@pytest.mark.slow
-def test_fail_fast_stops_at_the_first_failure(tmp_path):
-    words = [*SMALL, "task.name=none:A,nothing:A", "--fail-fast"]  # fails before torch is imported
-    process = start(tmp_path, *words, "--name", "bad")
-    output, said = process.communicate(timeout=100)
-    assert process.returncode == 1
-    assert "2 points: 0 done, 1 failed, 1 skipped" in output
-    assert "cannot be imported: No module named 'none'" in said
-    assert "not every run is done" in said
-
-
 @pytest.mark.slow
 def test_optuna_chooses_by_the_score(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
@@ -205,16 +173,6 @@ def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_points_are_planned_before_torch_is_imported(tmp_path):
-    code = (
-        "import sys; from dpft.cli.sweep import run_sweep; run_sweep(['seed=1,2'], dry_run=True); "
-        "print('torch' in sys.modules, 'transformers' in sys.modules)"
-    )
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1] == "False False", done.stderr
-
-
 def test_a_bad_point_is_told_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "points.txt").write_text("seed=1\nsede=2\n")
@@ -222,21 +180,3 @@ def test_a_bad_point_is_told_before_anything_runs(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "point 2 of 2 (eps=3 sede=2): unknown setting sede" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["points.txt"]
-
-
-def test_a_sweep_elsewhere_is_shown_once_where_nothing_can_be_redrawn(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = SweepFolder(tmp_path / "out/sweeps/far")
-    folder.path.mkdir(parents=True)
-    entry = {"overrides": ["seed=1"], "digest": "x", "path": "../../one", "private": True}
-    content = {"words": [], "config_dir": None, "lines": [], "metric": None}
-    content["points"] = [entry]
-    folder.description.write_text(json.dumps(content))
-    for typed in (["--watch", "far", "runs_dir=out"], ["--watch", str(folder.path)]):
-        result = invoke(*typed)
-        assert result.exit_code == 0, result.output
-        assert "1 point: 0 done, 1 waiting" in result.output
-    assert invoke("--watch", "near").exit_code == 2
-    result = invoke("--watch", str(folder.path), "eps=3", "task=nonsense")
-    assert result.exit_code == 2
-    assert "got eps=3 task=nonsense beside --watch" in " ".join(result.stderr.split())

@@ -1,7 +1,8 @@
-"""What privacy is asked for, and which of Trainer's own arguments cannot go with it."""
+"""What privacy is asked for, and what of a Trainer or its model cannot go with it."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,11 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dpft.config.errors import ConfigError, NotInstalledError, suggestion
-from dpft.privacy import Mechanism, make_clipper
+import torch
+from torch import nn
+
+from dpft.config.errors import ConfigError, DivergedError, NotInstalledError, suggestion
+from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.spec import ACCOUNTANTS, STYLES, default_delta
 
 TESTED = 5
@@ -20,9 +24,7 @@ TESTED = 5
 
 # Arguments of `make_clipper` that have others here.
 _NOT_CLIPPING = frozenset({"model", "style", "threshold", "cohort"})
-
-# What stays on this machine: losses may go there if they are asked for.
-_LOCAL = frozenset({"tensorboard"})
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,6 @@ class PrivacyArguments:
         batch_size: expected records of a logical batch; None: ``per_device_train_batch_size *
             gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
         accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
-        log_private: put the training loss into Trainer's logs, and so into ``trainer_state.json``
-            and callbacks. It is computed from private records without noise.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
             whoever knows it. None: a secret key, made at the first step.
 
@@ -60,7 +60,6 @@ class PrivacyArguments:
     quantile_budget: float = 0.01
     batch_size: int | None = None
     accountant: str = "pld"
-    log_private: bool = False
     noise_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,46 +68,32 @@ class PrivacyArguments:
                 f"epsilon is {self.epsilon} and noise_multiplier is {self.noise_multiplier}; "
                 "expected one of them: type PrivacyArguments(epsilon=3)"
             )
-        for name in ("epsilon", "noise_multiplier", "threshold"):
-            value = getattr(self, name)
-            missing = value is None and name != "threshold"
-            if not missing and not (_is_number(value) and 0 < value < math.inf):
-                raise ConfigError(f"{name} is {value!r}; expected a finite number above 0")
-        if self.delta is not None and not (_is_number(self.delta) and 0 < self.delta < 1):
-            raise ConfigError(
-                f"delta is {self.delta!r}; expected a number between 0 and 1, or None"
-            )
-        size = self.batch_size
-        if size is not None and not (_is_number(size, Integral) and size > 0):
-            raise ConfigError(
-                f"batch_size is {size!r}; expected a whole number above 0, or None for "
-                "per_device_train_batch_size * gradient_accumulation_steps"
-            )
-        private = [name for name in STYLES if name != "none"]
-        if self.style not in private:
-            raise ConfigError(
-                f"style is {self.style!r}{suggestion(str(self.style), private)}; expected one of "
-                f"{', '.join(private)}. To train without privacy use transformers.Trainer"
-            )
-        if self.accountant not in ACCOUNTANTS:
-            raise ConfigError(
-                f"accountant is {self.accountant!r}; expected one of {', '.join(ACCOUNTANTS)}"
-            )
+        for name, kind, most, expected in (
+            ("epsilon", Real, math.inf, "a finite number above 0"),
+            ("noise_multiplier", Real, math.inf, "a finite number above 0"),
+            ("threshold", Real, math.inf, "a finite number above 0"),
+            ("delta", Real, 1, "a number between 0 and 1, or None"),
+            ("batch_size", Integral, math.inf, "a whole number above 0, or None"),
+        ):
+            value = getattr(self, name)  # a text, as YAML reads 1e-5, is no number
+            number = isinstance(value, kind) and not isinstance(value, bool)
+            if (value is not None or name == "threshold") and not (number and 0 < value < most):
+                raise ConfigError(f"{name} is {value!r}; expected {expected}")
         known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
-        for name in self.clipping:
-            if name not in known:
-                raise ConfigError(
-                    f"clipping has {name!r}{suggestion(name, known)}; expected some of "
-                    f"{', '.join(known)}"
-                )
+        for said, given, allowed in (
+            ("style is", [self.style], [name for name in STYLES if name != "none"]),
+            ("accountant is", [self.accountant], list(ACCOUNTANTS)),
+            ("clipping has", self.clipping, known),
+        ):
+            for name in given:
+                if name not in allowed:
+                    raise ConfigError(
+                        f"{said} {name!r}{suggestion(str(name), allowed)}; expected one of "
+                        f"{', '.join(allowed)}"
+                    )
 
     def mechanism(self, dataset_size: int, batch_size: int, steps: int) -> Mechanism:
-        """The mechanism of a run, over one group as long as there is no clipper.
-
-        Args:
-            dataset_size: ``N``.
-            batch_size: expected records of a logical batch.
-            steps: of the whole run.
+        """Return the mechanism of a run, over one group as long as there is no clipper.
 
         Raises:
             ConfigError: for a batch that the data set cannot give, or a budget out of reach.
@@ -140,7 +125,7 @@ class PrivacyArguments:
 
 
 def expected_batch(privacy: PrivacyArguments, args: Any) -> int:
-    """Records of a logical batch on average.
+    """Return the records of a logical batch on average.
 
     Raises:
         ConfigError: if it is given twice, and differently.
@@ -158,19 +143,8 @@ def expected_batch(privacy: PrivacyArguments, args: Any) -> int:
     return privacy.batch_size
 
 
-def _is_number(value: object, kind: type = Real) -> bool:
-    """Whether it is one; a text, as YAML reads 1e-5, is none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 class Refusal(NamedTuple):
-    """An argument that cannot go with privacy.
-
-    Attributes:
-        name: of the argument.
-        allowed: its only values.
-        why: what it would do.
-    """
+    """An argument of Trainer or TRL that cannot go with privacy: its only values, and why."""
 
     name: str
     allowed: tuple[Any, ...]
@@ -215,10 +189,8 @@ REFUSALS = (
     Refusal("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
     Refusal("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
 )
-"""What is looked at where the arguments have it: TRL's among them."""
 
-
-# What trackers take beside the logs where a variable of the environment has one of these values.
+# What trackers take besides the logs where a variable of the environment has one of these values.
 _UPLOADED = "it uploads output_dir, which holds private/ with the key of the noise"
 _ON = ("1", "on", "yes", "true")
 TAKEN = {
@@ -227,16 +199,15 @@ TAKEN = {
     "dvclive": ("HF_DVCLIVE_LOG_MODEL", ("all",), _UPLOADED),
     "wandb": ("WANDB_WATCH", ("gradients", "all"), "it logs gradients, which may lack noise"),
 }
+# What the mixin takes the place of. A subclass that overrides it would be run instead of it, or
+# its own version not at all.
+_OURS = ("get_train_dataloader", "training_step", "train", "log")
+_UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples", "_prepare_inputs")
+_REPLACED = ("get_train_dataloader", "training_step")  # of the Trainer beneath
 
 
-def refused(args: Any, privacy: PrivacyArguments, callbacks: Sequence[Any] = ()) -> list[str]:
-    """What of Trainer's arguments cannot go with privacy, a line each.
-
-    Args:
-        args: ``TrainingArguments``, or TRL's ``SFTConfig``.
-        privacy: what is asked for.
-        callbacks: of the Trainer: a tracker may be among them without being in ``report_to``.
-    """
+def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
+    """Return what of Trainer's arguments cannot go with privacy, a line each."""
     lines = []
     for name, allowed, why in REFUSALS:
         value = getattr(args, name, allowed[0])
@@ -248,13 +219,11 @@ def refused(args: Any, privacy: PrivacyArguments, callbacks: Sequence[Any] = ())
             f"optim={optimizer!r}: it moves weights within the backward, before there is noise. "
             "Type optim='adamw_torch'"
         )
-    trackers = {*args.report_to, *_reporting(callbacks)}
-    elsewhere = sorted(trackers - _LOCAL)
-    if privacy.log_private and elsewhere:
-        lines.append(
-            f"report_to={elsewhere!r} with log_private=True: losses of private records would leave "
-            "this machine. Type report_to='none' or 'tensorboard', or leave out log_private"
-        )
+    trackers = set(args.report_to)
+    if callbacks:
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as KINDS
+
+        trackers |= {k for k, kind in KINDS.items() if any(isinstance(x, kind) for x in callbacks)}
     for tracker, (variable, values, why) in TAKEN.items():
         value = os.environ.get(variable, "")
         if tracker in trackers and value.lower() in values:
@@ -264,21 +233,82 @@ def refused(args: Any, privacy: PrivacyArguments, callbacks: Sequence[Any] = ())
     return lines
 
 
-def _reporting(callbacks: Sequence[Any]) -> set[str]:
-    """The trackers among some callbacks, by the names that ``report_to`` has for them."""
-    if not callbacks:
-        return set()
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as KINDS
+def of_trainer(trainer: Any, mixin: type) -> list[str]:
+    """Return what of a Trainer cannot go with privacy; ``mixin``: the class whose methods run."""
+    lines = refused(trainer.args, trainer.callback_handler.callbacks)
+    devices = max(trainer.args.n_gpu, trainer.accelerator.num_processes)
+    if devices > 1:
+        lines.append(
+            f"{devices} devices: one process on one device trains here. Type "
+            "CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun"
+        )
+    if trainer.accelerator.mixed_precision not in (None, "no"):
+        lines.append(
+            f"mixed precision {trainer.accelerator.mixed_precision!r} of accelerate: {_ROUNDED}. "
+            "Type ACCELERATE_MIXED_PRECISION=no"
+        )
+    plugin = getattr(trainer.accelerator.state, "dynamo_plugin", None)
+    if plugin is not None and getattr(plugin.backend, "value", "NO") != "NO":
+        lines.append("torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO")
+    if trainer.compute_loss_func is not None:
+        lines.append(
+            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
+            "of (model, inputs) that returns shape (B,)"
+        )
+    lines += same_data(trainer.train_dataset, trainer.eval_dataset)
+    if trainer.model_init is not None:
+        lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
+    kind = type(trainer)
+    lines += [
+        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, "
+        "and leave the method as it is"
+        for name in _OURS
+        if getattr(kind, name) is not getattr(mixin, name)
+    ]
+    beneath = [*((name, getattr(kind, name, None)) for name in _UNUSED)]
+    beneath += [(name, getattr(super(mixin, kind), name)) for name in _REPLACED]
+    # Trainer's own, or those of the trainer of TRL whose arguments are looked at.
+    known = ("transformers.", "trl.trainer.sft_trainer.")
+    lines += [
+        f"{kind.__name__}.{name}: it would not be called. Losses are given by per_example_loss=, "
+        "batches are drawn here"
+        for name, found in beneath
+        if found is not None and not f"{found.__module__}.{found.__qualname__}".startswith(known)
+    ]
+    return lines
 
-    return {name for name, kind in KINDS.items() if any(isinstance(x, kind) for x in callbacks)}
+
+def changed(args: Any, mechanism: Mechanism) -> list[str]:
+    """Return what of Trainer's counting has changed since the noise was calibrated."""
+    counted = {"max_steps": mechanism.steps, "gradient_accumulation_steps": 1}
+    return [
+        f"trainer.args.{name}={getattr(args, name)}: the noise was calibrated for other steps when "
+        "the trainer was made. Make it anew"
+        for name, value in counted.items()
+        if getattr(args, name) != value
+    ]
+
+
+def same_data(train: Any, evaluation: Any) -> list[str]:
+    """Return a line if scores, which are computed without noise, are of the training records."""
+    several = evaluation.values() if isinstance(evaluation, dict) else [evaluation]
+    if train is None or all(one is not train for one in several):
+        return []
+    return [
+        "eval_dataset: it is train_dataset, and scores of private records would be logged without "
+        "noise. Pass records that are not trained on"
+    ]
+
+
+def refuse(lines: Sequence[str]) -> None:
+    """Raise ConfigError that names everything that cannot go with privacy, if there is anything."""
+    if lines:
+        listed = "\n  ".join(lines)
+        raise ConfigError(f"these cannot go with privacy:\n  {listed}")
 
 
 def check_version() -> None:
-    """Refuse a transformers whose Trainer nobody has looked at.
-
-    Raises:
-        NotInstalledError: naming the version that is there.
-    """
+    """Raise NotInstalledError for a transformers whose Trainer this was not written for."""
     import transformers
 
     if int(transformers.__version__.split(".")[0]) != TESTED:
@@ -286,4 +316,74 @@ def check_version() -> None:
             f"transformers is {transformers.__version__}; expected version {TESTED}: "
             "PrivateTrainer replaces parts of Trainer, which other versions may call otherwise. "
             f"Type pip install 'transformers>={TESTED},<{TESTED + 1}'"
+        )
+
+
+def check_precision(model: nn.Module) -> None:
+    """Raise ConfigError for half precision and quantised weights."""
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        raise ConfigError(
+            f"train() is called under torch.autocast; expected float32: {_ROUNDED}. Leave out the "
+            "context"
+        )
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    low = sorted(
+        {str(x.dtype) for _, x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
+    )
+    if low or getattr(model, "is_quantized", False):
+        raise ConfigError(
+            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: "
+            f"{_ROUNDED}. Load it with dtype=torch.float32"
+        )
+
+
+def check_finite(clipper: Clipper, step: int) -> None:
+    """Raise DivergedError for weights that are not finite: those are released anyway."""
+    finite = torch.stack([torch.isfinite(p).all() for p in clipper.parameters.values()])
+    if not bool(finite.all()):
+        raise DivergedError(
+            f"the weights are not finite after step {step - 1}; expected finite numbers. Type a "
+            "smaller learning_rate and another output_dir; what this run spent stays in its ledger"
+        )
+
+
+def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
+    """Refuse a step that would move anything but the clipped parameters, or not all of them.
+
+    Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others than
+    the model's.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    own = clipper.parameters
+    other = [name for name in {**own, **trained} if own.get(name) is not trained.get(name)]
+    if other:
+        raise ConfigError(
+            f"{', '.join(other[:3])} changed during training (frozen, unfrozen or replaced, by a "
+            "callback); expected the same trained parameters at every step, since a record's "
+            "gradient is clipped over all of them: freeze before train(), or train the phases one "
+            "after the other, each with an output_dir and a budget of its own"
+        )
+    clipped = {id(p) for p in own.values()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    strange = sum(p.grad is not None and id(p) not in clipped for p in held)
+    if strange:
+        raise ConfigError(
+            f"the optimizer holds {strange} parameters with a gradient that are not the model's "
+            "trained ones; expected none: what they learn of the records nothing clips. Make them "
+            "parameters of the model, or leave them out of the optimizer"
+        )
+
+
+def warn_of_unmoved(model: nn.Module, optimizer: Any) -> None:
+    """Name the trained parameters that the optimizer does not hold."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if left:
+        _LOGGER.warning(
+            "The optimizer does not hold %s: clipping counts their gradients, and they never "
+            "move. Freeze them (requires_grad_(False)), or give them to the optimizer",
+            ", ".join(left[:3]),
         )

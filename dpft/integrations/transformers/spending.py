@@ -7,33 +7,32 @@ whole, and what it was trained from.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+from transformers.utils.hub import cached_file
+
 from dpft import runs
-from dpft.config.flags import Stored
+from dpft.config.flags import Flag, Stored, flag
 from dpft.integrations.transformers.arguments import PrivacyArguments
-from dpft.integrations.transformers.checkpoints import (
-    MANIFEST,
-    check_sound,
-    digest,
-    digests,
-    manifest_of,
-)
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
 from dpft.report.guarantee import as_markdown, mechanism_rows
+from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
-from dpft.runs.identity import differences, sealed
+from dpft.runs.identity import differences, opened, sealed
 from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -41,10 +40,11 @@ from dpft.training.devices import rounds_like
 from dpft.training.session import release_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 _LOGGER = logging.getLogger(__name__)
 
+MANIFEST = "dpft.json"
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
     "begin anew with another output_dir (what this ledger spent still counts if anything of that "
@@ -55,10 +55,26 @@ _SCORES = (
     "`trainer_state.json` and trackers: epsilon does not cover what they tell of the records that "
     "are scored. A data set is refused where most of its records are trained on; a few may be"
 )
-_LOSSES_LOGGED = (
-    "**Training losses**, computed without noise, were put into the training logs "
-    "(`trainer_state.json`, callbacks): publish none of them."
+# Where a model that was trained in this process keeps what it says of itself.
+_SAID = "_dpft_descent"
+# Of `TrainingArguments`: what a step follows from besides its records and the key.
+_DECISIVE = (
+    "per_device_train_batch_size",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "optim",
+    "optim_args",
+    "optim_target_modules",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
 )
+# Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
+# of the model's own class and numbers.
+_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
 
 
 class Spending(Closing):
@@ -90,11 +106,9 @@ class Spending(Closing):
         self._clipper: Clipper | None = None
         self._stored = self.key = b""
 
-    # --- what was spent ---------------------------------------------------------------------------
-
     @property
     def ledger(self) -> Path:
-        """A line for each noisy step, on disk before the weights moved."""
+        """The file with a line for each noisy step, on disk before the weights moved."""
         return self.folder / "ledger.jsonl"
 
     @property
@@ -132,7 +146,7 @@ class Spending(Closing):
         return self.mechanism.delta
 
     def guarantee(self) -> Guarantee:
-        """What all planned steps guarantee, once one was taken: see `epsilon`."""
+        """Return what all planned steps guarantee, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
         caveats = [*ancestral_caveats(self.ancestry), _SCORES]
         if 0 < taken < mechanism.steps:
@@ -149,12 +163,18 @@ class Spending(Closing):
         )
 
     def descent(self) -> list[Stored]:
-        """What a model that was trained so says of itself to whoever trains it further."""
+        """Return what a model that was trained so says of itself to whoever trains it further."""
         data = "the training set of a PrivateTrainer"
         return [*self.ancestry, *trained_on(data, self.guarantee())]
 
+    def mark(self, model: Any) -> None:
+        """Let a model say in memory what its files would: another trainer may take it from here."""
+        if self.steps_spent:
+            inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+            setattr(inner, _SAID, (self.folder, self.ancestry, tuple(self.descent())))
+
     def card(self) -> str:
-        """The section on privacy of a model card, as Markdown."""
+        """Return the section on privacy of a model card, as Markdown."""
         made = self.guarantee()
         clip = {"style": self.arguments.style, **self.arguments.clipping}
         batch = f"{self.mechanism.batch_size:,} (`train_batch_size` is a microbatch's)"
@@ -162,16 +182,11 @@ class Spending(Closing):
             ("Records of a batch, on average", batch),
             *mechanism_rows(self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed),
         ]
-        open_ends = [*made.not_covered, *made.caveats]
-        if self.arguments.log_private:
-            open_ends.insert(0, _LOSSES_LOGGED)
-        listed = "\n".join(f"- {text}" for text in open_ends)
+        listed = "\n".join(f"- {text}" for text in (*made.not_covered, *made.caveats))
         return f"## Privacy\n\n{as_markdown(made, rows)}\n\n### What is not covered\n\n{listed}\n"
 
-    # --- a run ------------------------------------------------------------------------------------
-
     def newest_checkpoint(self) -> str | None:
-        """The newest whole checkpoint of Trainer in the folder; damaged ones are warned of."""
+        """Return the newest whole checkpoint of Trainer in the folder; warn of damaged ones."""
         found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("*-*"))
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
@@ -192,25 +207,14 @@ class Spending(Closing):
         data: str,
         collated: str,
         settings: Mapping[str, Any],
-    ) -> int:
+    ) -> None:
         """Take the folder, the key and the ledger; from now on steps may be spent.
-
-        Args:
-            clipper: attached to the model; its thresholds become those of the checkpoint.
-            model: with the checkpoint's weights, if there is one.
-            checkpoint: that Trainer goes on from, of which `check_sound` was asked; None: step 0.
-            data: fingerprint of the records.
-            collated: fingerprint of some of them as the collator puts them together.
-            settings: what else the weights of a step follow from.
-
-        Returns:
-            Steps that the weights have behind them.
 
         Raises:
             RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
                 or a checkpoint is damaged.
         """
-        with in_our_words():
+        with _in_our_words():
             self._lock = DirectoryLock.acquire(self.folder)
             held = runs.check_ledger(self.folder, 0)
             private = self.folder / "private"
@@ -249,12 +253,19 @@ class Spending(Closing):
             if seed is None:
                 self.key = runs.run_key(self._stored, held, header)
             self._ledger = runs.Ledger(self.ledger, header, held)
-            self._check_devices(start)
+            was, now = self._ledger.stretch, self._ledger.go_on(start)
+            if now != was:
+                listed = "\n  ".join(differences(was.compute, now.compute))
+                raise runs.LedgerMismatchError(
+                    f"{self.ledger} counts {self._ledger.steps_spent} steps of another machine "
+                    f"(old -> new):\n  {listed}\nExpected the same: sums that are rounded "
+                    "otherwise under the same noise would be further releases. Undo the change, "
+                    f"or {runs.START_OVER}"
+                )
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
-        return start
 
     def noise(self) -> GaussianNoise:
-        """For the clipper's sums."""
+        """Return the noise for the clipper's sums."""
         assert self._clipper is not None
         return self.mechanism.noise(self.key, self._clipper)
 
@@ -273,7 +284,7 @@ class Spending(Closing):
             entry["update"] = release_digest(parameters, released)
             if released.thresholds:
                 entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
-        with in_our_words():
+        with _in_our_words():
             self._ledger.spend(step, **entry)
 
     def note(self, step: int, **values: Any) -> None:
@@ -305,11 +316,6 @@ class Spending(Closing):
     def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
         """Refuse a model that lacks weights of the checkpoint that Trainer has loaded.
 
-        Args:
-            checkpoint: finished by `seal`.
-            model: that Trainer has loaded it into.
-            then: what to do behind loading it otherwise.
-
         Raises:
             CheckpointError: if a trained weight is another one.
         """
@@ -333,38 +339,40 @@ class Spending(Closing):
             self._lock.close()
         self._ledger = self._metrics = self._lock = None
 
-    # --- inside -----------------------------------------------------------------------------------
-
     def _weights(self, trained: Mapping[str, Tensor]) -> str:
-        return runs.keyed_fingerprint(self._stored, f"weights:{digest(trained.items())}")
+        return runs.keyed_fingerprint(self._stored, f"weights:{digest_of(trained.items())}")
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
-        """That what is on file costs what this mechanism does, whatever its groups are."""
+        """Check that what is on file costs what this mechanism does, whatever its groups are."""
         own = self.mechanism.to_dict()
-
-        def noise(of: Mapping[str, Any]) -> float:
-            return float(of.get("total_noise_multiplier", of["noise_multiplier"]))
-
+        noise, own_noise = (
+            float(of.get("total_noise_multiplier", of["noise_multiplier"])) for of in (spent, own)
+        )
         names = ("dataset_size", "batch_size", "steps", "delta", "sampling")
         alike = all(spent[name] == own[name] for name in names)
-        if not alike or not math.isclose(noise(spent), noise(own), rel_tol=1e-9):
-            changed = "\n  ".join(differences(dict(spent), own))
+        if not alike or not math.isclose(noise, own_noise, rel_tol=1e-9):
+            listed = "\n  ".join(differences(dict(spent), own))
             raise runs.LedgerMismatchError(
-                f"{self.ledger} counts steps of another mechanism (old -> new):\n  {changed}\n"
+                f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
                 "Expected the same, since epsilon follows from it. Make the trainer with the old "
                 "arguments, or with another output_dir"
             )
 
     def _take_up(self, checkpoint: str | None, model: nn.Module) -> int:
-        """What this run begins with, from the model or from the checkpoint's manifest."""
-        whole, frozen = (runs.keyed_fingerprint(self._stored, f"model:{x}") for x in digests(model))
+        """Take what this run begins with, from the model or from the checkpoint's manifest."""
+        trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        held = [*model.named_parameters(), *model.named_buffers()]
+        whole, frozen = (
+            runs.keyed_fingerprint(self._stored, f"model:{digest_of(tensors)}")
+            for tensors in (held, [(name, x) for name, x in held if name not in trained])
+        )
         if checkpoint is None:
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        held = manifest_of(folder)
-        self._manifest = {name: held[name] for name in ("model", "frozen")}
-        lacking = {"optimizer.pt", "scheduler.pt"} - held["files"].keys()
+        manifest = manifest_of(folder)
+        self._manifest = {name: manifest[name] for name in ("model", "frozen")}
+        lacking = {"optimizer.pt", "scheduler.pt"} - manifest["files"].keys()
         if lacking:  # Trainer would go on with new ones, and a repeated step be another release
             raise runs.CheckpointError(
                 f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
@@ -377,28 +385,142 @@ class Spending(Closing):
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
         self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if "estimates" in held and self._clipper is not None:
-            self._clipper.move(held["estimates"])
-        return int(held["step"])
-
-    def _check_devices(self, start: int) -> None:
-        assert self._ledger is not None
-        was = self._ledger.stretch
-        now = self._ledger.go_on(start)
-        if now != was:
-            listed = "\n  ".join(differences(was.compute, now.compute))
-            raise runs.LedgerMismatchError(
-                f"{self.ledger} counts {self._ledger.steps_spent} steps of another machine (old -> "
-                f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "
-                f"same noise would be further releases. Undo the change, or {runs.START_OVER}"
-            )
+        if "estimates" in manifest and self._clipper is not None:
+            self._clipper.move(manifest["estimates"])
+        return int(manifest["step"])
 
 
 @contextmanager
-def in_our_words() -> Iterator[None]:
-    """Around the run's files, whose messages speak of the command line."""
+def _in_our_words() -> Iterator[None]:
+    """Translate errors of the run's files, whose messages speak of the command line."""
     try:
         yield
     except runs.RunError as error:
-        told = str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)
-        raise type(error)(told) from error
+        raise type(error)(str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)) from error
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return what the manifest of a checkpoint says.
+
+    Raises:
+        CheckpointError: if there is none, or it is damaged.
+    """
+    try:
+        held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        held["files"] = dict(held["files"])
+        held["step"] = int(held["step"])
+        if {"model", "frozen", "weights"} - held.keys():
+            raise KeyError("model, frozen, weights")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise runs.CheckpointError(
+            f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
+            "PrivateTrainer has finished: resume from an earlier one, or leave out "
+            "resume_from_checkpoint to repeat the run from its first step"
+        ) from error
+    return held
+
+
+def check_sound(folder: Path) -> None:
+    """Read a checkpoint once, before Trainer does, whose errors name no file.
+
+    Raises:
+        CheckpointError: if a file is not the one that was saved.
+    """
+    damaged = []
+    for name, sha in manifest_of(folder)["files"].items():
+        file = folder / name
+        if not file.is_file() or sha256_file(file) != sha:
+            damaged.append(name)
+    if damaged:
+        raise runs.CheckpointError(
+            f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
+            "lists: resume from an earlier one"
+        )
+
+
+def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return SHA-256 of tensors and their names, as hex."""
+    found = hashlib.sha256()
+    for name, tensor in tensors:
+        array = tensor.detach().cpu().contiguous()
+        found.update(f"{name} {array.dtype} {tuple(array.shape)};".encode())
+        found.update(array.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def decisive(
+    args: Any,
+    arguments: PrivacyArguments,
+    optimizer: str | None,
+    *,
+    model: Any,
+    loss: Any,
+    collator: Any,
+    own_loss: bool,
+) -> dict[str, Any]:
+    """Return, for the head of the ledger, what must be the same for a step to be repeated.
+
+    On a CPU the digest of a step would tell; on a GPU there is none.
+    """
+    config = model.config.to_dict() if hasattr(model, "config") else {}
+    shown = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
+    if own_loss and "problem_type" in shown:  # a forward with labels, as in evaluate(), sets it
+        shown["problem_type"] = None
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}")
+    return {
+        **{name: _plain(getattr(args, name)) for name in _DECISIVE},
+        "optimizer": optimizer,
+        "style": arguments.style,
+        "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
+        "forward": {
+            "model": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "loss": _qualified(loss),
+            "collator": _qualified(collator),
+        },
+    }
+
+
+def _qualified(called: Any) -> str:
+    """Return the name of a function, or of an object's class, as it is imported."""
+    named = called if hasattr(called, "__qualname__") else type(called)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    value = getattr(value, "value", value)
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
+    """Return what a model says of its own training: as it was left in memory, or in its files."""
+    trained_in, before, after = getattr(model, _SAID, (None, (), ()))
+    if trained_in is not None:
+        return tuple(before if trained_in == folder.absolute() else after)
+    name = getattr(model, "name_or_path", None)
+    try:
+        found = name and cached_file(
+            name,
+            lineage.FILE,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
+        found = None
+    file = Path(found) if found else None
+    flags = lineage.ancestry(file)
+    if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
+        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
+    if file and file.parent.name.startswith("checkpoint-"):
+        # Of this very run, which goes on from it: the run's own flag is the last.
+        return flags[:-1] if file.absolute().parent.parent == folder.absolute() else flags
+    return flags
+
+
+def _adapter_has_moved(model: Any) -> bool:
+    """Return whether a LoRA is not as new ones are made, which change nothing until trained."""
+    configs = (getattr(model, "peft_config", None) or {}).values()
+    # Others begin with what they take out of the base.
+    if not all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs):
+        return False
+    return any(".lora_B." in name and bool(p.any()) for name, p in model.named_parameters())

@@ -21,30 +21,28 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
 from dpft.config.errors import ConfigError, DataError, ModelError
-from dpft.integrations.transformers import checks, descent, replays
-from dpft.integrations.transformers.arguments import (
-    PrivacyArguments,
-    check_version,
-    expected_batch,
-    refused,
-)
-from dpft.integrations.transformers.batches import (
+from dpft.integrations.transformers import arguments as checks
+from dpft.integrations.transformers.arguments import PrivacyArguments
+from dpft.integrations.transformers.records import (
     Collated,
     Logical,
     LogicalBatches,
-    SizedRecord,
+    Loss,
     Steps,
     Survey,
     check_dataset,
     check_records,
-    check_targets,
     examples_of,
-    loader,
+    loss_of,
     survey,
 )
-from dpft.integrations.transformers.checkpoints import MANIFEST, check_sound
-from dpft.integrations.transformers.losses import Loss, loss_of
-from dpft.integrations.transformers.spending import Spending
+from dpft.integrations.transformers.spending import (
+    MANIFEST,
+    Spending,
+    ancestry,
+    check_sound,
+    decisive,
+)
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
 from dpft.privacy.untouched import Untouched, random_state_kept, written
@@ -56,8 +54,7 @@ from dpft.training.loop import add_clipped, forget
 from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.
-_NOISELESS = ("loss", "train_loss")
-_UNCOUNTED = ("total_flos",)
+_NOISELESS = ("loss", "train_loss", "total_flos")
 
 
 class PrivacyMixin:
@@ -96,19 +93,17 @@ class PrivacyMixin:
             DataError: for a data set without records by number.
             NotInstalledError: for a version of transformers that is not known.
         """
-        check_version()
+        checks.check_version()
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
         # Before a Trainer of others packs the data set, or makes two of one.
         same = checks.same_data(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
-        checks.refuse([*(refused(asked, privacy) if asked is not None else ()), *same])
+        checks.refuse([*(checks.refused(asked) if asked is not None else ()), *same])
         base: Any = super()
         base.__init__(*args, **kwargs)
         trainer: Any = self
-        checks.refuse(checks.of_trainer(trainer, PrivacyMixin, privacy))
+        checks.refuse(checks.of_trainer(trainer, PrivacyMixin))
         check_dataset(trainer.train_dataset)
-        self._loss = per_example_loss
-        size = len(trainer.train_dataset)
-        batch = expected_batch(privacy, trainer.args)
+        size, batch = len(trainer.train_dataset), checks.expected_batch(privacy, trainer.args)
         # Trainer's own counting: one logical batch a step, and an epoch of N/B steps.
         trainer.args = copy.copy(trainer.args)
         steps = trainer.args.max_steps
@@ -123,7 +118,8 @@ class PrivacyMixin:
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         folder = Path(trainer.args.output_dir)
-        self.privacy = Spending(privacy, mechanism, folder, descent.ancestry(trainer.model, folder))
+        self.privacy = Spending(privacy, mechanism, folder, ancestry(trainer.model, folder))
+        self._loss = per_example_loss
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._untouched: Untouched | None = None
@@ -132,12 +128,11 @@ class PrivacyMixin:
         self._surveyed: Survey | None = None
         self._apart: list[Any] = []  # data sets that were compared with the training records
         self._training = False
-        # An optimizer of one's own; Trainer makes another one later.
-        self._given = replays.spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
+        # An optimizer of one's own, as text; Trainer makes another one later.
+        own = trainer.optimizer or trainer.optimizer_cls_and_kwargs
+        self._given = None if own is None else repr(own)
         self._made: Any = None  # the one that Trainer made
-        trainer.add_callback(_Beside(self.privacy))
-
-    # --- what Trainer calls -------------------------------------------------------------------
+        trainer.add_callback(_Seals(self.privacy))
 
     def train(
         self,
@@ -149,7 +144,7 @@ class PrivacyMixin:
 
         Args:
             resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
-                warns of damaged ones. Steps in the ledger behind it are repeated as they were, and
+                warns of damaged ones. Steps in the ledger after it are repeated as they were, and
                 are no further releases.
             trial: not for private training.
             ignore_keys_for_eval: as of Trainer.
@@ -160,10 +155,10 @@ class PrivacyMixin:
             ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
         """
         if trial is not None:
-            raise _no_search()
+            self.hyperparameter_search()
         trainer: Any = self
-        found = checks.of_trainer(trainer, PrivacyMixin, self.privacy.arguments)
-        checks.refuse([*found, *checks.changed(trainer.args, self.privacy.mechanism)])
+        changed = checks.changed(trainer.args, self.privacy.mechanism)
+        checks.refuse([*checks.of_trainer(trainer, PrivacyMixin), *changed])
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         elif resume_from_checkpoint:
@@ -176,7 +171,13 @@ class PrivacyMixin:
         base: Any = super()
         try:
             output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
-            self._check_best()
+            best = trainer.state.best_model_checkpoint
+            if trainer.args.load_best_model_at_end and best and (Path(best) / MANIFEST).is_file():
+                self.privacy.check_loaded(
+                    Path(best),
+                    trainer.model,
+                    "use that model: trainer.model has weights of two steps",
+                )
         finally:
             self._training = False
             if makes_one:
@@ -184,15 +185,13 @@ class PrivacyMixin:
             if self._clipper is not None:
                 self._clipper.close()
             if self._noise is not None:  # the run had begun: the folder's steps are this model's
-                descent.mark(trainer.model, self.privacy)
+                self.privacy.mark(trainer.model)
             self._clipper = self._noise = None
             self.privacy.close()
-        if self.privacy.arguments.log_private:
-            return output
         return output._replace(training_loss=math.nan)
 
     def get_train_dataloader(self) -> DataLoader[Logical]:
-        """Poisson batches, one for each of Trainer's steps; the run is checked and begun here.
+        """Return Poisson batches, one for each of Trainer's steps; check and begin the run.
 
         Trainer asks for it once a training, after a checkpoint's weights are in the model and
         before anything is computed.
@@ -208,7 +207,7 @@ class PrivacyMixin:
         model: nn.Module = trainer.model
         loss = self._loss or loss_of(model)
         self._objective = Collated(plain.collate_fn, loss)
-        arguments = self.privacy.arguments
+        arguments, args = self.privacy.arguments, trainer.args
         if len(plain.dataset) != self.privacy.mechanism.dataset_size:
             raise DataError(
                 f"train_dataset has {len(plain.dataset)} records, and had "
@@ -222,10 +221,7 @@ class PrivacyMixin:
             self._check_apart(trainer.get_eval_dataloader(name).dataset)
         checks.check_precision(model)
         self._clipper = make_clipper(
-            model,
-            arguments.style,
-            threshold=float(arguments.threshold),
-            **arguments.clipping,
+            model, arguments.style, threshold=float(arguments.threshold), **arguments.clipping
         )
         forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
@@ -240,39 +236,45 @@ class PrivacyMixin:
             self._objective,
             model,
             self._clipper,
-            size=trainer.args.per_device_train_batch_size,
+            size=args.per_device_train_batch_size,
             known_loss=self._loss is None,
         )
-        if self._loss is None:
-            check_targets(plain.dataset, self._objective)
-        args = trainer.args
         self.privacy.begin(
             self._clipper,
             model,
             checkpoint=self._checkpoint,
             data=found.fingerprint,
             collated=collated,
-            settings=replays.decisive(
+            settings=decisive(
                 args,
                 arguments,
                 self._given,
-                replays.forward_of(model, loss, trainer.data_collator, self._loss is not None),
+                model=model,
+                loss=loss,
+                collator=trainer.data_collator,
+                own_loss=self._loss is not None,
             ),
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
         self._untouched = Untouched(model, trained)
         mechanism = self.privacy.mechanism
         self._noise = self.privacy.noise()
-        steps = Steps(
-            mechanism.dataset_size // mechanism.batch_size,
-            mechanism.steps,
-            lambda: trainer.state.global_step,
+        workers = args.dataloader_num_workers
+        return DataLoader(
+            LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
+            batch_sampler=Steps(
+                mechanism.dataset_size // mechanism.batch_size,
+                mechanism.steps,
+                lambda: trainer.state.global_step,
+            ),
+            collate_fn=_only,
+            num_workers=workers,
+            prefetch_factor=args.dataloader_prefetch_factor if workers else None,
+            persistent_workers=args.dataloader_persistent_workers if workers else False,
         )
-        batches = LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key))
-        return loader(batches, steps, args)
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """As of Trainer, for `evaluate` and `predict`, of records that are not trained on.
+        """Do as Trainer, for `evaluate` and `predict`, of records that are not trained on.
 
         Raises:
             ConfigError: if most of them are trained on.
@@ -282,21 +284,16 @@ class PrivacyMixin:
         return base.evaluation_loop(dataloader, *args, **kwargs)
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """The expected logical batch."""
+        """Return the expected logical batch."""
         return self.privacy.mechanism.batch_size
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """One noisy step: sums of clipped gradients, noise, a line in the ledger.
-
-        Args:
-            model: in the Trainer's hands.
-            inputs: the logical batch.
-            num_items_in_batch: not used: it would couple records.
+        """Take one noisy step: sums of clipped gradients, noise, a line in the ledger.
 
         Returns:
-            The mean loss if it may be logged, else zero.
+            Zero: the loss of private records goes to ``private/metrics.jsonl`` alone.
 
         Raises:
             LedgerError: see `Spending.spend`; the weights have not moved then.
@@ -324,22 +321,40 @@ class PrivacyMixin:
         # What callbacks draw follows from the public seed; what a step draws, from the key alone.
         # Frozen parts may lie on other devices, and draw there too.
         with random_state_kept(*model.parameters()):
-            statistics = self._summed(model, step, inputs.records)
+            clipper.take()  # of forwards that were not ours
+            try:
+                statistics, lost = self._summed(model, clipper, inputs), False
+            except LostRecordError:
+                lost = True
+            if lost:  # outside of the clause, whose traceback holds memory
+                forget(clipper)
+                statistics = self._summed(model, clipper, inputs)  # the clipper is careful now
         statistics.released = noise.privatise_(step)
         self.privacy.spend(step, statistics.released)
         statistics.seconds = time.perf_counter() - began
-        summary = statistics.summary()
-        self.privacy.note(step, **summary)
-        logged = self.privacy.arguments.log_private
-        return torch.tensor((summary["loss"] or 0.0) if logged else 0.0, device=trainer.args.device)
+        self.privacy.note(step, **statistics.summary())
+        return torch.tensor(0.0, device=trainer.args.device)
+
+    def _summed(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
+        """Leave the sum of the clipped gradients in ``.grad``."""
+        assert self._objective is not None
+        for parameter in clipper.parameters.values():
+            parameter.grad = None
+        # Masks fall to rows, so that known ones would break the sensitivity: from the secret key.
+        torch.manual_seed(keys.seed(self.privacy.key, "dropout", batch.step))
+        statistics = StepStatistics()
+        args = self.args  # type: ignore[attr-defined]
+        examples, size = examples_of(batch.records), args.per_device_train_batch_size
+        for first in range(0, len(examples), size):
+            units = Records(self._objective, examples[first : first + size])
+            some = units.batch(range(len(units)), batch.step).to(args.device)
+            add_clipped(units, model, clipper, some, len(units), statistics)
+        return statistics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Pass on what the guarantee covers, and epsilon so far."""
-        for name in _UNCOUNTED:
+        for name in _NOISELESS:
             logs.pop(name, None)
-        if not self.privacy.arguments.log_private:
-            for name in _NOISELESS:
-                logs.pop(name, None)
         if self._training and not any(name.startswith("eval_") for name in logs):
             spent = self.privacy.epsilon * 1e4  # rounded up: a bound is no smaller in the logs
             logs["epsilon"] = (math.ceil(spent) if math.isfinite(spent) else spent) / 1e4
@@ -347,10 +362,10 @@ class PrivacyMixin:
         base.log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As of Trainer, with what the weights were trained on, for runs that go on from them.
+        """Do as Trainer, and add what the weights were trained on, for runs that go on from them.
 
         Raises:
-            ModelError: if a weight or buffer that nobody trains has changed in the training.
+            ModelError: if a frozen weight or buffer has changed in the training.
         """
         trainer: Any = self
         base: Any = super()
@@ -363,16 +378,16 @@ class PrivacyMixin:
             write_atomic(folder / lineage.FILE, lineage.written(self.privacy.descent()))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Trainer's card with a section on privacy."""
+        """Write Trainer's card with a section on privacy."""
         base: Any = super()
         base.create_model_card(*args, **kwargs)
         file = self.privacy.folder / "README.md"
         if file.is_file():
-            written = file.read_text(encoding="utf-8").rstrip()
-            file.write_text(f"{written}\n\n{self.privacy.card()}", encoding="utf-8")
+            text = file.read_text(encoding="utf-8").rstrip()
+            file.write_text(f"{text}\n\n{self.privacy.card()}", encoding="utf-8")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: it uploads ``output_dir``, where the key is."""
+        """Refuse: it uploads ``output_dir``, where the key is."""
         raise ConfigError(
             "push_to_hub uploads output_dir, which holds private/ with the key of the noise; "
             "expected the trained model alone: type trainer.model.push_to_hub(NAME), and put "
@@ -380,10 +395,12 @@ class PrivacyMixin:
         )
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: every trial spends a budget of its own."""
-        raise _no_search()
-
-    # --- inside -------------------------------------------------------------------------------
+        """Refuse: every trial spends a budget of its own."""
+        raise ConfigError(
+            "a search trains on the same records again and again, and each trial spends a budget "
+            "of its own; expected one run. dpft select chooses among a random number of runs, at a "
+            "stated price"
+        )
 
     def _check_apart(self, dataset: Any) -> None:
         """Refuse to score training records: scores are computed without noise."""
@@ -398,77 +415,25 @@ class PrivacyMixin:
         check_repeated(share, "the data set to be scored", "pass records that are not trained on")
         self._apart.append(dataset)
 
-    def _check_best(self) -> None:
-        """That the best checkpoint, which Trainer has loaded at the end, is there whole."""
-        trainer: Any = self
-        best = trainer.state.best_model_checkpoint
-        asked = trainer.args.load_best_model_at_end and best is not None
-        if asked and self._clipper is not None and (Path(best) / MANIFEST).is_file():
-            self.privacy.check_loaded(
-                Path(best), trainer.model, "use that model: trainer.model has weights of two steps"
-            )
-
-    def _summed(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
-        """The sum of the clipped gradients, in ``.grad``."""
-        assert self._clipper is not None
-        clipper = self._clipper
-        clipper.take()  # of forwards that were not ours
-        try:
-            return self._attempted(model, step, records)
-        except LostRecordError:
-            forget(clipper)
-        return self._attempted(model, step, records)  # now the clipper is careful
-
-    def _attempted(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
-        assert self._clipper is not None
-        assert self._objective is not None
-        clipper, objective = self._clipper, self._objective
-        for parameter in clipper.parameters.values():
-            parameter.grad = None
-        # Masks fall to rows, so that known ones would break the sensitivity: from the secret key.
-        torch.manual_seed(keys.seed(self.privacy.key, "dropout", step))
-        statistics = StepStatistics()
-        trainer: Any = self
-        size = trainer.args.per_device_train_batch_size
-        examples: list[SizedRecord] = examples_of(records)
-        for first in range(0, len(examples), size):
-            units = Records(objective, examples[first : first + size])
-            batch = units.batch(range(len(units)), step).to(trainer.args.device)
-            add_clipped(units, model, clipper, batch, len(units), statistics)
-        return statistics
-
 
 class PrivateTrainer(PrivacyMixin, Trainer):
     """Hugging Face's Trainer with differential privacy; see `PrivacyMixin`."""
 
 
-class _Beside(TrainerCallback):
-    """What is done beside Trainer's loop."""
+class _Seals(TrainerCallback):
+    """Checks the optimizer that Trainer has made, and seals the checkpoints that it has saved."""
 
     def __init__(self, spending: Spending) -> None:
         self._spending = spending
 
-    def on_train_begin(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """The optimizer is made."""
-        checks.warn_of_unmoved(model, optimizer)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checks.warn_of_unmoved(kwargs["model"], kwargs["optimizer"])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Trainer has saved ``checkpoint-N``: its manifest says that it is whole."""
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
 
 
-def _no_search() -> ConfigError:
-    return ConfigError(
-        "a search trains on the same records again and again, and each trial spends a budget of "
-        "its own; expected one run. dpft select chooses among a random number of runs, "
-        "at a stated price"
-    )
+def _only(items: Sequence[Logical]) -> Logical:
+    (one,) = items
+    return one

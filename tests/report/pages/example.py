@@ -4,7 +4,7 @@ import html.parser
 import json
 import math
 
-from dpft.privacy.accounting import epsilon_rdp
+from dpft.privacy.accounting import epsilon_rdp, run_curve
 from dpft.runs.ledger import chained_lines
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -173,9 +173,9 @@ def a_selection(path):
         a_run(path / "private/trials" / name, record(scores=scores))
     (path / "private/selection_key").write_text("k")
     (path / "selection.json").write_text("{}")
-    spent = {"sampling_rate": 0.0243, "noise_multiplier": 1.07, "steps": 4}
-    found = {"mean": 2.0, "shape": 1.0, "candidates": 2, "mechanisms": [spent], "metric": "BLEU"}
-    found["best"] = "highest"
+    curve = run_curve(sampling_rate=0.0243, noise_multiplier=1.07, steps=8)
+    found = {"mean": 2.0, "candidates": 2, "metric": "BLEU", "best": "highest"}
+    found |= {"orders": curve.orders.tolist(), "rdp": curve.rdp.tolist()}
     whole = record(selection=found)
     whole["privacy"]["selected"] = True
     a_run(path / "chosen", whole)

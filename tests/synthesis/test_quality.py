@@ -11,10 +11,10 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
+from dpft.synthesis.records import Overlap, overlaps, words_on
 from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
 from dpft.training.run import run_experiment
-from dpft.training.synthesis import Overlap, overlaps, words_on
 
 
 def test_overlap_counts_runs_records_and_whole_records():

@@ -13,12 +13,15 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
-from dpft.config.schema import parse
+from dpft.config.schema import Decode, Model, parse
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
+from dpft.synthesis.records import Apart, find_sources
 from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
+from dpft.tasks.objectives.decode import decode
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.training.run import run_experiment
-from dpft.training.synthesis import find_sources
 
 SMALL = [
     "task.source=sample",
@@ -253,3 +256,12 @@ def test_texts_are_written_for_labels_that_are_typed(tmp_path):
             find_sources(task, wrong, 1, seed=0)
     with pytest.raises(ConfigError, match="expected texts"):
         find_sources(E2E(source="sample"), "[yes]", 1, seed=0)
+
+
+def test_batches_of_equal_prompts_are_drawn_apart():
+    """Synthetic texts would else repeat from batch to batch."""
+    tiny = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
+    same = [Apart((1, 2, 3)) for _ in range(4)]
+    settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
+    texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
+    assert texts[:2] != texts[2:]

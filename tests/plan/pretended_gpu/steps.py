@@ -1,4 +1,4 @@
-"""Steps on tensors that lie on a GPU and hold no numbers: ``python -m tests.pretended_gpu.steps``.
+"""Steps on tensors that lie on a GPU and hold no numbers: run as a module, in its own process.
 
 In a process of its own, begun with the device that does nothing in ``LD_PRELOAD``: torch takes this
 machine for one with a GPU there.

@@ -1,10 +1,14 @@
-"""From a training set and a collator to Poisson batches of records that do not mix."""
+"""From a training set and a collator to Poisson batches of records, and to a loss for each record.
+
+Trainer's own losses are averages over a batch, or sums divided by the batch's number of tokens.
+Either couples records. Here a record's loss is what the model says of a batch of that record alone;
+`check_loss` compares the two.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,25 +17,163 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dpft.config.errors import ConfigError, DataError, ModelError
-from dpft.integrations.transformers import checkpoints
-from dpft.integrations.transformers.losses import Loss, check_loss
+from dpft.integrations.transformers.spending import digest_of
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
-from dpft.privacy.token_losses import IGNORED
+from dpft.privacy.token_losses import IGNORED, token_losses
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.units import Records
 
-Collator = Callable[[list[Any]], Mapping[str, Any]]
+Inputs = Mapping[str, Tensor]
+Loss = Callable[[nn.Module, Inputs], Tensor]
 
-_LOGGER = logging.getLogger(__name__)
+_GIVE_YOUR_OWN = "pass per_example_loss=, a function of (model, inputs) that returns shape (B,)"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _CHECKED = 64  # records of a set, spread over it
+
+
+def loss_of(model: nn.Module) -> Loss:
+    """Return the loss that a model trains with, for each record by itself.
+
+    Args:
+        model: with a head of transformers, or an adapter of peft around one.
+
+    Raises:
+        ModelError: for a head whose loss is not known here, or that has a loss of routers too.
+    """
+    inner: Any = _unwrapped(model)
+    kind, name = getattr(inner, "loss_type", None), type(inner).__name__
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        kind = "encoder-decoder" if kind in (None, "ForConditionalGeneration") else kind
+    elif kind is None and name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        kind = "ForCausalLM"
+    if getattr(getattr(inner, "config", None), "output_router_logits", False):
+        raise ModelError(
+            f"{name} adds a loss of its routers (output_router_logits=True), which is an average "
+            "over all tokens of a batch and would couple records; expected none: set "
+            "model.config.output_router_logits = False"
+        )
+    if kind not in _LOSSES:
+        raise ModelError(
+            f"the loss of {name} ({kind}) is not known as one of each record; expected one of "
+            f"{', '.join(_LOSSES)}: {_GIVE_YOUR_OWN}"
+        )
+    return _LOSSES[kind]
+
+
+def check_loss(model: nn.Module, inputs: Inputs, losses: Tensor) -> bool:
+    """Compare our loss ``(1,)`` of one record with the model's own, with dropout off.
+
+    Returns:
+        Whether they could be compared: the model's own is finite.
+
+    Raises:
+        ModelError: if they differ. The message has no number of the data.
+    """
+    own = model(**inputs)
+    own = own["loss"] if isinstance(own, dict) else own[0]
+    # A record without targets: the model's mean over nothing is not finite, ours is zero.
+    finite = bool(torch.isfinite(own))
+    if finite and not torch.allclose(own.double(), losses[0].double(), 1e-3):
+        raise ModelError(
+            f"the loss that {type(_unwrapped(model)).__name__} computes of a record is not the one "
+            f"that PrivateTrainer would train with: {_GIVE_YOUR_OWN}"
+        )
+    return finite
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    base = getattr(model, "get_base_model", None)
+    return base() if callable(base) else model
+
+
+def _logits(model: nn.Module, inputs: Inputs, *without: str) -> Tensor:
+    output = model(**{name: x for name, x in inputs.items() if name not in without})
+    logits: Tensor = output["logits"] if isinstance(output, dict) else output[0]
+    return logits
+
+
+def _mean(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return mean cross-entropy ``(B,)`` over each record's own targets; zero without any.
+
+    Args:
+        logits: ``(B, T, V)``.
+        labels: ``(B, T)``, `IGNORED` where there is no target.
+    """
+    if logits.shape[:2] != labels.shape:
+        raise ModelError(
+            f"the model gives logits for {logits.shape[1]} positions and the collator labels for "
+            f"{labels.shape[1]}; expected as many: {_GIVE_YOUR_OWN} (prompts of peft put tokens "
+            "of their own in front, whose logits it must leave out)"
+        )
+    return token_losses(logits, labels).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+
+
+def _causal(model: nn.Module, inputs: Inputs) -> Tensor:
+    # The last position predicts nothing. A slice's gradient would be as large as the logits again.
+    targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    return _mean(_logits(model, inputs, "labels"), targets)
+
+
+def _tokens(model: nn.Module, inputs: Inputs) -> Tensor:
+    return _mean(_logits(model, inputs, "labels"), inputs["labels"])
+
+
+def _encoder_decoder(model: nn.Module, inputs: Inputs) -> Tensor:
+    if "decoder_input_ids" in inputs:
+        return _tokens(model, inputs)
+    shift = getattr(_unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
+    if shift is None:  # of M2M100 and Blenderbot the forward shifts the labels
+        return _mean(_logits(model, inputs), inputs["labels"])
+    return _tokens(model, {**inputs, "decoder_input_ids": shift(inputs["labels"])})
+
+
+def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
+    config: Any = model.config
+    logits, labels = _logits(model, inputs, "labels"), inputs["labels"]
+    kind = config.problem_type
+    if kind is None and config.num_labels == 1:
+        kind = "regression"
+    elif kind is None:
+        single = labels.dtype in (torch.long, torch.int)
+        kind = "single_label_classification" if single else "multi_label_classification"
+    if kind == "single_label_classification":
+        return F.cross_entropy(logits, labels.view(-1), ignore_index=IGNORED, reduction="none")
+    of_labels = labels.view_as(logits).to(logits.dtype)
+    if kind == "regression":
+        return F.mse_loss(logits, of_labels, reduction="none").mean(1)
+    return F.binary_cross_entropy_with_logits(logits, of_labels, reduction="none").mean(1)
+
+
+def _span(model: nn.Module, inputs: Inputs) -> Tensor:
+    places = ("start_positions", "end_positions")
+    output = model(**{name: x for name, x in inputs.items() if name not in places})
+    total: Any = 0
+    for name, place in zip(("start_logits", "end_logits"), places, strict=True):
+        logits = output[name]
+        outside = logits.shape[1]
+        target = inputs[place].view(-1).clamp(0, outside)
+        total = total + F.cross_entropy(logits, target, ignore_index=outside, reduction="none")
+    mean: Tensor = total / 2
+    return mean
+
+
+_LOSSES: dict[str, Loss] = {
+    "ForCausalLM": _causal,
+    "ForMaskedLM": _tokens,
+    "ForTokenClassification": _tokens,
+    "encoder-decoder": _encoder_decoder,
+    "ForQuestionAnswering": _span,
+    **{f"For{of}Classification": _classes for of in ("Sequence", "Image", "Audio", "Video")},
+}
 
 
 @dataclass(frozen=True)
@@ -50,14 +192,13 @@ class Logical:
 
 @dataclass(frozen=True)
 class SizedRecord:
-    """A record as the data set gives it, and its length."""
+    """A record as the data set gives it, and how many tokens it has (1 if it has none)."""
 
     record: Any
     length: int
 
     @classmethod
     def of(cls, record: Any) -> SizedRecord:
-        """Its length is that of its tokens, where it has any."""
         tokens = record.get("input_ids") if isinstance(record, Mapping) else None
         return cls(record, 1 if tokens is None else len(tokens))
 
@@ -70,7 +211,7 @@ class LogicalBatches(Dataset[Logical]):
         self._sampler = sampler
 
     def __len__(self) -> int:
-        """Records, not steps: what Trainer tells of the data."""
+        """Return the number of records, not of steps: what Trainer says of the data."""
         return len(self._dataset)
 
     def __getitem__(self, step: int) -> Logical:
@@ -78,13 +219,7 @@ class LogicalBatches(Dataset[Logical]):
 
 
 class Steps(Sampler[list[int]]):
-    """Numbers of the steps of the epoch that is about to begin.
-
-    Args:
-        per_epoch: steps that Trainer counts as an epoch.
-        steps: of the whole run.
-        done: how many were taken, when asked.
-    """
+    """Numbers of the steps of the epoch that is about to begin."""
 
     def __init__(self, per_epoch: int, steps: int, done: Callable[[], int]) -> None:
         self._per_epoch = per_epoch
@@ -103,23 +238,24 @@ class Steps(Sampler[list[int]]):
 class Collated:
     """An objective over records as a data set and a collator have them."""
 
-    def __init__(self, collator: Collator, loss: Loss) -> None:
+    def __init__(self, collator: Callable[[list[Any]], Mapping[str, Any]], loss: Loss) -> None:
         self._collator = collator
         self._loss = loss
 
     def collate(
         self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
     ) -> Batch:
-        """Examples as a batch.
+        """Return examples as a batch.
 
         Raises:
             DataError: if the collator does not keep records in rows of their own.
         """
-        given = self._collator([example.record for example in examples])
+        collated = self._collator([example.record for example in examples])
+        given = {name: x for name, x in collated.items() if x is not None}
         odd = [
             name
             for name, x in given.items()
-            if x is not None and not (isinstance(x, Tensor) and x.dim() and len(x) == len(examples))
+            if not (isinstance(x, Tensor) and x.dim() and len(x) == len(examples))
         ]
         if odd:
             raise DataError(
@@ -127,7 +263,7 @@ class Collated:
                 "tensors of shape (B, ...): packing, flattening and padding-free collators mix "
                 "records, so that none can be clipped by itself"
             )
-        return Batch({name: x for name, x in given.items() if x is not None})
+        return Batch(given)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return a loss for each record.
@@ -146,17 +282,17 @@ class Collated:
         return losses
 
     def widths(self, example: Any) -> tuple[int, ...]:
-        raise NotImplementedError("shapes are not fixed here")
+        raise NotImplementedError  # shapes are not fixed here
 
     def widest(self) -> tuple[int, ...]:
-        raise NotImplementedError("shapes are not fixed here")
+        raise NotImplementedError
 
     def blank(self) -> Any:
-        raise NotImplementedError("shapes are not fixed here")
+        raise NotImplementedError
 
 
 def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
-    """Some records of a data set, in one go where it can."""
+    """Return some records of a data set, in one go where it can."""
     if not indices:
         return []
     several = getattr(dataset, "__getitems__", None)
@@ -164,43 +300,13 @@ def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 
 def examples_of(records: Sequence[Any]) -> list[SizedRecord]:
-    """The records of a logical batch, short ones first: what is alike is padded little."""
+    """Return the records of a logical batch, short ones first: what is alike is padded little."""
     return sorted(map(SizedRecord.of, records), key=lambda example: example.length)
 
 
-def loader(dataset: LogicalBatches, steps: Steps, args: Any) -> DataLoader[Logical]:
-    """What Trainer iterates over: one logical batch for each of its steps.
-
-    Args:
-        dataset: of all steps.
-        steps: of one epoch.
-        args: ``TrainingArguments``, for workers.
-    """
-    workers = args.dataloader_num_workers
-    return DataLoader(
-        dataset,
-        batch_sampler=steps,
-        collate_fn=_only,
-        num_workers=workers,
-        prefetch_factor=args.dataloader_prefetch_factor if workers else None,
-        persistent_workers=args.dataloader_persistent_workers if workers else False,
-    )
-
-
-def _only(items: list[Logical]) -> Logical:
-    (one,) = items
-    return one
-
-
 def check_dataset(dataset: Any) -> None:
-    """Refuse what has no records that could be drawn by number.
-
-    Raises:
-        DataError: naming the kind of data set.
-    """
-    if dataset is None:
-        raise DataError("there is no train_dataset; expected one")
-    # A stream may tell its length, and inherits an access by number that only raises.
+    """Raise DataError for what has no records that could be drawn by number."""
+    # A stream may know its length, and inherits an access by number that only raises.
     stream = isinstance(dataset, IterableDataset)
     if stream or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
@@ -221,35 +327,26 @@ def check_records(
 ) -> str:
     """Refuse records, collators and models that couple records or are not the same twice.
 
-    Args:
-        dataset: with the columns that the model takes.
-        lengths: of all its records.
-        objective: collates it and has the losses.
-        model: on its device.
-        clipper: attached to the model.
-        size: records of a microbatch.
-        known_loss: whether the loss is to be what the model says of a record alone.
-
     Returns:
         SHA-256 of the records that were looked at, as they are collated, as hex: a collator with
         other settings is another one, whatever its name is.
 
     Raises:
-        DataError: if reading or collating is random, or mixes records.
+        DataError: if reading or collating is random, or mixes records; if no label is a target.
         ModelError: if a loss depends on other records, or is not the model's.
     """
     # Some that are spread over the set, and its shortest and longest: one long record may be rare.
     spread = {round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)}
     places = sorted(spread | {int(np.argmin(lengths)), int(np.argmax(lengths))})
     once, again = (examples_of(records_of(dataset, places)) for _ in range(2))
-    batches = [objective.collate(x) for x in (once, once, again)]
-    if any(not _equal(batches[0].tensors, batch.tensors) for batch in batches[1:]):
+    batches = [objective.collate(x).tensors for x in (once, once, again)]
+    # NaN equals NaN here, since one record's may not stop a run.
+    if len({digest_of(sorted(batch.items())) for batch in batches}) > 1:
         raise DataError(
             "reading or collating the same records twice gives different tensors; expected no "
             "random numbers in either, so that a step can be repeated: draw masks and "
             "augmentations once, into the data set"
         )
-    device = next(model.parameters()).device
     if known_loss:
         singles = [objective.collate([one]) for one in reversed(once)]
         given = singles[0].tensors
@@ -259,13 +356,7 @@ def check_records(
                 "targets that the loss needs: for texts give each row labels, a copy of its "
                 "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
             )
-        if _never_ends(batches[0], model):
-            _LOGGER.warning(
-                "The end token is in the texts, but in no labels: the model will not learn to "
-                "stop. DataCollatorForLanguageModeling takes it out of the labels where it pads "
-                "too: give each row labels, a copy of its input_ids, and use "
-                "DataCollatorForSeq2Seq(tokenizer)"
-            )
+        device = next(model.parameters()).device
         with training_without_dropout(model), clipper.paused(), torch.no_grad():
             # Of a record without targets the model's own mean is over nothing.
             for one in [one for one in singles if _has_targets(one)] or singles[:1]:
@@ -285,17 +376,13 @@ def check_records(
             "row (set layerdrop in its config to 0, and dropout where rows share what is dropped), "
             "and a loss that averages over a record's own tokens"
         ) from error
-    return checkpoints.digest(batches[0].tensors.items())
+    if known_loss:
+        _check_targets(dataset, objective)
+    return digest_of(batches[0].items())
 
 
-def check_targets(dataset: Any, objective: Collated) -> None:
-    """Refuse a data set without any target: its steps would spend the budget and train nothing.
-
-    It decides for the whole set, and reads until the first record that has a target.
-
-    Raises:
-        DataError: if every label of every record is ignored.
-    """
+def _check_targets(dataset: Any, objective: Collated) -> None:
+    """Refuse a data set without any target; read until the first record that has one."""
     for first in range(0, len(dataset), _CHECKED):
         places = range(first, min(first + _CHECKED, len(dataset)))
         batch = objective.collate(examples_of(records_of(dataset, places)))
@@ -308,29 +395,9 @@ def check_targets(dataset: Any, objective: Collated) -> None:
     )
 
 
-def _never_ends(batch: Batch, model: Any) -> bool:
-    """Whether texts have the end token, and no text has it among what is trained."""
-    end = getattr(getattr(model, "config", None), "eos_token_id", None)
-    ids, labels = batch.tensors.get("input_ids"), batch.tensors.get("labels")
-    if not isinstance(end, int) or ids is None or labels is None or ids.shape != labels.shape:
-        return False
-    given = batch.tensors.get("attention_mask", torch.ones_like(ids)).bool()
-    return bool((ids[given] == end).any()) and not bool((labels == end).any())
-
-
 def _has_targets(batch: Batch) -> bool:
     labels = batch.tensors.get("labels")
     return labels is not None and bool((labels != IGNORED).any())
-
-
-def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether batches are equal, where NaN equals NaN: one record's may not stop a run."""
-
-    def same(x: Tensor, y: Tensor) -> bool:
-        alike = x.shape == y.shape and x.dtype == y.dtype
-        return alike and bool(((x == y) | (x.isnan() & y.isnan())).all())
-
-    return one.keys() == other.keys() and all(same(x, other[name]) for name, x in one.items())
 
 
 @dataclass(frozen=True)
@@ -355,30 +422,31 @@ class Survey:
 
 
 def survey(dataset: Any) -> Survey:
-    """Read all records once.
-
-    Args:
-        dataset: with the columns that the model takes.
+    """Read all records, with the columns that the model takes, once.
 
     Raises:
-        DataError: if a record is told by its place in memory alone.
+        DataError: if only its place in memory tells a record from others.
     """
     digest, lengths, contents = hashlib.sha256(), array("q"), array("Q")
     for record, row in _rows(dataset):
         lengths.append(SizedRecord.of(record).length)
         digest.update(row)
-        contents.append(int.from_bytes(_content(record, row)[:8]))
+        content = row
+        if isinstance(record, Mapping) and record.get("input_ids") is not None:
+            values: list[Any] = [record.get(name) for name in ("input_ids", "labels", "label")]
+            content = _sha256([x.tolist() if hasattr(x, "tolist") else x for x in values])
+        contents.append(int.from_bytes(content[:8]))
     return Survey(digest.hexdigest(), lengths, contents)
 
 
 def _rows(dataset: Any) -> Iterator[tuple[Any, bytes]]:
-    """Each record and its SHA-256."""
+    """Yield each record and its SHA-256."""
     form = getattr(dataset, "format", None)
     if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
         # datasets.Dataset: without its formatting, many at once. A transform is read through.
         for table in dataset.with_format("arrow").iter(1000):
             for record in table.to_pylist():
-                yield record, hashlib.sha256(json.dumps(record, default=repr).encode()).digest()
+                yield record, _sha256(record)
         return
     for i in range(len(dataset)):
         record, digest = dataset[i], hashlib.sha256()
@@ -386,13 +454,8 @@ def _rows(dataset: Any) -> Iterator[tuple[Any, bytes]]:
         yield record, digest.digest()
 
 
-def _content(record: Any, row: bytes) -> bytes:
-    """Return a digest of a record's tokens and labels; of other records the given one."""
-    if not isinstance(record, Mapping) or record.get("input_ids") is None:
-        return row
-    values: list[Any] = [record.get(name) for name in ("input_ids", "labels", "label")]
-    plain = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-    return hashlib.sha256(json.dumps(plain, default=repr).encode()).digest()
+def _sha256(value: Any) -> bytes:
+    return hashlib.sha256(json.dumps(value, default=repr).encode()).digest()
 
 
 def _add(digest: Any, value: Any) -> None:
@@ -405,18 +468,18 @@ def _add(digest: Any, value: Any) -> None:
         for item in value:
             _add(digest, item)
     elif isinstance(value, Tensor | np.ndarray):
-        array = np.ascontiguousarray(value)
-        digest.update(f"{array.dtype} {array.shape};".encode() + array.tobytes())
+        numbers = np.ascontiguousarray(value)
+        digest.update(f"{numbers.dtype} {numbers.shape};".encode() + numbers.tobytes())
     elif hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
-        # An image of PIL, whose colours may lie in a palette beside it.
+        # An image of PIL, whose colours may lie in a palette of its own.
         _add(digest, np.asarray(value))
         _add(digest, getattr(value, "getpalette", lambda: None)())
     else:
         text = repr(value)
         if not isinstance(value, str | bytes) and _ADDRESS.search(text):
             raise DataError(
-                f"records of type {type(value).__name__} cannot be recognised again, since they "
-                "are told by where they lie in memory, so that no run on them could go on; "
+                f"records of type {type(value).__name__} cannot be recognised again, since only "
+                "their place in memory tells them apart, so that no run on them could go on; "
                 "expected tensors, numbers or text: convert them in the data set"
             )
         spelled = text.encode()

@@ -30,7 +30,10 @@ def library(tmp_path_factory):
 
 
 def test_steps_take_no_tensor_of_another_device(library):
-    command, root = [sys.executable, "-m", "tests.pretended_gpu.steps"], Path(__file__).parents[2]
+    command, root = (
+        [sys.executable, "-m", "tests.plan.pretended_gpu.steps"],
+        Path(__file__).parents[3],
+    )
     # Before torch, which looks for a device once.
     env = {**os.environ, "LD_PRELOAD": str(library)}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
