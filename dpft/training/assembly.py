@@ -76,7 +76,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             return make_clipper(model, "none", cohort=cohort)
         return make_clipper(
             model,
-            "flat",  # has no defaults: every part of a style is given below
+            "materialised",  # every part of the style is given below
             threshold=clip.threshold,
             thresholds=clip.thresholds,
             groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,

@@ -310,18 +310,20 @@ def variable_of(node: Node | None) -> Tensor | None:
 
 
 class Between(NamedTuple):
-    """How often each parameter is used between a call's inputs and outputs, and the functions."""
+    """How often each parameter is used between inputs and outputs; the functions; other leaves."""
 
     counts: Counter[str]
     nodes: set[Node]
+    leaves: list[Tensor]
 
 
 def uses_between(
     outputs: Iterable[GradientEdge], stops: Collection[tuple[Node, int]], names: Mapping[int, str]
 ) -> Between:
-    """Walk the graph from a call's outputs to its inputs."""
+    """Walk the graph from outputs to inputs."""
     counts: Counter[str] = Counter()
     seen: set[Node] = set()
+    leaves: dict[Node, Tensor] = {}
     pending = [(edge.node, edge.output_nr) for edge in outputs]
     while pending:
         node, number = pending.pop()
@@ -330,7 +332,9 @@ def uses_between(
         name = names.get(id(variable_of(node)))
         if name is not None:
             counts[name] += 1
-        elif node not in seen and not hasattr(node, "variable"):
+        elif isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves[node] = leaf
+        elif node not in seen:
             seen.add(node)
             pending += [(n, nr) for n, nr in node.next_functions if n is not None]
-    return Between(counts, seen)
+    return Between(counts, seen, list(leaves.values()))

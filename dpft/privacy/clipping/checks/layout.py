@@ -36,10 +36,9 @@ _NAME = re.compile(r"(\w+?)Backward\d+")
 def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
     """Return functions that may bring rows of a layer to the losses of other records.
 
-    From the leaves to the losses each function is asked where the records lie in what it gives
-    (`layout`). A layer's output has record ``i`` in row ``i``, as its rule takes it to have, and so
-    have the losses. Where that does not follow from the inputs, or a function is not known, it is
-    returned: it may move rows, in this batch or another one.
+    From the leaves to the losses each function is asked where the records lie in what it gives. A
+    layer's output has record ``i`` in row ``i``, as its rule takes it to have, and so have the
+    losses.
     """
     root, batch = losses.grad_fn, len(losses)
     if root is None or batch < 2:
@@ -170,13 +169,10 @@ def _signed(dim: int) -> int:
     return dim - 2**64 if dim >= 2**63 else dim
 
 
-def _dims(node: Node) -> list[int] | None:
-    """Return the dimensions that a function works along; an empty list: all of them."""
-    for name in ("_saved_dim", "_saved_dims"):
-        saved: Any = getattr(node, name, None)
-        if saved is not None:
-            return [_signed(dim) for dim in ([saved] if isinstance(saved, int) else saved)]
-    return None
+def _dims(node: Node) -> list[int]:
+    """Return the dimensions that a function works along; none where it works along all."""
+    saved: Any = getattr(node, "_saved_dim", getattr(node, "_saved_dims", []))
+    return [_signed(dim) for dim in ([saved] if isinstance(saved, int) else saved or [])]
 
 
 def _aligned(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
@@ -210,20 +206,16 @@ def _stack(node: Any, position: int, given: Shape, result: Shape) -> Axes | None
 
 
 def _permute(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    order = [_signed(dim) % len(given) for dim in node._saved_dims]
+    order = [dim % len(given) for dim in _dims(node)]
     return [order.index(axis) for axis in range(len(given))]
 
 
 def _transpose(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     axes = list(range(len(given)))
     if axes:
-        i, j = (_signed(dim) % len(axes) for dim in (node._saved_dim0, node._saved_dim1))
+        i, j = (_signed(getattr(node, f"_saved_dim{n}", n)) % len(axes) for n in range(2))
         axes[i], axes[j] = axes[j], axes[i]
     return axes
-
-
-def _t(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    return range(len(given) - 1, -1, -1)
 
 
 def _product(*by_position: Axes) -> Rule:
@@ -298,11 +290,10 @@ _NAMES: Mapping[Rule, str] = {
     _loss: "NllLoss NllLoss2D",
     _layer_norm: "NativeLayerNorm FusedRmsNorm",
     _permute: "Permute",
-    _transpose: "Transpose",
+    _transpose: "Transpose T",
     _stack: "Stack",
     _product([0, None], [None, 1]): "Mm Addmm",
     _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
-    _t: "T",
 }
 # What is not here may do anything.
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -63,13 +63,10 @@ class Reweighted:
     """Whether a second backward brings the output gradients of the first, reweighted by record.
 
     It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
-    rows are in another order inside: the norms would be of other gradients than the sum.
-
-    Args:
-        share: of a row's norm, what rounding may change of it.
-        sums: whether sums over parts of a row are compared as well as its norm. They are linear: of
-            another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
-            ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
+    rows are in another order inside: the norms would be of other gradients than the sum. Rounding
+    may change a ``share`` of a row's norm. With ``sums``, for weights that are powers of two, sums
+    over parts of a row are compared too: they are linear, so that a share ``s`` of another record's
+    gradient shows in them as ``s``, where in a norm it may as ``s^2``.
     """
 
     # What rounding may change as a share of a row's norm at the call where it is largest: what is
@@ -144,7 +141,6 @@ def check_order(
     capture: Capture,
     losses: Tensor,
     structure: Structure,
-    parameters: Mapping[str, Tensor],
     rows: int,
     turn: int,
 ) -> None:
@@ -163,9 +159,11 @@ def check_order(
     def backward(weighted: Tensor, listener: Listener) -> None:
         if capture.packed:
             # All that is recomputed is asked for, and so let go.
-            leaves = list(parameters.values())
-            with each_gradient(parameters, lambda name, g: None), capture.listening(listener):
-                torch.autograd.grad(weighted.sum(), leaves, retain_graph=True, allow_unused=True)
+            leaves = structure.leaves
+            with each_gradient(leaves, lambda name, g: None), capture.listening(listener):
+                torch.autograd.grad(
+                    weighted.sum(), [*leaves.values()], retain_graph=True, allow_unused=True
+                )
             return
         capture.backward(
             weighted,
