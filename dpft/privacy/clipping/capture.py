@@ -44,9 +44,8 @@ class Capture:
     there are no calls but those of layers with a rule.
 
     Attributes:
-        packed: whether hooks stood between autograd and what it saved, as of activation
-            checkpointing. What one backward recomputes and does not need is then held as long as
-            the graph is.
+        packed: whether hooks stood between autograd and what it saved, as of checkpointing. What
+            one backward recomputes and does not need is then held as long as the graph is.
         reasons: why a parameter's uses beyond its layer's calls could not be captured, by name.
     """
 
@@ -142,10 +141,8 @@ class Capture:
     ) -> Sequence[Tensor | None]:
         """Report each call's output gradient to ``listener`` as soon as it is complete.
 
-        No weight gradient is formed. A call that the losses do not depend on is not reported.
-
-        Returns:
-            The gradients of ``inputs``; None where the losses do not depend on one.
+        No weight gradient is formed. Returns the gradients of ``inputs``, where the losses depend
+        on them.
         """
         wanted = [call.outputs[i] for call in calls if call.root for i in sorted(call.awaited)]
         targets: list[Any] = [*wanted, *other_leaves]
@@ -168,10 +165,7 @@ class Capture:
 
     @contextmanager
     def listening(self, listener: Listener | None) -> Iterator[None]:
-        """Around a backward, whose output gradients go to ``listener``, if there is one.
-
-        Forwards inside it are recomputations.
-        """
+        """Around a backward: output gradients go to ``listener``, forwards are recomputations."""
         before = self._listener, self._in_backward
         self._listener, self._in_backward = listener, True
         try:

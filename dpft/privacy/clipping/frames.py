@@ -75,10 +75,8 @@ class _ImpossibleError(Exception):
 class Frames:
     """The running modules, and which of them take over parameters.
 
-    Attributes:
-        names: of the parameters, by `id`.
-        learning: whether every frame is looked at.
-        reasons: why parameters that are left could not be taken over, by name.
+    ``learning`` tells whether every frame is looked at, and ``reasons`` why parameters that are
+    left could not be taken over, by name.
     """
 
     def __init__(

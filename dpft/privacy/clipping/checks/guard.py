@@ -17,8 +17,8 @@ class Guard:
     """Hooks on the parameters that refuse gradients which autograd adds by itself.
 
     A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
-    comes of it is added to ``.grad`` unclipped, and no captured call shows it. ``received_gradient``
-    tells whether a gradient was refused, which is in ``.grad`` by then.
+    comes of it is added to ``.grad`` unclipped, and no captured call shows it.
+    ``received_gradient`` tells whether one was refused, which is in ``.grad`` by then.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
