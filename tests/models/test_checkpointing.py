@@ -11,11 +11,11 @@ from dpft.models.adapt import adapt
 from dpft.models.architecture import checkpoint
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs
+from dpft.plan.metering import Meter
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from tests.models.adapted import adapted
 from tests.models.test_adapt_clip import moved_from_start
-from tests.privacy.clipping.test_check_ahead import Meter
 from tests.privacy.reference import clear, clip_records, record_gradients, same_grads
 
 STYLES = ["bk", "per_layer", "materialised", "ghost", "lee_kifer"]
