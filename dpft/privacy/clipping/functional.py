@@ -145,7 +145,7 @@ class Recomputation:
         way = "record by record" if self.rule.loops else "vmap"
         how = f"automatic, {type(self.module).__name__} again ({way})"
         return [
-            (name, AutomaticUse(h, owned=True, how=how))
+            (name, DirectUse(h, owned=True, how=how))
             for name, h in zip(names.values(), formed, strict=True)
         ]
 
@@ -251,16 +251,6 @@ class Recomputation:
             tree = functional_call(_Forward(self.module), named, self.arguments.filled(inputs))
         tensors = Arguments.of(tree)[1]
         return tuple(tensors[i] for i in self.picked)
-
-
-@dataclass(frozen=True)
-class AutomaticUse(DirectUse):
-    """Formed gradients that remember how they were formed."""
-
-    how: str = ""
-
-    def form(self) -> str:
-        return self.how
 
 
 def takes_rows(
