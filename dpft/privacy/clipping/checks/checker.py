@@ -62,7 +62,7 @@ class Schedule:
         found, self._ahead = self._ahead, None
         return found[1] if found is not None and found[0] == kind else None
 
-    def due(self, kind: Kind, losses: Tensor, hooks: tuple[int, ...] = ()) -> bool:
+    def due(self, losses: Tensor, kind: Kind, hooks: tuple[int, ...] = ()) -> bool:
         """Count a batch; return whether it is one to check.
 
         Where no loss is finite there is nothing to compare, and the next batch is looked at: for
@@ -134,7 +134,7 @@ class Checker:
         structure = self._structure(losses, captured)
         reached = structure.reached
         kind = _kind(losses, reached, rows)
-        due = self.schedule.due(kind, losses, self._capture.hooks())
+        due = self.schedule.due(losses, kind, self._capture.hooks())
         ahead = self.schedule.ahead(kind)
         permuting = bool(structure.row_permuting_nodes)
         unproven = due and ahead is None
