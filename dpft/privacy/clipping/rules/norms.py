@@ -91,8 +91,8 @@ class GroupNormRule(Rule):
         if weight:
             assert a is not None
             assert isinstance(module, nn.GroupNorm | nn.modules.instancenorm._InstanceNorm)
-            single = not isinstance(module, nn.GroupNorm)
-            groups = module.num_features if single else module.num_groups
+            grouped = isinstance(module, nn.GroupNorm)
+            groups: int = getattr(module, "num_groups" if grouped else "num_features")
             of_weight, of_bias = _by_channel(a, g, groups, module.eps)
             uses["weight"] = DirectUse(of_weight)
         elif bias:
