@@ -123,8 +123,9 @@ def _agrees_on_finite(
     finite = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
     index = torch.stack(finite).all(0).nonzero().flatten()
     module, names = call.site.module, call.site.names
-    single = len(signature(module.forward).parameters) == 1 and capture.sees_last(module)
-    if a is None or len(index) in (0, batch) or not single:
+    if a is None or len(index) in (0, batch):
+        return False
+    if len(signature(module.forward).parameters) != 1 or not capture.sees_last(module):
         return False
     x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
     # Copies, since hooks on the parameters are not for this gradient.
