@@ -121,7 +121,8 @@ def test_a_record_that_is_not_finite_in_every_batch_hides_no_wrong_rule(style, r
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_an_infinite_record_in_every_batch_switches_no_check_off_and_accuses_no_rule():
+@pytest.mark.parametrize("half", [False, True])
+def test_an_infinite_record_in_every_batch_switches_no_check_off_and_accuses_no_rule(half):
     """Rules are as rarely looked at as without that record, since its company was enough."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
@@ -131,7 +132,9 @@ def test_an_infinite_record_in_every_batch_switches_no_check_off_and_accuses_no_
     for number in range(80):
         if clipper.to_check(4) is not None:
             due.append(number)
-        clipper.backward(losses_of(model, x, 1, "input", 1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            losses = losses_of(model, x, 1, "input", 1).float()
+        clipper.backward(losses)
     assert due == [0, 63]
 
 

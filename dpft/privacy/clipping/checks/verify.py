@@ -128,6 +128,7 @@ def _agrees_on_finite(
     if len(signature(module.forward).parameters) != 1 or not capture.sees_last(module):
         return False
     x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
+    x, slope = (one.float() if one.dtype == torch.bfloat16 else one for one in (x, slope))
     # Copies, since hooks on the parameters are not for this gradient.
     own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
     try:
@@ -145,9 +146,10 @@ def _agrees_on_finite(
     rounding = 8 * epsilon * largest * float(slope.abs().sum())
     for name, use in uses:
         use, expected = use.rows(index), theirs[name]
-        ours = use.weighted_sum(g.new_ones(len(index)))
+        squared = use.squared_norm().value
+        ours = use.weighted_sum(torch.ones_like(squared))
         difference = float((ours if expected is None else ours - expected).norm())
-        terms = float(use.squared_norm().value.clamp(min=0).sqrt().sum())
+        terms = float(squared.clamp(min=0).sqrt().sum())
         if math.isfinite(difference) and difference > share * terms + rounding:
             raise UnsupportedLayerError(
                 f"the rule for parameter {name!r} gives another gradient than autograd on the "
