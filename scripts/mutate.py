@@ -34,8 +34,7 @@ PAIRS = """
 privacy/noise privacy/mechanism privacy/quantiles: privacy/test_noise privacy/test_mechanism \
 privacy/test_quantiles
 privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/test_units
-privacy/clipping/plans/bookkeeping privacy/clipping/plans/ghost privacy/clipping/plans/groupwise \
-privacy/clipping/plans/materialised privacy/clipping/plans/reweighting privacy/clipping/clipper: \
+privacy/clipping/plans/one_backward privacy/clipping/plans/two_backwards privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users
 privacy/accounting/rdp privacy/accounting/__init__: privacy/test_accounting
 runs/ledger runs/noise_key: runs/test_ledger runs/test_noise_key runs/test_directory

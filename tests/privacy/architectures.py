@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -70,16 +67,6 @@ def in_double() -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """How a model is built, and what LoRA adapts; ``kind`` is a key of `_AUTO`."""
-
-    kind: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    targets: tuple[str, ...] = ()
-    model_type: str = ""
-
-
 _AUTO = {
     "causal": AutoModelForCausalLM,
     "masked": AutoModelForMaskedLM,
@@ -87,47 +74,47 @@ _AUTO = {
     "vision": AutoModel,
     "seq2seq": AutoModelForSeq2SeqLM,
 }
-_MOE = {"num_experts": 3, "num_local_experts": 3, "num_experts_per_tok": 2}
 _SWIN = {"embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 1,
          "image_size": 4, "num_attention_heads": None, "hidden_size": None,
          "num_hidden_layers": None}  # fmt: skip
-_PAIR = {"d_model": 8, "num_layers": 2}
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("causal"),
-    "opt": Architecture("causal", {"ffn_dim": 12, "word_embed_proj_dim": 8}),
-    "falcon": Architecture(
-        "causal", {"head_dim": None, "new_decoder_architecture": False, "alibi": False}
+# How each is built: a key of `_AUTO`, and settings beyond the common ones.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("causal", {}),
+    "opt": ("causal", {"ffn_dim": 12, "word_embed_proj_dim": 8}),
+    "falcon": ("causal", {"head_dim": None, "new_decoder_architecture": False, "alibi": False}),
+    "gemma3_text": ("causal", {"query_pre_attn_scalar": 4, "sliding_window": 4}),
+    "mixtral": ("causal", {"num_local_experts": 3, "num_experts_per_tok": 2}),
+    "gpt_oss": (
+        "causal",
+        {"num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 4},
     ),
-    "gemma3_text": Architecture("causal", {"query_pre_attn_scalar": 4, "sliding_window": 4}),
-    "mixtral": Architecture("causal", _MOE, ("q_proj", "v_proj")),
-    "gpt_oss": Architecture(
-        "causal", {"num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 4}
-    ),
-    "mamba": Architecture("causal", {"state_size": 3, "time_step_rank": 2}),
-    "deberta": Architecture(
+    "mamba": ("causal", {"state_size": 3, "time_step_rank": 2}),
+    "deberta": (
         "masked",
-        {
-            "relative_attention": True,
-            "pos_att_type": ["c2p", "p2c"],
-            "max_relative_positions": 8,
-            "position_biased_input": False,
-        },
-        ("in_proj",),
+        {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+        | {"max_relative_positions": 8, "position_biased_input": False},
     ),
-    "swin": Architecture("image", _SWIN),
-    "siglip pooled": Architecture("vision", {}, (), "siglip_vision_model"),
-    "convnext": Architecture(
+    "swin": ("image", _SWIN),
+    "siglip_vision_model": ("vision", {}),
+    "convnext": (
         "image",
-        {
-            "hidden_sizes": [4, 8],
-            "depths": [1, 1],
-            "num_stages": 2,
-            "patch_size": 2,
-            "image_size": 16,
-        },
+        {"hidden_sizes": [4, 8], "depths": [1, 1], "num_stages": 2}
+        | {"patch_size": 2, "image_size": 16},
     ),
-    "t5": Architecture("seq2seq", {**_PAIR, "d_kv": 4, "d_ff": 12, "num_heads": 2}),
+    "t5": ("seq2seq", {"d_model": 8, "num_layers": 2, "d_kv": 4, "d_ff": 12, "num_heads": 2}),
+}
+
+
+# Of which tests want the names of modules alone.
+_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bloom": ("causal", {}),
+    "bart": (
+        "seq2seq",
+        {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1}
+        | {"encoder_attention_heads": 2, "decoder_attention_heads": 2},
+    ),
+    "modernbert": ("masked", {"cls_token_id": 1, "sep_token_id": 2}),
 }
 
 
@@ -144,13 +131,10 @@ def undropped(config: Any) -> Any:
 def build(name: str) -> Case:
     """A model in float64, its losses, and records."""
     torch.manual_seed(0)
-    chosen = ARCHITECTURES[name]
-    kind = chosen.kind
+    kind, own = {**ARCHITECTURES, **_OTHERS}[name]
     image = kind in ("image", "vision")
-    settings = {**(_IMAGES if image else _COMMON), **chosen.settings}
-    config = AutoConfig.for_model(
-        chosen.model_type or name, **{k: v for k, v in settings.items() if v is not None}
-    )
+    settings = {**(_IMAGES if image else _COMMON), **own}
+    config = AutoConfig.for_model(name, **{k: v for k, v in settings.items() if v is not None})
     undropped(config)
     config._experts_implementation = "eager"  # the others take no float64
     with in_double():
@@ -158,7 +142,7 @@ def build(name: str) -> Case:
     shake(model)
     ids = torch.randint(3, VOCAB, (RECORDS, LENGTH))
     if image:
-        size = chosen.settings.get("image_size", 8)
+        size = own.get("image_size", 8)
         data = {"pixel_values": torch.randn(RECORDS, 3, size, size).double()}
     else:
         data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -167,16 +151,6 @@ def build(name: str) -> Case:
         if kind == "seq2seq":
             data["decoder_input_ids"] = ids.flip(1)
     return Case(model, data, _losses(kind))
-
-
-def with_lora(name: str, case: Case) -> Case:
-    """The same with LoRA on some projections, whose matrices are all away from zero."""
-    targets = list(ARCHITECTURES[name].targets)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a transposed layer
-        case.model = get_peft_model(case.model, LoraConfig(r=2, target_modules=targets)).double()
-    shake(case.model)
-    return case
 
 
 def shake(model: nn.Module) -> None:

@@ -97,11 +97,8 @@ Entry = Callable[[str, bool, Path], dict[str, Any]]
 def compared(entry: Entry, condition: str, folder: Path, sole: int | None) -> Pair:
     """Train with the extra record, which is the last one, and then without it.
 
-    Args:
-        entry: see `Entry`.
-        condition: what is odd about the extra record; passed on.
-        folder: where both run, one after the other.
-        sole: a step whose batch is the extra record alone, and empty without it; None: no step.
+    ``condition`` says what is odd about it, and ``sole`` names a step whose batch is that record
+    alone, and empty without it.
     """
     privatise, drawn, derive = GaussianNoise.privatise_, PoissonSampler.batch, keys.derive
     pair = Pair()

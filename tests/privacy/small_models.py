@@ -95,10 +95,11 @@ def class_losses(model: nn.Module, data: Data) -> Tensor:
     return F.cross_entropy(logits, data["labels"], reduction="none")
 
 
-def gpt2(tied: bool) -> Case:
+def gpt2(tied: bool, dropout: float = 0.0) -> Case:
     config = GPT2Config(
         vocab_size=VOCAB, n_positions=16, n_embd=12, n_layer=2, n_head=3, bos_token_id=0,
-        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=tied,
+        eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+        tie_word_embeddings=tied,
     )  # fmt: skip
     return Case(shaken(GPT2LMHeadModel(config)), tokens(), causal_losses)
 

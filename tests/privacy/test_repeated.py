@@ -37,12 +37,6 @@ def test_epsilons_are_those_of_all_releases(quantiles):
     assert again.sampler(KEY).batch(39) == run.sampler(KEY).batch(39)
 
 
-@pytest.mark.parametrize(("steps", "repeated"), [(40, -1), (0, 1)])
-def test_an_impossible_number_is_refused(steps, repeated):
-    with pytest.raises(ValueError, match=f"{repeated} repeated steps of {steps}"):
-        replace(RUN, steps=steps, repeated=repeated)
-
-
 def test_the_guarantee_is_of_all_releases_and_says_so():
     plain, again = (
         guarantee(replace(RUN, repeated=repeated), noun="record", unit="one row")

@@ -96,17 +96,10 @@ def clipped(gradients, clipper):
 
 
 def same_as_the_loop(model, data, clipper, gradients, pieces: Sequence[Sequence[int]]):
-    """Clip all users of step 1 in these microbatches and compare with the loop over users.
+    """Clip all users of step 1 in these microbatches; compare with the loop over users.
 
-    Args:
-        model: without gradients.
-        data: the users.
-        clipper: of the model, with a threshold between the users' norms.
-        gradients: of every user in step 1, from `gradients_of`.
-        pieces: which users lie in each microbatch.
-
-    Returns:
-        The loop's clipped sum of each parameter.
+    ``gradients`` are of every user in step 1, and the threshold lies between the users' norms.
+    Returns the loop's clipped sum of each parameter.
     """
     norms, total = clipped(gradients, clipper)
     shortened = 0

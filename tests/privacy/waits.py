@@ -17,18 +17,11 @@ _aten: Any = torch.ops.aten
 
 # A number, a list of places or a number of rows that the host needs before it goes on.
 _READS = frozenset(
-    {
-        _aten._local_scalar_dense,
-        _aten.is_nonzero,
-        _aten.nonzero,
-        _aten.masked_select,
-        _aten.equal,
-        _aten.unique_dim,
-        _aten._unique,
-        _aten._unique2,
-        _aten.unique_consecutive,
-        _aten.bincount,
-    }
+    getattr(_aten, name)
+    for name in (
+        *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
+        *("unique_dim", "_unique", "_unique2", "unique_consecutive"),
+    )
 )
 # Those that no dispatch mode sees where all is on the CPU.
 _OUT_OF_TORCH = frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__})
@@ -37,16 +30,10 @@ _COPIES = frozenset({_aten._to_copy, _aten.copy_})
 
 
 class Waits(TorchDispatchMode):
-    """Counts where the host would wait for a device: what it reads, and copies that block.
+    """Counts where the host would wait for a device, by operation, in ``found``.
 
     Every tensor counts as the device's, also one on the CPU, so that this needs no device; but for
-    those that are said to be the host's own, and what follows from such alone.
-
-    Args:
-        host: tensors in the host's memory.
-
-    Attributes:
-        found: how often, by the operation's name.
+    those of ``host``, and what follows from such alone.
     """
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:

@@ -48,12 +48,7 @@ def find_sites(
     rules: Mapping[str, Rule],
     sharded: bool = False,
 ) -> dict[str, Site]:
-    """Find the layers with a rule, one entry per module; others are computed again (`frames`).
-
-    Raises:
-        UnsupportedLayerError: for layers that mix records; where parameters are sharded, for each
-            trainable parameter whose layer has no rule.
-    """
+    """Find the layers with a rule, one entry per module; others are computed again (`frames`)."""
     canonical = {id(parameter): name for name, parameter in parameters.items()}
     sites: dict[str, Site] = {}
     without_rule: dict[str, str] = {}
@@ -135,12 +130,11 @@ class Call:
     """One captured forward call of one layer.
 
     Attributes:
-        site: the layer.
         saved: holds its inputs; None if nobody needs them.
         outputs: where its outputs lie in the autograd graph: one, but for `automatic` calls.
         root: whether no other call comes before some output: a backward must name it as a target.
-        leaves: the tensors that stood for the layer's parameters while it ran, by their canonical
-            names, where those are not the parameters themselves (sharded ones).
+        leaves: the tensors that stood for the layer's parameters while it ran, where those are not
+            the parameters themselves (sharded ones).
         positions: rows of the layer's input for each row of the model's batch, next to each other.
         doubtful: whether the rows may not be of records: a call around it may take over.
         automatic: how to compute the call again, where its layer has no rule.
@@ -168,9 +162,6 @@ class Call:
 
         Of a layer with a rule it is the first one, ``(R, ...)`` with ``R`` rows of the model's
         batch: several rows for each of these become positions, ``(R, positions, ...)``.
-
-        Raises:
-            RuntimeError: if one was changed in place since the call.
         """
         if self._held is not None or self.saved is None:
             return self._held or ()
@@ -183,11 +174,7 @@ class Call:
         return next(iter(self.inputs()), None)
 
     def receive(self, number: int, g: Tensor) -> Tensor | None:
-        """Take in an output's gradient.
-
-        Returns:
-            The call's ``g`` once all outputs have theirs; of an automatic call ``(R, n)``.
-        """
+        """Take in an output's gradient; return the whole call's once all have come."""
         if self.automatic is None:
             return self._by_record(g)
         self._arrived[number] = g
@@ -230,12 +217,7 @@ class Captured(NamedTuple):
 def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
     """Return what one call adds to the gradients of its parameters, by their canonical names.
 
-    Args:
-        call: the call.
-        g: its output gradient.
-        batch: ``B``.
-        rows: of the model's batch for each record; they become further positions of it, over which
-            every use sums.
+    Of ``B`` records with ``rows`` of the model's batch each, which become further positions.
     """
     check_rows(call, batch * rows, g)
     if call.automatic is not None:
@@ -310,18 +292,20 @@ def variable_of(node: Node | None) -> Tensor | None:
 
 
 class Between(NamedTuple):
-    """How often each parameter is used between a call's inputs and outputs, and the functions."""
+    """How often each parameter is used between inputs and outputs; the functions; other leaves."""
 
     counts: Counter[str]
     nodes: set[Node]
+    leaves: list[Tensor]
 
 
 def uses_between(
     outputs: Iterable[GradientEdge], stops: Collection[tuple[Node, int]], names: Mapping[int, str]
 ) -> Between:
-    """Walk the graph from a call's outputs to its inputs."""
+    """Walk the graph from outputs to inputs."""
     counts: Counter[str] = Counter()
     seen: set[Node] = set()
+    leaves: dict[Node, Tensor] = {}
     pending = [(edge.node, edge.output_nr) for edge in outputs]
     while pending:
         node, number = pending.pop()
@@ -330,7 +314,9 @@ def uses_between(
         name = names.get(id(variable_of(node)))
         if name is not None:
             counts[name] += 1
-        elif node not in seen and not hasattr(node, "variable"):
+        elif isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves[node] = leaf
+        elif node not in seen:
             seen.add(node)
             pending += [(n, nr) for n, nr in node.next_functions if n is not None]
-    return Between(counts, seen)
+    return Between(counts, seen, list(leaves.values()))

@@ -44,9 +44,8 @@ class Capture:
     there are no calls but those of layers with a rule.
 
     Attributes:
-        packed: whether hooks stood between autograd and what it saved, as of activation
-            checkpointing. What one backward recomputes and does not need is then held as long as
-            the graph is.
+        packed: whether hooks stood between autograd and what it saved, as of checkpointing. What
+            one backward recomputes and does not need is then held as long as the graph is.
         reasons: why a parameter's uses beyond its layer's calls could not be captured, by name.
     """
 
@@ -110,6 +109,11 @@ class Capture:
         given = (key for site in self.sites.values() for key in site.module._forward_hooks)
         return bool(_global_forward_hooks) or any(key not in own for key in given)
 
+    def sees_last(self, module: nn.Module) -> bool:
+        """Whether no hook of others changes a layer's input before us, or its output after us."""
+        own = {handle.id for handle in self._handles}
+        return own.issuperset([*module._forward_pre_hooks, *[*module._forward_hooks][-1:]])
+
     def hooks(self) -> tuple[int, ...]:
         """Return which hooks the modules have: other ones may change what the layers compute."""
         return tuple(
@@ -137,10 +141,8 @@ class Capture:
     ) -> Sequence[Tensor | None]:
         """Report each call's output gradient to ``listener`` as soon as it is complete.
 
-        No weight gradient is formed. A call that the losses do not depend on is not reported.
-
-        Returns:
-            The gradients of ``inputs``; None where the losses do not depend on one.
+        No weight gradient is formed. Returns the gradients of ``inputs``, where the losses depend
+        on them.
         """
         wanted = [call.outputs[i] for call in calls if call.root for i in sorted(call.awaited)]
         targets: list[Any] = [*wanted, *other_leaves]
@@ -163,10 +165,7 @@ class Capture:
 
     @contextmanager
     def listening(self, listener: Listener | None) -> Iterator[None]:
-        """Around a backward, whose output gradients go to ``listener``, if there is one.
-
-        Forwards inside it are recomputations.
-        """
+        """Around a backward: output gradients go to ``listener``, forwards are recomputations."""
         before = self._listener, self._in_backward
         self._listener, self._in_backward = listener, True
         try:
@@ -192,7 +191,10 @@ class Capture:
         self.calls.clear()
 
     def _install(self, model: nn.Module) -> None:
-        self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
+        def before(module: nn.Module, hook: Callable[..., Any]) -> None:
+            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
+        before(model, self._enter)
         layers = {
             id(site.module): site
             for site in self.sites.values()
@@ -203,32 +205,31 @@ class Capture:
             trained = any(id(p) in self._frames.names for p in module.parameters())
             site = layers.get(id(module))
             if trained and (change := for_records(module)):
-                give = self._of_records(name, change)
-                self._handles.append(module.register_forward_pre_hook(give, with_kwargs=True))
+                before(module, partial(self._of_records, name, change))
             if site is None and (
                 self._sharded or not trained or type(module).forward is nn.Module.forward
             ):
                 continue
             if not self._sharded:
-                begin = self._begin(name)
-                self._handles.append(module.register_forward_pre_hook(begin, with_kwargs=True))
-            end = self._capture(name, module, site)
+                before(module, partial(self._begin, name))
+            owns = any(id(p) in self._frames.names for p in module.parameters(recurse=False))
+            end = partial(self._end, name, owns, site)
             after.append(partial(module.register_forward_hook, end, with_kwargs=True))
         for site in self.sites.values():
             module = site.module
             if isinstance(site.rule, BroadcastRule):
-                self._handles.append(
-                    module.register_forward_pre_hook(self._broadcast(site), with_kwargs=True)
-                )
+                before(module, partial(self._broadcast, site))
                 # Before whoever shards takes the module's parameters away again.
                 self._handles.append(
                     module.register_forward_hook(self._restore, always_call=True, prepend=True)
                 )
                 continue
             if isinstance(module, nn.Embedding):
-                self._handles.append(module.register_forward_pre_hook(self._expand(site)))
+                expand = partial(self._expand, site)
+                self._handles.append(module.register_forward_pre_hook(expand))
             if self._sharded:
-                self._handles.append(module.register_forward_pre_hook(self._note_leaves(site)))
+                note = partial(self._note_leaves, site)
+                self._handles.append(module.register_forward_pre_hook(note))
         self._handles += [register() for register in after]
         self._handles.append(model.register_forward_hook(self._leave, always_call=True))
 
@@ -264,75 +265,64 @@ class Capture:
         """
         return self._batch if self._depth or self._in_backward else None
 
-    def _expand(self, site: Site) -> Callable[..., tuple[Any, ...] | None]:
+    def _expand(self, site: Site, module: nn.Module, args: tuple[Any, ...]) -> Any:
         """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
+        batch = self._records()
+        if self._active() and args and batch is not None:
+            ids = args[0]
+            if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
+                self._spread[site.name] = None
+                return (ids.expand(batch, *ids.shape[1:]), *args[1:])
+        return None
 
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            batch = self._records()
-            if self._active() and args and batch is not None:
-                ids = args[0]
-                if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
-                    self._spread[site.name] = None
-                    return (ids.expand(batch, *ids.shape[1:]), *args[1:])
-            return None
-
-        return hook
-
-    def _of_records(self, name: str, change: Change) -> Callable[..., Any]:
+    def _of_records(
+        self, name: str, change: Change, module: nn.Module, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
         """Give a lookup shared by the batch one row per record, where a module knows how."""
+        if not self._active():
+            return None
+        self._spread[name] = None
+        first = args[0] if args else next(iter(kwargs.values()))
+        return change(module, args, kwargs, self._records() or len(first))
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not self._active():
-                return None
-            self._spread[name] = None
-            first = args[0] if args else next(iter(kwargs.values()))
-            return change(module, args, kwargs, self._records() or len(first))
-
-        return hook
-
-    def _note_leaves(self, site: Site) -> Callable[..., None]:
+    def _note_leaves(self, site: Site, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Before the forward: when the hooks after it run, the whole parameters may be gone."""
+        whole = {name: module._parameters[local] for local, name in site.names.items()}
+        self._leaves[site.name] = {n: leaf for n, leaf in whole.items() if leaf is not None}
 
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            whole = {name: module._parameters[local] for local, name in site.names.items()}
-            self._leaves[site.name] = {n: leaf for n, leaf in whole.items() if leaf is not None}
+    def _begin(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        if self._frames.recording or (self._active() and not self._in_backward):
+            self._frames.enter(name, module, args, kwargs, len(self.calls))
 
-        return hook
-
-    def _begin(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._frames.recording or (self._active() and not self._in_backward):
-                self._frames.enter(name, module, args, kwargs, len(self.calls))
-
-        return hook
-
-    def _capture(self, name: str, module: nn.Module, site: Site | None) -> Callable[..., Any]:
+    def _end(
+        self,
+        name: str,
+        owns: bool,
+        site: Site | None,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> Any:
         """After the forward of a layer with a rule, of a module around such layers, or of both."""
-        owns = any(id(p) in self._frames.names for p in module.parameters(recurse=False))
-
-        def hook(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> Any:
-            if torch.compiler.is_compiling():
-                raise UnsupportedLayerError(
-                    f"{name or 'the model'} is compiled by torch.compile, where no hook of a layer "
-                    "runs; expected the module itself"
-                )
-            if self._frames.recording:
-                self._frames.leave(module, args, kwargs)
-                return None
-            if not (self._captures(name) if owns else self._active()):
-                return None
-            frame = None if self._in_backward else self._frames.leave(module, args, kwargs)
-            spread = None
-            if site is not None and isinstance(output, Tensor) and output.requires_grad:
-                output = spread = self._add_layer(site, frame, args, kwargs, output)
-            if self._in_backward:
-                save_inputs(self._token, *self._frames.taken_inputs(name, args, kwargs))
-            taken = None if frame is None else self._take(frame, args, kwargs, output)
-            return spread if taken is None else taken
-
-        return hook
+        if torch.compiler.is_compiling():
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} is compiled by torch.compile, where no hook of a layer "
+                "runs; expected the module itself"
+            )
+        if self._frames.recording:
+            self._frames.leave(module, args, kwargs)
+            return None
+        if not (self._captures(name) if owns else self._active()):
+            return None
+        frame = None if self._in_backward else self._frames.leave(module, args, kwargs)
+        spread = None
+        if site is not None and isinstance(output, Tensor) and output.requires_grad:
+            output = spread = self._add_layer(site, frame, args, kwargs, output)
+        if self._in_backward:
+            save_inputs(self._token, *self._frames.taken_inputs(name, args, kwargs))
+        taken = None if frame is None else self._take(frame, args, kwargs, output)
+        return spread if taken is None else taken
 
     def _add_layer(
         self,
@@ -383,33 +373,31 @@ class Capture:
         )
         return taken.result
 
-    def _broadcast(self, site: Site) -> Callable[..., None]:
+    def _broadcast(
+        self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Before the forward: each record gets a row of its own of the broadcast parameter."""
         ((local, name),) = site.names.items()
-
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not self._captures(site.name) or site.name in self._repeated:
-                return
-            batch = self._records()
-            if batch is None:
-                raise UnsupportedLayerError(
-                    f"{site.name or 'the model'} ({type(module).__name__}) has parameters of its "
-                    "own, but the number of records is unknown: the model was called without a "
-                    "tensor, or a part of it by itself; expected the inputs as the model's "
-                    "arguments, one row per record"
-                )
-            if batch > 1:
-                self._spread[site.name] = None
-            parameter = module._parameters[local]
-            assert parameter is not None
-            rows = parameter.expand(batch, *parameter.shape[1:])
-            if self._fits(site, local, rows, args, kwargs):
-                self._replaced.append((module, local, parameter))
-                module._parameters[local] = rows  # type: ignore[assignment]
-                leaves = {name: parameter} if self._sharded else {}
-                self._add([rows], site, None, root=True, leaves=leaves)
-
-        return hook
+        if not self._captures(site.name) or site.name in self._repeated:
+            return
+        batch = self._records()
+        if batch is None:
+            raise UnsupportedLayerError(
+                f"{site.name or 'the model'} ({type(module).__name__}) has parameters of its own, "
+                "but the number of records is unknown: the model was called without a tensor, or "
+                "a part of it by itself; expected the inputs as the model's arguments, one row per "
+                "record"
+            )
+        if batch > 1:
+            self._spread[site.name] = None
+        parameter = module._parameters[local]
+        assert parameter is not None
+        rows = parameter.expand(batch, *parameter.shape[1:])
+        if self._fits(site, local, rows, args, kwargs):
+            self._replaced.append((module, local, parameter))
+            module._parameters[local] = rows  # type: ignore[assignment]
+            leaves = {name: parameter} if self._sharded else {}
+            self._add([rows], site, None, root=True, leaves=leaves)
 
     def _fits(
         self, site: Site, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -44,9 +44,7 @@ class Started(NamedTuple):
 
 
 class Clipper:
-    """Leaves the sum of clipped per-example gradients in ``.grad``.
-
-    Built by `dpft.privacy.make_clipper`.
+    """Leaves the sum of clipped per-example gradients in ``.grad``; built by `make_clipper`.
 
     Attributes:
         plan: how sums are formed, one of `dpft.privacy.spec.PLANS`.
@@ -54,13 +52,12 @@ class Clipper:
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
-        checker: of each batch, before its sums are formed.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
             what rounding to bfloat16 may add, where sums are formed in that.
-        factors: the clip factors applied by the last `backward`, shape ``(B, K)``. A record whose
-            gradient in a group is not finite has factor 0: it contributes nothing there.
+        factors: the clip factors of the last `backward`, ``(B, K)``; 0 where a record's gradient in
+            a group is not finite: it contributes nothing there.
         below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
             last `move`, ``(K,)`` in float64: one record changes each entry by at most 1/2.
 
@@ -69,8 +66,8 @@ class Clipper:
     1e-5 of the threshold for each record of the batch, and up to some percent for each where the
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
-    depend on that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of
-    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.uses` proves.
+    depend on that record alone (`dpft.privacy.shapes`, ``real`` of `backward`). Sums that are
+    formed in bfloat16 are within the bound that `rules.uses` proves.
     """
 
     def __init__(
@@ -137,9 +134,8 @@ class Clipper:
         return self._careful or self.sharded or not waits(device)
 
     def reset(self) -> None:
-        """Forget forwards without a backward, counts, and a `backward` that broke off.
+        """Forget forwards without a backward, counts, checks, and a `backward` that broke off.
 
-        Which batches were checked against autograd is forgotten too: the next one is again.
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
         self.capture.take()
@@ -156,9 +152,6 @@ class Clipper:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
 
         Of a part of a model the thresholds may follow from the estimates of other parts too.
-
-        Raises:
-            ValueError: if thresholds are fixed: noise is scaled to them. If one is out of range.
         """
         if self.adaptive is None:
             raise ValueError(
@@ -179,10 +172,10 @@ class Clipper:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
 
         Args:
-            losses: one loss per record, shape ``(B,)``; nothing may be summed or averaged across
-                records. May be empty: then nothing is added.
-            rows: rows of the model's batch that belong to one record, next to each other: the
-                model saw ``B * rows``. More than one where a unit of privacy has several texts.
+            losses: one loss per record, ``(B,)``; nothing may be summed or averaged across records.
+                May be empty: then nothing is added.
+            rows: rows of the model's batch that belong to one record, next to each other: the model
+                saw ``B * rows``. More than one where a unit of privacy has several texts.
             real: which losses are of records, ``(B,)`` in bool, best in the host's memory. The
                 others fill a microbatch up to a fixed size: they add nothing, and have no norm.
                 None: all are.
@@ -190,7 +183,6 @@ class Clipper:
         Raises:
             LostRecordError: where the host waits for the device to read a number, and a record that
                 is to be dropped was seen too late.
-            ValueError: if ``losses`` is not one-dimensional, or ``real`` of another shape.
             UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
                 parameter is used in a way that was not captured.
             RuntimeError: if the `backward` before broke off (see `reset`).
@@ -236,10 +228,10 @@ class Clipper:
         self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
-        """Return indices of up to four of the next ``B`` records that `check` is to see first.
+        """Return indices of up to four of the next ``B`` records for `check`; None if none is due.
 
         Without that `backward` checks the rules on the batch itself, whose activations it has to
-        hold meanwhile. None where no check is due; ``real`` is as of `backward`.
+        hold meanwhile. ``real`` is as of `backward`.
         """
         return self.checker.records(size, real) if self.private else None
 
@@ -249,9 +241,6 @@ class Clipper:
         The records that `to_check` named have a forward of their own, padded as in the batch, when
         no activations are held. That the batch's records are kept apart is checked in `backward`,
         and so are the rules if the batch goes through other layer calls than these records did.
-
-        Raises:
-            UnsupportedLayerError: as `backward`.
         """
         captured = self.capture.take()
         with torch.autocast(losses.device.type, enabled=False), self.guard.on():
@@ -269,13 +258,11 @@ class Clipper:
         rows: int = 1,
         real: Tensor | None = None,
     ) -> tuple[Sequence[Tensor | None], Started]:
-        """Run the first half of `backward`: output gradients of every layer, and no sum yet.
-
-        For a part of a model whose input gradients others wait for: the second half may come
-        later, after other forwards and backwards.
+        """Run the first half of `backward`, for a part of a model for whose gradients others wait.
 
         Returns:
-            Gradients of ``inputs``, and what `Clipper.finish` needs.
+            Gradients of ``inputs``, and what `Clipper.finish` needs for norms and sums, maybe
+            later.
         """
         losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
@@ -308,8 +295,7 @@ class Clipper:
     def collect(self) -> None:
         """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
 
-        Once a logical batch, on every rank, also where a rank's share was empty. In one process
-        there is nothing to do.
+        Once a logical batch, on every rank, also where a rank's share was empty.
         """
         if self.cohort is None:
             return

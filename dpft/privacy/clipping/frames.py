@@ -52,10 +52,6 @@ class Frame:
         """Return the call's arguments, and their tensors."""
         return Arguments.of((self.args, self.kwargs))
 
-    def error(self, what: str) -> str:
-        """Say why the frame cannot take parameters over."""
-        return f"{self.name or 'the model'} ({type(self.module).__name__}) {what}"
-
 
 class Taken(NamedTuple):
     """A call that covers what no layer's call does, as of `Call`; the model goes on with result."""
@@ -75,10 +71,8 @@ class _ImpossibleError(Exception):
 class Frames:
     """The running modules, and which of them take over parameters.
 
-    Attributes:
-        names: of the parameters, by `id`.
-        learning: whether every frame is looked at.
-        reasons: why parameters that are left could not be taken over, by name.
+    ``learning`` tells whether every frame is looked at, and ``reasons`` why parameters that are
+    left could not be taken over, by name.
     """
 
     def __init__(
@@ -241,8 +235,9 @@ class Frames:
             own = {local[name]: self._parameters[name] for name in wanted}
             automatic = self._recomputation(frame, own, [(i, tensors[i]) for i in picked], records)
         except _ImpossibleError as reason:
+            whose = f"{frame.name or 'the model'} ({type(frame.module).__name__})"
             for name in wanted:
-                self.reasons.setdefault(name, []).append(frame.error(str(reason)))
+                self.reasons.setdefault(name, []).append(f"{whose} {reason}")
             self.learning = True
             return None
         self._taken.setdefault(frame.name, {}).update(wanted)

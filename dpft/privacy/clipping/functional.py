@@ -3,9 +3,7 @@
 Such a module is a function of its parameters and inputs. Of one record's share of the inputs, that
 function's vector-Jacobian product with the record's output gradients is what the record adds to the
 parameters' gradients. `torch.func.vmap` does this for all records together; where it cannot
-(control flow that depends on the data, functions without a batching rule), one record follows the
-other. Nothing but the parameters asked for is differentiated, but everything inside the module is
-computed again, its children too, and the per-example gradients are held.
+(control flow that depends on the data), one record follows the other.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ _HALF_ROUNDING = 5e-2
 class AutomaticRule(Rule):
     """Marks a module whose calls are computed again; `Recomputation` does it.
 
-    Attributes:
-        loops: whether `torch.func.vmap` cannot batch the module: found at the first attempt.
+    ``loops`` tells whether `torch.func.vmap` cannot batch the module: found at the first attempt.
     """
 
     sums_over_positions = True
@@ -148,7 +145,7 @@ class Recomputation:
         way = "record by record" if self.rule.loops else "vmap"
         how = f"automatic, {type(self.module).__name__} again ({way})"
         return [
-            (name, AutomaticUse(h, owned=True, how=how))
+            (name, DirectUse(h, owned=True, how=how))
             for name, h in zip(names.values(), formed, strict=True)
         ]
 
@@ -256,24 +253,13 @@ class Recomputation:
         return tuple(tensors[i] for i in self.picked)
 
 
-@dataclass(frozen=True)
-class AutomaticUse(DirectUse):
-    """Formed gradients that remember how they were formed."""
-
-    how: str = ""
-
-    def form(self) -> str:
-        return self.how
-
-
 def takes_rows(
     module: nn.Module, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
     """Return whether a module gives each record what its own row makes of it, and nothing else.
 
-    One that repeats the one row does not, nor one that counts the parameter's numbers, or adds its
-    rows to positions. Tried without gradients: the first record is given another row, and of the
-    others nothing may change.
+    One that repeats the one row, counts its numbers, or adds its rows to positions does not. The
+    first record is given another row, without gradients, and of the others nothing may change.
     """
     own = module._parameters[local]
     assert own is not None

@@ -70,9 +70,6 @@ def own_partition(
     """Return groups by a rule from elsewhere, and which share of ``C`` each has: ``C_k / C``.
 
     In the model's order whatever the rule's: every process must come to the same.
-
-    Raises:
-        ValueError: unless every parameter is in exactly one group, and all shares are positive.
     """
     names = tuple(names)
     groups = [OwnGroup(*group) for group in rule(model, names)]
@@ -102,12 +99,7 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
     """Put every trainable parameter into exactly one group.
 
     Groups are in the order of ``parameters``, as registered, with patterns in that of the patterns.
-    A tied parameter appears once, under its first name.
-
-    Raises:
-        ValueError: if there is nothing to group, no block is found where blocks are needed, there
-            are fewer blocks or layers than groups, or a parameter does not match the patterns of
-            exactly one group.
+    A tied parameter appears once, under its first name. Raises ValueError for what does not fit.
     """
     if not parameters:
         raise ValueError("there is no trainable parameter to group; expected at least one")
@@ -132,12 +124,7 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
 def assign(
     parts: Parts, threshold: float | None = None, thresholds: Sequence[float] | None = None
 ) -> tuple[Group, ...]:
-    """Give each of ``K`` groups its threshold: ``C / sqrt(K)`` of one, or its own.
-
-    Raises:
-        ValueError: unless exactly one of the two is given, with as many thresholds as groups and
-            each of them in range (`dpft.privacy.thresholds`).
-    """
+    """Give each of ``K`` groups its threshold: ``C / sqrt(K)`` of one, or its own."""
     if (threshold is None) == (thresholds is None):
         got = "neither" if threshold is None else "both"
         raise ValueError(

@@ -45,10 +45,8 @@ def make_clipper(
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
         groups: a name of `PARTITIONS`, a `Partition`, or a rule of your own, which gives
-            `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters' names. Its
-            groups share ``threshold`` as they say, equally where they say nothing.
-        count: number of groups for ``uniform`` (`UNIFORM_COUNT` if nothing is given), of devices
-            for ``per_device``.
+            `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters' names.
+        count: number of groups for ``uniform``, of devices for ``per_device``.
         boundary: blocks in the first group of ``two_group``.
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
         plan: how sums are formed, one of `PLANS`.
@@ -56,8 +54,7 @@ def make_clipper(
             bound (`dpft.privacy.clipping.functions.own_function`).
         adaptive: how thresholds follow quantiles; styles named adaptive have a default.
         rules: rules for further layer types, by qualified class name; they come before `RULES`.
-        cohort: the processes that train this model together, each on a copy of its own; None: this
-            one alone.
+        cohort: the processes that train this model together; None: this one alone.
 
     Raises:
         ValueError: for an unknown or impossible choice, or a threshold that is missing or out of

@@ -1,15 +1,12 @@
 """Rules checked on a few records ahead of a batch: nothing is let through, no memory, no bit."""
 
-import weakref
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from dpft.plan.metering import Meter
 from dpft.privacy import UnsupportedLayerError, make_clipper, token_losses
 from dpft.tasks.objectives.causal import CausalExample, token_nll
 from tests.training.test_loop import TinyObjective
@@ -90,28 +87,6 @@ def test_it_is_asked_for_when_a_check_is_due_and_looks_from_end_to_end():
     assert clipper.to_check(2).tolist() == [0, 1]
     assert clipper.to_check(4, torch.tensor([True, False, True, False])).tolist() == [0, 2]
     assert make_clipper(Wrong(), "none").to_check(9) is None
-
-
-class Meter(TorchDispatchMode):
-    """The most bytes of storages that were made within this context."""
-
-    def __init__(self):
-        super().__init__()
-        self.now, self.peak, self.sizes = 0, 0, {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(out):
-            storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
-            if storage is not None and storage._cdata not in self.sizes:
-                self.sizes[storage._cdata] = storage.nbytes()
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self.forget, storage._cdata)
-        return out
-
-    def forget(self, key):
-        self.now -= self.sizes.pop(key)
 
 
 def peaks(style, batch, length=48, losses=token_nll):

@@ -4,96 +4,22 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from tests.privacy.reference import clear, equals_loop, grads_of
+from tests.privacy import small_models
+from tests.privacy.reference import clear, equals_loop, grads_of, same_grads
 
 PRIVATE_STYLES = ["materialised", "ghost", "bk"]
 TOLERANCE = 1e-10
 
 
-def gpt2(tied=True, dropout=0.0, seed=0):
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=23,
-        n_positions=16,
-        n_embd=12,
-        n_layer=2,
-        n_head=3,
-        resid_pdrop=dropout,
-        embd_pdrop=dropout,
-        attn_pdrop=dropout,
-        bos_token_id=0,
-        eos_token_id=0,
-        tie_word_embeddings=tied,
-    )
-    model = GPT2LMHeadModel(config).double()
-    with torch.no_grad():  # larger weights make every term of the norm matter
-        for p in model.parameters():
-            p.add_(0.2 * torch.randn_like(p))
-    return model.train()
-
-
-def text_batch(batch=4, length=9, vocab=23, seed=1):
-    """Left-padded tokens in which tokens repeat, with a different length for each record."""
-    g = torch.Generator().manual_seed(seed)
-    ids = torch.randint(1, vocab // 3, (batch, length), generator=g)
-    mask = torch.ones_like(ids)
-    for i in range(batch):
-        mask[i, : i % (length - 3)] = 0
-    return {"input_ids": ids * mask, "attention_mask": mask}
-
-
-def lm_losses(model, data, reduction="mean"):
-    mask = data["attention_mask"]
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    logits = model(
-        input_ids=data["input_ids"],
-        attention_mask=mask,
-        position_ids=positions,
-        use_cache=False,
-    ).logits
-    ce = F.cross_entropy(logits[:, :-1].transpose(1, 2), data["input_ids"][:, 1:], reduction="none")
-    weights = (mask[:, :-1] * mask[:, 1:]).to(ce.dtype)
-    total = (ce * weights).sum(1)
-    return total / weights.sum(1) if reduction == "mean" else total
-
-
-def rows(data, i):
-    return {k: v[i : i + 1] for k, v in data.items()}
-
-
-def assert_same(model, clipper, norms, total):
-    assert clipper.norms.shape == (len(norms), 1)
-    torch.testing.assert_close(clipper.norms[:, 0], norms, rtol=TOLERANCE, atol=TOLERANCE)
-    for name, grad in grads_of(model).items():
-        torch.testing.assert_close(
-            grad, total[name], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_padding_contributes_nothing(style):
-    """More padding on the left, filled with any token, changes neither norms nor sums."""
-    model, data = gpt2(), text_batch()
-    clipper = make_clipper(model, style, threshold=1.0)
-    clipper.backward(lm_losses(model, data))
-    norms, grads = clipper.norms, grads_of(model)
-    clear(model)
-    padded = {
-        "input_ids": F.pad(data["input_ids"], (4, 0), value=7),
-        "attention_mask": F.pad(data["attention_mask"], (4, 0), value=0),
-    }
-    clipper.backward(lm_losses(model, padded))
-    torch.testing.assert_close(clipper.norms, norms, rtol=1e-9, atol=1e-9)
-    for name, grad in grads_of(model).items():
-        torch.testing.assert_close(grad, grads[name], rtol=1e-9, atol=1e-9)
+def gpt2(dropout=0.0):
+    torch.manual_seed(0)
+    return small_models.gpt2(True, dropout).model
 
 
 @pytest.mark.parametrize("style", PRIVATE_STYLES)
@@ -108,32 +34,20 @@ def test_an_empty_batch_adds_nothing_and_leaves_gradients_in_place(style):
 @pytest.mark.parametrize("style", PRIVATE_STYLES)
 def test_dropout_masks_of_the_forward_are_those_of_the_norms(style):
     """With dropout the reference must use the same masks: one forward, B backwards."""
-    model, data = gpt2(dropout=0.3), text_batch()
+    case = small_models.gpt2(True, dropout=0.3)
     torch.manual_seed(5)
-    losses = lm_losses(model, data)
-    parameters = dict(model.named_parameters())
+    losses, parameters = case.all_losses(), dict(case.model.named_parameters())
     norms, total = torch.zeros(4).double(), {n: torch.zeros_like(p) for n, p in parameters.items()}
     for i in range(4):
         grads = torch.autograd.grad(losses[i], list(parameters.values()), retain_graph=True)
         norms[i] = torch.sqrt(sum(g.square().sum() for g in grads))
         for name, g in zip(parameters, grads, strict=True):
             total[name] += min(1.0, 1.0 / norms[i].item()) * g
-    clipper = make_clipper(model, style, threshold=1.0)
+    clipper = make_clipper(case.model, style, threshold=1.0)
     torch.manual_seed(5)
-    clipper.backward(lm_losses(model, data))
-    assert_same(model, clipper, norms, total)
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_position_lookups_shared_by_the_batch_are_per_record(style):
-    """GPT-2 looks its positions up once, as (1, T), unless position_ids are passed."""
-
-    def losses(ids):
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        return F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
-
-    model, ids = gpt2(), text_batch()["input_ids"] + 1
-    equals_loop(model, lambda rows: losses(ids[rows]), 4, style)
+    clipper.backward(case.all_losses())
+    torch.testing.assert_close(clipper.norms[:, 0], norms, rtol=TOLERANCE, atol=TOLERANCE)
+    same_grads(case.model, total, TOLERANCE)
 
 
 class Mixed(nn.Module):
@@ -206,14 +120,15 @@ def test_tying_linear_layers_to_each_other_and_to_two_embeddings(style):
 
 
 def test_non_private_style_is_an_ordinary_backward():
-    model, data = gpt2(), text_batch()
+    case = small_models.build("gpt2")
+    model = case.model
     clipper = make_clipper(model, "none")
-    clipper.backward(lm_losses(model, data))
+    clipper.backward(case.all_losses())
     got = grads_of(model)
     assert clipper.norms.shape == (4, 0)
     assert clipper.sensitivity == math.inf
     clear(model)
-    lm_losses(model, data).sum().backward()
+    case.all_losses().sum().backward()
     for name, grad in grads_of(model).items():
         assert torch.equal(grad, got[name])
 
@@ -225,14 +140,6 @@ def test_batch_normalisation_is_refused_even_frozen():
     model[1] = nn.InstanceNorm1d(3, track_running_stats=True)
     with pytest.raises(UnsupportedLayerError, match=r"1 \(InstanceNorm1d\) mixes or keeps"):
         make_clipper(model, "bk", threshold=1.0)
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_losses_must_be_one_per_record(style):
-    model, data = gpt2(), text_batch()
-    clipper = make_clipper(model, style, threshold=1.0)
-    with pytest.raises(ValueError, match="one loss per record"):
-        clipper.backward(lm_losses(model, data).mean())
 
 
 @pytest.mark.parametrize(
@@ -310,9 +217,10 @@ def test_a_gradient_that_cancels_does_not_wipe_out_the_others_in_float32(
     assert float(sum(squares)) ** 0.5 <= 64 / 32
 
 
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_a_parameter_outside_the_clipper_is_refused(style):
+def test_a_parameter_outside_the_clipper_and_a_loss_of_all_records_are_refused():
     model, outside = nn.Linear(3, 3), nn.Linear(3, 3)
-    clipper = make_clipper(model, style, threshold=1.0)
+    clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="not the clipper's"):
         clipper.backward(outside(model(torch.randn(2, 3))).sum(1))
+    with pytest.raises(ValueError, match="one loss per record"):
+        clipper.backward(model(torch.randn(2, 3)).mean())

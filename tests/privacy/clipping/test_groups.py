@@ -124,14 +124,6 @@ def test_models_have_the_papers_numbers_of_groups(build, arguments, expected):
     assert tuple(len(parts_of(model, name)) for name in names) == expected
 
 
-def test_roberta_with_an_untied_masked_lm_head_has_the_papers_numbers_of_groups():
-    config = transformers.RobertaConfig(tie_word_embeddings=False)
-    model = on_meta(transformers.RobertaForMaskedLM, config)
-    # Untied, transformers keeps a second bias, which nothing reads.
-    model.get_parameter("lm_head.bias").requires_grad_(False)
-    assert (len(parts_of(model, "per_layer")), len(parts_of(model, "per_param"))) == (103, 203)
-
-
 SETTINGS = {
     "uniform": {"count": 2},
     "two_group": {"boundary": 1},
@@ -236,12 +228,6 @@ def test_partitions_that_do_not_fit_the_model_are_refused(settings, message):
     model = Tied()
     with pytest.raises(ValueError, match=re.escape(message)):
         partition(model, trainable(model), Partition(**settings))
-
-
-@pytest.mark.parametrize("name", ["block_wise", "uniform", "two_group"])
-def test_a_model_without_blocks_is_refused(name):
-    with pytest.raises(ValueError, match="needs blocks"):
-        parts_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), name, **SETTINGS.get(name, {}))
 
 
 @pytest.mark.parametrize(

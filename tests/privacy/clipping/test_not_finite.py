@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.privacy import make_clipper
+from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.clipping.functional import close
+from tests.covering import covering
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 
 THRESHOLD = 0.1
@@ -39,31 +40,26 @@ def losses_of(model, x, rows, poison, bad):
     return losses
 
 
-# Covering pairs of plan, poison, rows of a record, and backwards that add up to a batch. All are
-# many enough that the checks of the rules come back.
+# Backwards enough that the checks of the rules come back, and that they do so twice.
 MANY, MORE = 66, 200
+PLANS = {
+    "bk": "bk",
+    "ghost": "ghost",
+    "fused": "per_layer",
+    "materialised": "materialised",
+    "lee_kifer": "lee_kifer",
+}
 CASES = [
-    ("bk", "bk", "input", 1, 1),
-    ("bk", "bk", "gradient", 2, 3),
-    ("bk", "per_layer", "loss", 2, 1),
-    ("ghost", "ghost", "input", 2, 1),
-    ("ghost", "ghost", "gradient", 1, 3),
-    ("ghost", "ghost", "loss", 1, 1),
-    ("fused", "per_layer", "input", 1, 3),
-    ("fused", "per_layer", "gradient", 2, 1),
-    ("fused", "per_layer_adaptive", "loss", 2, 1),
-    ("materialised", "materialised", "input", 2, 3),
-    ("materialised", "materialised", "gradient", 1, 1),
-    ("materialised", "materialised", "loss", 1, 3),
-    ("lee_kifer", "lee_kifer", "input", 1, 3),
-    ("lee_kifer", "lee_kifer", "gradient", 2, 1),
-    ("lee_kifer", "lee_kifer", "loss", 2, 3),
+    *covering(tuple(PLANS), ("input", "gradient", "loss"), (1, 2), (1, 3)),
+    ("fused adaptive", "loss", 2, 1),
 ]
 
 
-@pytest.mark.parametrize(("plan", "style", "poison", "rows", "times"), CASES)
-def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, style, poison, rows, times):
+@pytest.mark.parametrize(("plan", "poison", "rows", "times"), CASES)
+def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, poison, rows, times):
     torch.manual_seed(0)
+    plan, _, adaptive = plan.partition(" ")
+    style = PLANS[plan] + f"_{adaptive}" * bool(adaptive)
     model, bad, good = Model().double(), 1, [0, 2, 3]
     x = torch.randn(4 * rows, 2, 5, dtype=torch.float64)
     others = torch.cat([x[i * rows : (i + 1) * rows] for i in good])
@@ -77,7 +73,7 @@ def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, style, po
             [group.parameters for group in clipper.groups],
             lambda k, n: min(1.0, thresholds[k] / n),
         )
-    last = (MORE if plan == "bk" else MANY) - 1
+    last = (MORE if (plan, poison) == ("bk", "input") else MANY) - 1
     for number in range(last + 1):
         clear(model)
         for _ in range(times if number in (0, last) else 1):
@@ -89,25 +85,66 @@ def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, style, po
                 torch.testing.assert_close(grad, times * total[name], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("plan", "poison"),
-    [
-        ("materialised", "input"),
-        ("lee_kifer", "loss"),
-        ("ghost", "gradient"),
-        ("bk", "input"),
-        ("bk", "gradient"),
-        ("fused", "loss"),
-    ],
-)
+@pytest.mark.parametrize(("plan", "poison"), covering(tuple(PLANS), ("input", "gradient")))
 def test_batches_of_which_no_record_is_finite_add_zero_for_ever(plan, poison):
-    style = {"fused": "per_layer", "materialised": "materialised"}.get(plan, plan)
     model, x = Model().double(), torch.randn(1, 2, 5, dtype=torch.float64)
-    clipper = make_clipper(model, style, threshold=THRESHOLD, plan=plan)
+    clipper = make_clipper(model, PLANS[plan], threshold=THRESHOLD)
     for _ in range(MANY):
         clipper.backward(losses_of(model, x, 1, poison, 0))
     assert not clipper.factors.any()
     assert not any(grad.any() for grad in grads_of(model).values())
+
+
+class Tripled(nn.Module):
+    """A hook makes one layer another than its type says."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.first.register_forward_hook(lambda module, inputs, output: 3 * output)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("style", "rows", "poison"),
+    [("bk", 1, "input"), ("ghost", 2, "input"), ("per_layer", 1, "gradient"), ("bk", 1, "loss")],
+)
+def test_a_record_that_is_not_finite_in_every_batch_hides_no_wrong_rule(style, rows, poison):
+    """Where autograd's gradients are not finite, layers are compared on the finite rows."""
+    torch.manual_seed(0)
+    model, x = Tripled(), torch.randn(4 * rows, 2, 5)
+    clipper = make_clipper(model, style, threshold=THRESHOLD)
+    with pytest.raises(UnsupportedLayerError, match=r"rule for parameter 'first\.(weight|bias)'"):
+        clipper.backward(losses_of(model, x, rows, poison, 1), rows=rows)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_an_infinite_record_in_every_batch_switches_no_check_off_and_accuses_no_rule(half):
+    """Rules are as rarely looked at as without that record, since its company was enough."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    x = torch.randn(4, 2, 5)
+    clipper = make_clipper(model, "bk", threshold=THRESHOLD)
+    due = []
+    for number in range(80):
+        if clipper.to_check(4) is not None:
+            due.append(number)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            losses = losses_of(model, x, 1, "input", 1).float()
+        clipper.backward(losses)
+    assert due == [0, 63]
+
+
+def test_hooks_that_come_after_the_clippers_are_no_part_of_a_layer():
+    model, x = Model(), torch.randn(4, 2, 5)
+    clipper = make_clipper(model, "bk", threshold=THRESHOLD)
+    model.first.register_forward_hook(lambda module, inputs, output: 3 * output)
+    clipper.backward(losses_of(model, x, 1, "input", 1))
+    assert not clipper.factors[1].any()
+    assert clipper.factors[[0, 2, 3]].all()
 
 
 def test_outputs_are_compared_where_they_are_finite():

@@ -128,16 +128,6 @@ def test_linear_layers_and_norms_equal_the_autograd_loop(name):
     check(shaken(build()), images(*shape))
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith("rms norm")])
-@pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
-    build, shape = LAYERS[name]
-    module = shaken(build())
-    getattr(module, frozen).requires_grad_(False)
-    assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")
-    check(module, images(*shape))
-
-
 # As autograd and models give them: a sum over positions expands its gradient, a transposed view
 # has the strides of what it is a view of.
 LAYOUTS = {
@@ -263,10 +253,13 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+FREEZABLE = {n: layer for n, layer in LAYERS.items() if not n.startswith("rms")} | CONVOLUTIONS
+
+
+@pytest.mark.parametrize("name", FREEZABLE)
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_a_convolution_with_a_frozen_weight_or_bias(name, frozen):
-    build, shape = CONVOLUTIONS[name]
+def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
+    build, shape = FREEZABLE[name]
     module = shaken(build())
     getattr(module, frozen).requires_grad_(False)
     assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")

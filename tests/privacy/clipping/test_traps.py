@@ -19,30 +19,6 @@ from tests.privacy.small_models import build
 STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "by_type"]
 
 
-class Backwards(nn.Module):
-    """Layers are registered in the opposite order of their use, and one is used twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(4, 1)
-        self.middle = nn.Linear(4, 4)
-        self.first = nn.Linear(3, 4)
-
-    def forward(self, x):
-        h = torch.tanh(self.first(x))
-        h = torch.tanh(self.middle(h))
-        h = torch.tanh(self.middle(h))
-        return self.last(h).square().mean((1, 2))
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_order_of_registration_does_not_matter_and_layers_may_be_called_twice(style):
-    """Hooks that wait for the first registered layer hand out gradients before they are whole."""
-    torch.manual_seed(0)
-    model, x = Backwards().double(), torch.randn(4, 5, 3).double()
-    equals_loop(model, lambda rows: model(x[rows]), 4, style, threshold=0.05)
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_biases_alone(style):
     case = build("roberta_classifier", tied=False)
@@ -51,29 +27,6 @@ def test_biases_alone(style):
     clipper = equals_loop(case.model, case.losses_of, case.batch, style)
     case.all_losses()
     assert all(call.input() is None for call in clipper.capture.take()[0])  # no activation is kept
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, width=6):
-        super().__init__()
-        self.embedding = nn.Embedding(9, width)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-            for _ in range(3)
-        )
-
-    def forward(self, ids):
-        x = self.embedding(ids)
-        for block in self.blocks:
-            x = x + checkpoint(block, x, use_reentrant=False)
-        return x.square().mean((1, 2))
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_checkpointed_activations(style):
-    torch.manual_seed(0)
-    model, ids = Checkpointed().double(), torch.randint(0, 9, (4, 5))
-    equals_loop(model, lambda rows: model(ids[rows]), 4, style, threshold=0.3)
 
 
 class Mark:
@@ -155,24 +108,9 @@ class Changing(nn.Module):
     def forward(self, x):
         h = self.first(x)
         out = self.second(torch.tanh(h)).square().mean((1, 2))
-        if self.change == "weight used outside its layer":
-            out = out + 1e3 * torch.nn.functional.linear(x, self.first.weight).square().sum((1, 2))
         if self.change == "losses bypass the last layer":
             out = out + 5 * h.square().mean((1, 2))
         return out
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_every_batch_is_checked_for_uses_outside_the_layers(style):
-    """Not the first alone: two backwards would release what the norms have not seen."""
-    torch.manual_seed(0)
-    model, x = Changing(), torch.randn(4, 2, 3)
-    clipper = make_clipper(model, style, threshold=1.0)
-    for _ in range(3):
-        clipper.backward(model(x))
-    model.change = "weight used outside its layer"
-    with pytest.raises(UnsupportedLayerError, match="is used 2 times"):
-        clipper.backward(model(x))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -183,6 +121,8 @@ def test_losses_of_an_older_forward_are_refused(style):
     clipper.backward(model(x))  # takes the calls of both
     with pytest.raises(UnsupportedLayerError, match=r"since the last backward|was captured"):
         clipper.backward(older)
+    with pytest.raises(UnsupportedLayerError, match="neither detached nor constant"):
+        clipper.backward(model(x).detach())
 
 
 @pytest.mark.parametrize("style", ["ghost", "lee_kifer"])
@@ -402,14 +342,6 @@ def test_squares_that_underflow_do_not_hide_a_gradient(style, positions, small):
     assert float(model.linear.weight.grad.double().norm()) <= 1e-3 * 1.00001
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_losses_that_depend_on_nothing_are_refused(style):
-    model, x = nn.Linear(3, 2), torch.randn(4, 3)
-    clipper = make_clipper(model, style, threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match="neither detached nor constant"):
-        clipper.backward(model(x).sum(1).detach())
-
-
 # --- what hooks and graphs do not show of themselves: each released more than the threshold once
 
 TWO = ["ghost", "lee_kifer"]
@@ -577,25 +509,6 @@ def test_what_makes_the_second_backward_another_one_is_an_error(style, clamp, wa
     with pytest.raises(UnsupportedLayerError, match=found):
         released(model, clipper, model(x, unusual))
     assert clipper.unfinished == clamp  # what moves rows is found before anything is summed
-
-
-class Gated(nn.Module):
-    def __init__(self, gate):
-        super().__init__()
-        self.first, self.wrong, self.gate = nn.Linear(3, 3), nn.Linear(3, 3), gate
-        self.wrong.register_forward_hook(lambda module, inputs, output: 10 * output)
-
-    def forward(self, x):
-        h = self.first(x)
-        return (h + self.gate * self.wrong(h)).square().mean((1, 2))
-
-
-@pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
-def test_a_loss_that_is_not_finite_hides_no_wrong_rule(style):
-    model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
-    clipper = make_clipper(model, style, threshold=0.1)
-    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
-        released(model, clipper, model(x).where(torch.arange(4) != 2, math.inf))
 
 
 class Accumulating(torch.autograd.Function):

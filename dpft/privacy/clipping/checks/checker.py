@@ -53,20 +53,16 @@ class Schedule:
         """Whether the next batch is one to check, if it is of the last one's kind."""
         return self._now.batches + 1 >= self._now.next_check
 
-    def check_ahead(
-        self, losses: Tensor, calls: Sequence[Call], rows: int, verified: Verified
-    ) -> None:
+    def check_ahead(self, kind: Kind, verified: Verified) -> None:
         """Note what some records of the next batch have shown, by themselves."""
-        self._ahead = _kind(losses, calls, rows), verified
+        self._ahead = kind, verified
 
-    def ahead(self, losses: Tensor, calls: Sequence[Call], rows: int) -> Verified | None:
+    def ahead(self, kind: Kind) -> Verified | None:
         """Return what records of this batch have shown; None where it is of another kind."""
         found, self._ahead = self._ahead, None
-        return found[1] if found is not None and found[0] == _kind(losses, calls, rows) else None
+        return found[1] if found is not None and found[0] == kind else None
 
-    def due(
-        self, losses: Tensor, calls: Sequence[Call], rows: int, hooks: tuple[int, ...] = ()
-    ) -> bool:
+    def due(self, losses: Tensor, kind: Kind, hooks: tuple[int, ...] = ()) -> bool:
         """Count a batch; return whether it is one to check.
 
         Where no loss is finite there is nothing to compare, and the next batch is looked at: for
@@ -76,7 +72,7 @@ class Schedule:
         if hooks != self._hooks:
             self._hooks = hooks
             self._seen.clear()
-        self._now = seen = self._seen.setdefault(_kind(losses, calls, rows), _Seen())
+        self._now = seen = self._seen.setdefault(kind, _Seen())
         seen.batches += 1
         self.batches += 1
         return seen.batches >= seen.next_check and bool(torch.isfinite(losses).any())
@@ -127,28 +123,28 @@ class Checker:
 
     def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
         """Compare the rules with autograd on some records, ahead of their batch."""
-        structure, leaves = self._structure(losses, captured)
-        verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
-        self.schedule.check_ahead(losses, structure.reached, rows, verified)
+        structure = self._structure(losses, captured)
+        verified = self._compared(losses, structure, rows, real, retain_graph=False)
+        self.schedule.check_ahead(_kind(losses, structure.reached, rows), verified)
 
     def verified(
         self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
         """Return the structure of the losses' graph, once it and the rules were checked."""
-        structure, leaves = self._structure(losses, captured)
+        structure = self._structure(losses, captured)
         reached = structure.reached
-        due = self.schedule.due(losses, reached, rows, self._capture.hooks())
-        ahead = self.schedule.ahead(losses, reached, rows)
+        kind = _kind(losses, reached, rows)
+        due = self.schedule.due(losses, kind, self._capture.hooks())
+        ahead = self.schedule.ahead(kind)
         permuting = bool(structure.row_permuting_nodes)
         unproven = due and ahead is None
         soon = self.schedule.soon
         # Ranks that go through a backward together also form the same sums in it.
         due, permuting, unproven, soon = self._agreed([due, permuting, unproven, soon], reached)
         if unproven:
-            ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
+            ahead = self._compared(losses, structure, rows, real, retain_graph=True)
         if due or permuting:
-            turn = self.schedule.batches
-            check_order(self._capture, losses, structure, leaves, rows, turn)
+            check_order(self._capture, losses, structure, rows, self.schedule.batches)
         if due:
             if ahead is not None:  # None where the check was due on another rank
                 self.schedule.checked(*ahead)
@@ -157,10 +153,7 @@ class Checker:
         self._soon = soon
         return structure
 
-    def _structure(
-        self, losses: Tensor, captured: Captured
-    ) -> tuple[Structure, Mapping[str, Tensor]]:
-        """Return the structure of the losses' graph, and what stood for the parameters in it."""
+    def _structure(self, losses: Tensor, captured: Captured) -> Structure:
         self._guard.check_hooks()
         if frozen := [n for n, p in self._parameters.items() if not p.requires_grad]:
             raise UnsupportedLayerError(
@@ -171,37 +164,20 @@ class Checker:
         leaves: dict[str, Tensor] = dict(self._parameters)
         for call in captured.calls:
             leaves |= call.leaves
-        structure = verify_uses(
-            losses, captured.calls, leaves, captured.hidden, self._capture.reasons
-        )
-        if not structure.reached:
-            raise UnsupportedLayerError(
-                "the losses do not depend on any trainable layer that was called; expected losses "
-                "of this forward, neither detached nor constant"
-            )
-        return structure, leaves
+        return verify_uses(losses, captured, leaves, self._capture.reasons)
 
     def _compared(
         self,
         losses: Tensor,
         structure: Structure,
-        leaves: Mapping[str, Tensor],
         rows: int,
         real: Tensor | None,
         *,
         retain_graph: bool,
     ) -> Verified:
-        return check_rules(
-            self._capture,
-            losses,
-            structure,
-            leaves,
-            self._groups,
-            rows,
-            real,
-            turn=self.schedule.batches,
-            retain_graph=retain_graph,
-        )
+        turn = self.schedule.batches
+        about = (self._capture, losses, structure, self._groups, rows, real)
+        return check_rules(*about, turn=turn, retain_graph=retain_graph)
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:
         """Return which of the flags any rank has raised that goes through a backward with us."""

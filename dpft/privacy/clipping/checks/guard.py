@@ -18,9 +18,7 @@ class Guard:
 
     A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
     comes of it is added to ``.grad`` unclipped, and no captured call shows it.
-
-    Attributes:
-        received_gradient: whether a gradient was refused, which is in ``.grad`` by then.
+    ``received_gradient`` tells whether one was refused, which is in ``.grad`` by then.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -84,11 +82,7 @@ def _is_a_guards(hook: object) -> bool:
 
 
 def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
-    """Refuse a model that is wrapped for several devices, and processes that are no cohort.
-
-    Without a cohort every process would clip its share by itself, and release it under the same
-    noise as the others: the difference of two releases would have no noise.
-    """
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     for name, module in () if model is None else model.named_modules():
         if isinstance(module, wrappers):

@@ -30,44 +30,40 @@ Axes = Sequence[int | None]
 # From a function, the position of an input, its shape and the result's; None: not known.
 Rule = Callable[[Any, int, Shape, Shape], Axes | None]
 
-_NAME = re.compile(r"(\w+?)Backward\d+")
-
 
 def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
     """Return functions that may bring rows of a layer to the losses of other records.
 
-    From the leaves to the losses each function is asked where the records lie in what it gives
-    (`layout`). A layer's output has record ``i`` in row ``i``, as its rule takes it to have, and so
-    have the losses. Where that does not follow from the inputs, or a function is not known, it is
-    returned: it may move rows, in this batch or another one.
+    From the leaves to the losses each function is asked where the records lie in what it gives.
+    They come first in a layer's output, as its rule takes them to do, and in the losses.
     """
     root, batch = losses.grad_fn, len(losses)
     if root is None or batch < 2:
         return []
-    layers = {(edge.node, edge.output_nr) for edge in outputs}
-    # By function and output: where its records lie; None where nothing in it is of a layer.
-    places: dict[tuple[Node, int], int | None] = {}
-    shapes: dict[tuple[Node, int], Shape] = {}
+    # Where the records lie, by function and output; others have nothing of a layer.
+    carrying: dict[Any, int] = {(edge.node, edge.output_nr): 1 for edge in outputs}
+    shapes: dict[tuple[Node | None, int], Shape] = {}
     permuting: dict[Node, None] = {}
 
     def place(node: Node, number: int) -> None:
         shape = shapes[node, number] = tuple(output_metadata(node)[number].shape)
-        carries = {
-            carried(node, position, outer, batch, shapes[source, nr], shape)
-            for position, (source, nr) in enumerate(node.next_functions)
-            if source is not None and (outer := places.get((source, nr))) is not None
+        found = {
+            _carried(node, position, carrying[edge], batch, shapes[edge], shape)
+            for position, edge in enumerate(node.next_functions)
+            if edge in carrying
         }
-        here = next(iter(carries)) if len(carries) == 1 else None
-        ordered = (node, number) in layers or node is root
-        if (carries and here is None) or (ordered and here not in (None, 1)):
+        outer = next(iter(found)) if len(found) == 1 else None
+        ordered = (node, number) in carrying or node is root
+        if found and (outer is None or (ordered and outer != 1)):
             permuting[node] = None
-        places[node, number] = 1 if ordered else here
+        if outer is not None:
+            carrying.setdefault((node, number), outer)
 
     for node in _from_the_leaves(root):
-        for source, nr in node.next_functions:
-            if source is None or hasattr(source, "variable") or (source, nr) in places:
-                continue
-            place(source, nr)
+        for edge in node.next_functions:
+            source, number = edge
+            if source is not None and not hasattr(source, "variable") and edge not in shapes:
+                place(source, number)
     place(root, losses.output_nr)
     return list(permuting)
 
@@ -97,18 +93,21 @@ def output_metadata(node: Node) -> Sequence[Any]:
     return metadata
 
 
-def carried(
+def is_token_losses(node: Node) -> bool:
+    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
+    return getattr(type(node), "_forward_cls", None) is TokenLosses
+
+
+def _carried(
     node: Node, position: int, outer: int, batch: int, given: Shape, result: Shape
 ) -> int | None:
     """Return ``outer`` of what a function gives, from that of one of its inputs.
 
-    Returns:
-        None unless it is certain that each record's numbers follow from this input's numbers of
-        the same record alone.
+    None unless it is certain that each record's numbers follow from this input's of that record.
     """
     name = _function(node.name())
     rule = _token_losses if is_token_losses(node) else RULES.get(name)
-    if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
+    if given == result and (rule is _aligned or _passes_on(node, name)):
         return outer
     if name in _RESHAPES:
         return outer if math.prod(given) == math.prod(result) else None
@@ -118,42 +117,15 @@ def carried(
     return None if axes is None else _moved(outer, batch, given, axes, result)
 
 
-@lru_cache
-def _function(name: str) -> str:
-    """Return ``Add`` of ``AddBackward0``."""
-    found = _NAME.fullmatch(name)
-    return found[1] if found else name
-
-
-def is_token_losses(node: Node) -> bool:
-    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
-    return getattr(type(node), "_forward_cls", None) is TokenLosses
-
-
-def _passes_on(node: Node, name: str) -> bool:
-    """Return whether it is FSDP2's function that gives its inputs as they are, each in its place.
-
-    Anybody may write a function of that name: this one is known by where it was written.
-    """
-    function: Any = getattr(type(node), "_forward_cls", None)
-    return name == "RegisterPostBackwardFunctionBackward" and (
-        getattr(function, "__module__", "").startswith("torch.distributed.fsdp.")
-    )
-
-
 def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> int | None:
     """Return ``outer`` after dimensions went to ``axes``; None if records are torn apart."""
     before = after = upto = 1
     kept: list[int] = []
-    for axis, size in enumerate(given):
+    for place, size in zip(axes, given, strict=True):
         if size > 1 and upto * size > outer and upto < outer * batch:
-            place = axes[axis]
-            if place is None or result[place] != size:
+            if place is None or result[place] != size or (kept and place < kept[-1]):
                 return None
-            if not kept:
-                before = upto
-            elif place < kept[-1]:
-                return None
+            before = before if kept else upto
             kept.append(place)
         if upto < outer * batch:
             after = upto * size
@@ -165,18 +137,48 @@ def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> i
     return math.prod(result[: kept[0]]) * (outer // before)
 
 
+@lru_cache
+def _function(name: str) -> str:
+    """Return ``Add`` of ``AddBackward0``."""
+    found = re.fullmatch(r"(\w+?)Backward\d+", name)
+    return found[1] if found else name
+
+
+def _passes_on(node: Node, name: str) -> bool:
+    """Return whether it is FSDP2's function that gives its inputs as they are, each in its place.
+
+    Anybody may write a function of that name: this one is known by where it was written.
+    """
+    module: str = getattr(getattr(type(node), "_forward_cls", None), "__module__", "")
+    known = name == "RegisterPostBackwardFunctionBackward"
+    return known and module.startswith("torch.distributed.fsdp.")
+
+
+def _in_order(node: Any) -> bool:
+    """Return whether an index takes row i of record i, as ``x[torch.arange(B), last]`` does.
+
+    What a hook has packed (a checkpoint, an offload) is not unpacked here: that may be done once.
+    """
+    raw = node._raw_saved_indices
+    if not raw or any(one.unpack_hook is not None for one in raw):
+        return False
+    first, *others = (one.unpack() for one in raw)
+    if first is None or first.dtype in (torch.bool, torch.uint8):
+        return False
+    dims = max(x.dim() for x in (first, *others) if x is not None)
+    steps = torch.arange(len(first), device=first.device).view(-1, *[1] * (dims - 1))
+    return first.dim() == dims and bool((first == steps).all())
+
+
 def _signed(dim: int) -> int:
     """Return a dimension as it was typed: those below zero are saved as unsigned."""
     return dim - 2**64 if dim >= 2**63 else dim
 
 
-def _dims(node: Node) -> list[int] | None:
-    """Return the dimensions that a function works along; an empty list: all of them."""
-    for name in ("_saved_dim", "_saved_dims"):
-        saved: Any = getattr(node, name, None)
-        if saved is not None:
-            return [_signed(dim) for dim in ([saved] if isinstance(saved, int) else saved)]
-    return None
+def _dims(node: Node) -> list[int]:
+    """Return the dimensions that a function works along; none where it works along all."""
+    saved: Any = getattr(node, "_saved_dim", getattr(node, "_saved_dims", None))
+    return [_signed(dim) for dim in ([saved] if isinstance(saved, int) else saved or [])]
 
 
 def _aligned(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
@@ -187,16 +189,13 @@ def _aligned(node: Any, position: int, given: Shape, result: Shape) -> Axes | No
 
 def _along(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     """Within the dimensions that it works along, which may be gone afterwards."""
-    dims = _dims(node)
-    if not dims:
-        return None
-    worked = {dim % max(1, len(given)) for dim in dims}
+    worked = {dim % max(1, len(given)) for dim in _dims(node)}
     left = [axis for axis in range(len(given)) if axis not in worked]
-    if len(result) == len(given):
-        return [axis if axis in left else None for axis in range(len(given))]
-    if len(result) == len(left):
-        return [left.index(axis) if axis in left else None for axis in range(len(given))]
-    return None
+    if not worked or len(result) not in (len(given), len(left)):
+        return None
+    places = left if len(result) == len(given) else range(len(left))
+    goes = dict(zip(left, places, strict=True))
+    return [goes.get(axis) for axis in range(len(given))]
 
 
 def _part(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
@@ -210,20 +209,16 @@ def _stack(node: Any, position: int, given: Shape, result: Shape) -> Axes | None
 
 
 def _permute(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    order = [_signed(dim) % len(given) for dim in node._saved_dims]
+    order = [dim % len(given) for dim in _dims(node)]
     return [order.index(axis) for axis in range(len(given))]
 
 
 def _transpose(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
     axes = list(range(len(given)))
+    i, j = (_signed(dim) % max(1, len(axes)) for dim in (node._saved_dim0, node._saved_dim1))
     if axes:
-        i, j = (_signed(dim) % len(axes) for dim in (node._saved_dim0, node._saved_dim1))
         axes[i], axes[j] = axes[j], axes[i]
     return axes
-
-
-def _t(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    return range(len(given) - 1, -1, -1)
 
 
 def _product(*by_position: Axes) -> Rule:
@@ -263,22 +258,6 @@ def _attention(node: Any, position: int, given: Shape, result: Shape) -> Axes | 
     return None if shift < 0 else [*range(shift, len(result) - 2), None, None]
 
 
-def _in_order(node: Any) -> bool:
-    """Return whether an index takes row i of record i, as ``x[torch.arange(B), last]`` does.
-
-    What a hook has packed (a checkpoint, an offload) is not unpacked here: that may be done once.
-    """
-    raw = node._raw_saved_indices
-    if not raw or any(one.unpack_hook is not None for one in raw):
-        return False
-    first, *others = (one.unpack() for one in raw)
-    if first is None or first.dtype in (torch.bool, torch.uint8):
-        return False
-    dims = max(x.dim() for x in (first, *others) if x is not None)
-    steps = torch.arange(len(first), device=first.device).view(-1, *[1] * (dims - 1))
-    return first.dim() == dims and bool((first == steps).all())
-
-
 _RESHAPES = frozenset(
     {"View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone", "ToCopy"}
 )
@@ -302,7 +281,6 @@ _NAMES: Mapping[Rule, str] = {
     _stack: "Stack",
     _product([0, None], [None, 1]): "Mm Addmm",
     _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
-    _t: "T",
 }
 # What is not here may do anything.
 RULES: Mapping[str, Rule] = MappingProxyType(

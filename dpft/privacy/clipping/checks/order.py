@@ -1,10 +1,9 @@
 """Whether each layer's rows are the records of the losses, each by itself and in their order.
 
 A layer that sees the records in another order than the losses has norms of other records than its
-sum, and so has one whose rows depend on several records. A model that always does so is found on
-its first batch. One that does so by its data (records sorted by length, masked positions gathered
-into as many rows as there are records) may look right in many batches before: where the graph lets
-rows change places, every batch is looked at.
+sum, and so has one whose rows depend on several records. A model that does so by its data (records
+sorted by length, masked positions gathered into as many rows as there are records) may look right
+in many batches before: where the graph lets rows change places, every batch is looked at.
 """
 
 from __future__ import annotations
@@ -28,6 +27,10 @@ _FACTORS = 8
 # Sums over a row that are compared as well as its norm: a prime number of them, so that none is
 # over a whole dimension of a layer, where softmax and norm layers make gradients cancel.
 _SUMS = 61
+
+# What rounding may change as a share of a row's norm at the call where it is largest: what is zero
+# but for rounding, as behind a softmax, is other rounding then.
+_ANYWHERE = 1e-5
 
 
 def factors_of(batch: int, turn: int) -> Tensor:
@@ -63,18 +66,11 @@ class Reweighted:
     """Whether a second backward brings the output gradients of the first, reweighted by record.
 
     It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
-    rows are in another order inside: the norms would be of other gradients than the sum.
-
-    Args:
-        share: of a row's norm, what rounding may change of it.
-        sums: whether sums over parts of a row are compared as well as its norm. They are linear: of
-            another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
-            ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
+    rows are in another order inside: the norms would be of other gradients than the sum. Rounding
+    may change a ``share`` of a row's norm. With ``sums``, for weights that are powers of two, sums
+    over parts of a row are compared too: they are linear, so that a share ``s`` of another record's
+    gradient shows in them as ``s``, where in a norm it may as ``s^2``.
     """
-
-    # What rounding may change as a share of a row's norm at the call where it is largest: what is
-    # zero but for rounding, as behind a softmax, is other rounding then.
-    _ANYWHERE = 1e-5
 
     def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
         self._share = share
@@ -95,7 +91,7 @@ class Reweighted:
         for numbers in self._seen.values():
             norms = numbers[:, 0].to(largest)
             largest = torch.maximum(largest, norms.masked_fill(~norms.isfinite(), 0.0))
-        self._allowed = self._ANYWHERE * scales * largest
+        self._allowed = _ANYWHERE * scales * largest
 
     def second(self, call: Call, g: Tensor) -> None:
         """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
@@ -141,12 +137,7 @@ def _numbers(rows: Tensor, sums: bool) -> Tensor:
 
 
 def check_order(
-    capture: Capture,
-    losses: Tensor,
-    structure: Structure,
-    parameters: Mapping[str, Tensor],
-    rows: int,
-    turn: int,
+    capture: Capture, losses: Tensor, structure: Structure, rows: int, turn: int
 ) -> None:
     """Check that each layer's rows are the records of the losses, in their order.
 
@@ -158,39 +149,27 @@ def check_order(
         UnsupportedLayerError: if a row is not its record's.
     """
     order = Reweighted(3e-2 if structure.halved else 1e-3, sums=True)
-    batch = len(losses)
+    batch, leaves = len(losses), structure.leaves
 
-    def backward(weighted: Tensor, listener: Listener) -> None:
+    def backward(weighted: Tensor, note: Listener) -> None:
+        def listener(call: Call, g: Tensor) -> None:
+            call.hold()  # what is recomputed and not asked for is kept
+            check_rows(call, batch * rows, g)
+            call.let_go()
+            note(call, g)
+
         if capture.packed:
-            # All that is recomputed is asked for, and so let go.
-            leaves = list(parameters.values())
-            with each_gradient(parameters, lambda name, g: None), capture.listening(listener):
-                torch.autograd.grad(weighted.sum(), leaves, retain_graph=True, allow_unused=True)
+            with each_gradient(leaves, lambda name, g: None), capture.listening(listener):
+                targets = [*leaves.values()]
+                torch.autograd.grad(weighted.sum(), targets, retain_graph=True, allow_unused=True)
             return
-        capture.backward(
-            weighted,
-            structure.reached,
-            listener,
-            other_leaves=structure.other_leaves,
-            retain_graph=True,
-        )
+        others, calls = structure.other_leaves, structure.reached
+        capture.backward(weighted, calls, listener, other_leaves=others, retain_graph=True)
 
-    def first(call: Call, g: Tensor) -> None:
-        call.hold()
-        check_rows(call, batch * rows, g)
-        call.let_go()
-        order.first(call, g)
-
-    backward(losses, first)
+    backward(losses, order.first)
     factors = factors_of(batch, turn).to(losses.device)
     order.by(factors.repeat_interleave(rows))
-
-    def second(call: Call, g: Tensor) -> None:
-        call.hold()  # as above: what is recomputed and not asked for is kept
-        call.let_go()
-        order.second(call, g)
-
-    backward(losses * factors.to(losses.dtype), second)
+    backward(losses * factors.to(losses.dtype), order.second)
     name = order.disagreeing()
     if name is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -17,15 +18,19 @@ from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
+from dpft.privacy.untouched import random_state_kept
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
 
+Uses = Sequence[tuple[str, Use]]
+
 
 class Verified(NamedTuple):
-    """Whether all gradients could be compared, and were large enough to show a wrong rule.
+    """Whether all gradients were large enough to show a wrong rule, and whether all were compared.
 
-    One that is zero or nearly so (before a layer that starts at zero) is what any rule gives.
+    One that is zero or nearly so (before a layer that starts at zero) is what any rule gives. Where
+    a record is not finite, a comparison on the finite ones is enough.
     """
 
     conclusive: bool
@@ -49,7 +54,6 @@ def check_rules(
     capture: Capture,
     losses: Tensor,
     structure: Structure,
-    parameters: Mapping[str, Tensor],
     groups: Sequence[Group],
     rows: int,
     real: Tensor | None,
@@ -68,32 +72,35 @@ def check_rules(
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
             ``.grad`` was written to.
     """
-    halved, batch = structure.halved, len(losses)
+    leaves, halved, batch = structure.leaves, structure.halved, len(losses)
     usable = losses.detach().isfinite()
     usable = usable if real is None else usable & real.to(usable.device)
     factors = factors_of(batch, turn).to(losses.device, losses.dtype)
     weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
-    sums = RuleSums(parameters, structure.reached, batch, halved)
-    before = _versions(parameters)
+    sums = RuleSums(leaves, structure.reached, batch, halved)
+    before = _versions(leaves)
 
     @torch.no_grad()
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
         uses = uses_of(call, g, batch, rows)
-        if call.automatic is None and not is_built_in(call.site.rule):
-            _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
+        if call.automatic is None:
+            if _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
+                sums.alone.update(call.site.names.values())
+            if not is_built_in(call.site.rule):
+                _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
         for name, use in uses:
             sums.add(name, use, size)
         call.let_go()
 
-    with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
+    with each_gradient(leaves, sums.complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
-            weighted, [*parameters.values()], retain_graph=retain_graph, allow_unused=True
+            weighted, [*leaves.values()], retain_graph=retain_graph, allow_unused=True
         )
     eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
     verified = sums.verify(groups, *((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
-    for name, version in _versions(parameters).items():
+    for name, version in _versions(leaves).items():
         if version != before[name]:
             raise UnsupportedLayerError(
                 f".grad of parameter {name!r} was written to by a backward that was asked for "
@@ -103,18 +110,60 @@ def check_rules(
     return verified
 
 
+def _agrees_on_finite(
+    capture: Capture, call: Call, g: Tensor, batch: int, rows: int, uses: Uses, halved: bool
+) -> bool:
+    """Compare a rule with autograd on a call's finite records, by running the layer on these again.
+
+    Autograd's gradient of the whole batch is not finite, whatever factors the records have. Returns
+    whether this was needed and possible: not of a layer with several arguments, nor with others'
+    hooks around those of the capture.
+    """
+    a, g = rule_inputs(call, g, batch, rows)
+    finite = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
+    index = torch.stack(finite).all(0).nonzero().flatten()
+    module, names = call.site.module, call.site.names
+    if a is None or len(index) in (0, batch):
+        return False
+    if len(signature(module.forward).parameters) != 1 or not capture.sees_last(module):
+        return False
+    x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
+    x, slope = (one.float() if one.dtype == torch.bfloat16 else one for one in (x, slope))
+    # Copies, since hooks on the parameters are not for this gradient.
+    own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
+    try:
+        with capture.paused(), torch.enable_grad(), random_state_kept(x):
+            y = torch.func.functional_call(module, own, (x,))
+            found = torch.autograd.grad(y, [*own.values()], slope, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever a layer raises that does not run by itself
+        return False
+    theirs = {names[k]: gradient for k, gradient in zip(own, found, strict=True)}
+    # Terms may cancel, as those of a key's bias do: what rounding leaves of them shows nothing.
+    share, epsilon = (3e-2, 2**-8) if halved else (1e-3, torch.finfo(slope.dtype).eps)
+    largest = float(x.abs().max().clamp(min=1)) if x.is_floating_point() else 1.0
+    rounding = 8 * epsilon * largest * float(slope.abs().sum())
+    for name, use in uses:
+        use, expected = use.rows(index), theirs[name]
+        squared = use.squared_norm().value
+        ours = use.weighted_sum(torch.ones_like(squared))
+        difference = float((ours if expected is None else ours - expected).norm())
+        terms = float(squared.clamp(min=0).sqrt().sum())
+        if math.isfinite(difference) and difference > share * terms + rounding:
+            raise UnsupportedLayerError(
+                f"the rule for parameter {name!r} gives another gradient than autograd on the "
+                f"finite records of a batch (difference {difference:.3g}): its layer computes "
+                "something else than its type says"
+            )
+    return True
+
+
 def _check_apart(
-    call: Call,
-    g: Tensor,
-    batch: int,
-    rows: int,
-    uses: Sequence[tuple[str, Use]],
-    records: Tensor,
-    halved: bool,
+    call: Call, g: Tensor, batch: int, rows: int, uses: Uses, records: Tensor, halved: bool
 ) -> None:
     """Refuse a rule that gives a record another gradient by itself than among others."""
     a, g = rule_inputs(call, g, batch, rows)
-    tolerance = 3e-2 if halved else 1e-3
     for record in records.to(g.device).unbind():
         index = record.reshape(1)
         own = None if a is None else a[index]
@@ -125,8 +174,8 @@ def _check_apart(
             norm = float(expected.norm())
             if not math.isfinite(norm):  # the record will be dropped
                 continue
-            same = among.shape == expected.shape
-            if not (same and float((among - expected).norm()) <= tolerance * norm):
+            allowed = (3e-2 if halved else 1e-3) * norm
+            if among.shape != expected.shape or not float((among - expected).norm()) <= allowed:
                 raise UnsupportedLayerError(
                     f"the rule for parameter {name!r} gives record {int(record)} another gradient "
                     "by itself than in its batch; expected uses whose row i is of record i alone"
@@ -140,15 +189,20 @@ def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | N
 
 
 class RuleSums:
-    """The rules' sums of a backward, against the gradients that autograd forms in it."""
+    """The rules' sums of a backward, against the gradients that autograd forms in it.
+
+    ``alone`` counts the calls that were compared on their finite records alone.
+    """
 
     def __init__(
         self, parameters: Mapping[str, Tensor], calls: Sequence[Call], records: int, halved: bool
     ) -> None:
+        self.alone: Counter[str] = Counter()
         self._parameters = parameters
         self._records = records
         self._halved = halved
-        self._outstanding = Counter(name for call in calls for name in call.site.names.values())
+        self._calls = Counter(name for call in calls for name in call.site.names.values())
+        self._outstanding = self._calls.copy()
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
@@ -200,7 +254,7 @@ class RuleSums:
                 if name not in self._norms:
                     self._compare(name)
         norms = {name: float(norm) for name, norm in self._norms.items()}
-        # Where some record's gradient overflows, it will be dropped, and a later batch is compared.
+        # Where some record's gradient overflows, it will be dropped.
         finite = {name for name, norm in norms.items() if math.isfinite(norm)}
         largest = max((norms[name] for name in finite), default=0.0)
         conclusive = True
@@ -221,7 +275,8 @@ class RuleSums:
                 if name in taking_part:
                     enough = 0.1 * tolerance * of_group + 10 * rounding * largest
                     conclusive = conclusive and norms[name] > enough
-        return Verified(conclusive, len(finite) == len(norms))
+        seen = all(name in finite or self.alone[name] == self._calls[name] for name in norms)
+        return Verified(conclusive, seen)
 
     def _compare(self, name: str) -> None:
         """Compare, once all uses have arrived, and forget what was compared."""

@@ -1,4 +1,4 @@
-"""Plans: how sums of clipped gradients are formed. A file an algorithm; all leave the same sums.
+"""Plans: how sums of clipped gradients are formed. All leave the same sums.
 
 ============ ========= ============================================ ==========================
 plan         backwards what is held                                 source
@@ -15,11 +15,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from dpft.privacy.clipping.plans.batch import ClippingBatch, LostRecordError
-from dpft.privacy.clipping.plans.bookkeeping import bookkeeping
-from dpft.privacy.clipping.plans.ghost import ghost
-from dpft.privacy.clipping.plans.groupwise import groupwise
-from dpft.privacy.clipping.plans.lee_kifer import lee_kifer
-from dpft.privacy.clipping.plans.materialised import materialised
+from dpft.privacy.clipping.plans.one_backward import bookkeeping, groupwise, materialised
+from dpft.privacy.clipping.plans.two_backwards import ghost, lee_kifer
 
 PRIVATE_PLANS: Mapping[str, Callable[[ClippingBatch], None]] = MappingProxyType(
     {

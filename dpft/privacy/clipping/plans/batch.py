@@ -53,8 +53,7 @@ Book = dict[str, Entry]
 class LostRecordError(RuntimeError):
     """A record that has to be dropped is in sums already: its loss or gradient is not finite.
 
-    The sums are worth nothing, and nothing was released: they are formed again, by a batch that is
-    `careful`.
+    Nothing was released: the sums are formed again, by a batch that is `careful`.
     """
 
     def __init__(self) -> None:
@@ -67,12 +66,9 @@ class LostRecordError(RuntimeError):
 
 
 class Factors(NamedTuple):
-    """Clip factors of one group.
+    """Clip factors of one group, ``(B,)``, 0 for ``dropped`` records; None: there is none.
 
-    Attributes:
-        values: ``(B,)``; 0 for records that are dropped.
-        dropped: records whose loss, or gradient in the group, is not finite, bool ``(B,)``; None:
-            there is none.
+    A record is dropped whose loss, or gradient in the group, is not finite.
     """
 
     values: Tensor
@@ -82,12 +78,8 @@ class Factors(NamedTuple):
 class ClippingBatch:
     """What a plan works on, and what it leaves in the parameters' ``.grad``.
 
-    Args:
-        clipper: whose parameters, groups and thresholds these are.
-        structure: of the graph of ``losses``.
-        losses: per-example losses, ``(B,)``.
-        rows: rows of the model's batch for each loss, next to each other.
-        arrived: calls with their output gradients, if a backward was already.
+    ``losses`` are ``(B,)``, with ``rows`` of the model's batch for each; ``arrived`` are calls with
+    their output gradients, if a backward was already.
 
     Attributes:
         size: ``B``.
@@ -263,10 +255,7 @@ class ClippingBatch:
             self._formed = []
 
     def expect(self, holds: Tensor, otherwise: Exception) -> None:
-        """Have `result` raise an error unless a bool without dimensions is true.
-
-        Where the host may look at once, it does.
-        """
+        """Have `result` raise an error unless a bool holds; the host looks at once where it may."""
         if not self.careful:
             self._expected.append((holds, otherwise))
         elif not bool(holds):
@@ -274,11 +263,7 @@ class ClippingBatch:
 
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:
-        """Return norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed.
-
-        Raises:
-            Exception: the first of those that were given to `expect` and are due.
-        """
+        """Return norms and clip factors of all groups, ``(B, K)`` each, once sums were formed."""
         self._scatter()
         for k in range(len(self.groups)):
             if k not in self._norms:

@@ -2,11 +2,9 @@
 
 A layer's forward call is captured as its input ``a`` and the gradient ``g`` of the summed losses
 with respect to its output. For record ``i`` the gradient of a linear weight is
-``G_i = sum_t g_it a_it^T`` (Li et al. 2022, eq. 1), and everything that clipping needs of ``G_i``
-can be had without forming it: its squared norm (eq. 2) and a weighted sum over records.
-
-A `Rule` turns one captured call into one `Use` per trainable parameter of the layer. A *use* is the
-per-example gradient that one call contributes to one parameter, in implicit form.
+``G_i = sum_t g_it a_it^T`` (Li et al. 2022, eq. 1). A `Rule` turns the call into a `Use` for each
+trainable parameter: its per-example gradient, of which squared norm (eq. 2) and weighted sums over
+records can be had without forming it.
 """
 
 from __future__ import annotations
@@ -78,11 +76,9 @@ def floor(scale: Tensor) -> Tensor:
 
 
 class GramCache:
-    """The Gram matrix of the last layer input.
+    """The Gram matrix of the last layer input, which query, key and value layers share.
 
-    The query, key and value layers of attention share one input, and so do the gate and up layers
-    of a gated MLP: its Gram matrix is formed once. The input is kept alive, so that no other tensor
-    can come to lie at the same address.
+    The input is kept alive, so that no other tensor can come to lie at the same address.
     """
 
     def __init__(self) -> None:
@@ -167,15 +163,14 @@ class Use(ABC):
     def without(self, dropped: Tensor) -> Use:
         """Return the use in which ``dropped`` records, bool ``(B,)``, contribute exactly zero.
 
-        Needed because zero times infinity is not zero: a weight of 0 does not silence a record
-        whose activations or gradients are not finite.
+        A weight of 0 does not silence a record that is not finite: zero times infinity is not zero.
         """
 
     def cheapest_form(self, transient: bool) -> Use:
         """Return the form that is cheapest for a norm now and a weighted sum later.
 
-        With ``transient`` the sum follows at once and frees what is formed for the norm (a group of
-        one layer); otherwise it is held until the whole backward is done.
+        With ``transient`` the sum follows at once and frees what is formed for the norm; otherwise
+        it is held until the whole backward is done.
         """
         return self
 
@@ -199,15 +194,12 @@ class Rule(ABC):
 
     @abstractmethod
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
-        """Return the uses of one call.
+        """Return one use per *trainable* parameter, by its local name (``"weight"``).
 
         Args:
             module: the layer.
             a: its first input; None if `needs_input` said that it is not needed.
-            g: gradient of the summed losses with respect to its output, same shape as the output.
-
-        Returns:
-            One use per *trainable* parameter, by the parameter's local name (``"weight"``).
+            g: gradient of the summed losses with respect to its output, of the output's shape.
         """
 
     def needs_input(self, module: nn.Module) -> bool:

@@ -8,7 +8,7 @@ have no rule.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,17 +18,17 @@ from dpft.privacy.clipping.rules.base import Rule, Use, trains
 from dpft.privacy.clipping.rules.uses import DirectUse
 
 
-class _NormRule(Rule):
+class NormRule(Rule):
     """The trainable ones of ``weight`` and ``bias``, from the normalised input.
 
-    Input and output gradient are ``(B, ..., *weight.shape)``.
+    Input and output gradient are ``(B, ..., *weight.shape)``. ``normalised`` returns what the layer
+    multiplies by its weight, a new tensor of the shape of its input.
     """
 
     sums_over_positions = True
 
-    @abstractmethod
-    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        """Return what the layer multiplies by its weight, a new tensor of the shape of ``a``."""
+    def __init__(self, normalised: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        self._normalised = normalised
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         assert isinstance(module.weight, Tensor)
@@ -36,7 +36,7 @@ class _NormRule(Rule):
         uses: dict[str, Use] = {}
         if trains(module, "weight"):
             assert a is not None
-            product = self.normalised(module, a)
+            product = self._normalised(module, a)
             # In place but for mixed precision, where the product has the wider of the two types.
             product = product.mul_(g) if product.dtype == g.dtype else product * g
             uses["weight"] = DirectUse(product.sum(positions) if positions else product)
@@ -48,54 +48,52 @@ class _NormRule(Rule):
         return trains(module, "weight")
 
 
-class LayerNormRule(_NormRule):
-    """``nn.LayerNorm``."""
-
-    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        assert isinstance(module, nn.LayerNorm)
-        return F.layer_norm(a, module.normalized_shape, eps=module.eps)
+def layer_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as ``nn.LayerNorm``."""
+    assert isinstance(module, nn.LayerNorm)
+    return F.layer_norm(a, module.normalized_shape, eps=module.eps)
 
 
-class RMSNormRule(_NormRule):
-    """``nn.RMSNorm`` (Zhang & Sennrich 2019): as layer norm, without mean and shift."""
-
-    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        assert isinstance(module, nn.RMSNorm)
-        return F.rms_norm(a, module.normalized_shape, eps=module.eps)
+def rms_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as ``nn.RMSNorm`` (Zhang & Sennrich 2019): without mean and shift."""
+    assert isinstance(module, nn.RMSNorm)
+    return F.rms_norm(a, module.normalized_shape, eps=module.eps)
 
 
-class LlamaRMSNormRule(_NormRule):
-    """Transformers' Llama-type norms: normalised in float32, whatever the input.
+def llama_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as transformers' Llama-type norms: in float32, whatever the input.
 
     What counts is the formula, ``weight * to_input_dtype(x / sqrt(mean(x^2) + variance_epsilon))``
     with ``x`` in float32; Gemma's, which multiplies by ``1 + weight``, is another.
     """
-
-    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        epsilon = module.variance_epsilon
-        assert isinstance(epsilon, float)
-        x = a.float()
-        return (x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(a.dtype)
+    epsilon = module.variance_epsilon
+    assert isinstance(epsilon, float)
+    x = a.float()
+    return (x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(a.dtype)
 
 
-class T5NormRule(_NormRule):
-    """T5's norms: the mean square is in float32, and not the product with it."""
-
-    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
-        epsilon = module.variance_epsilon
-        assert isinstance(epsilon, float)
-        return a * (a.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+def t5_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as T5's norms: the mean square is in float32, and not the product with it."""
+    epsilon = module.variance_epsilon
+    assert isinstance(epsilon, float)
+    return a * (a.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
 
 
 class GroupNormRule(Rule):
-    """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``."""
+    """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``.
+
+    An ``nn.InstanceNorm*d`` without running statistics has one group a channel.
+    """
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         weight, bias = trains(module, "weight"), trains(module, "bias")
         uses: dict[str, Use] = {}
         if weight:
             assert a is not None
-            of_weight, of_bias = _by_channel(a, g, *self.groups(module))
+            assert isinstance(module, nn.GroupNorm | nn.modules.instancenorm._InstanceNorm)
+            grouped = isinstance(module, nn.GroupNorm)
+            groups: int = getattr(module, "num_groups" if grouped else "num_features")
+            of_weight, of_bias = _by_channel(a, g, groups, module.eps)
             uses["weight"] = DirectUse(of_weight)
         elif bias:
             positions = tuple(range(2, g.dim()))
@@ -104,21 +102,8 @@ class GroupNormRule(Rule):
             uses["bias"] = DirectUse(of_bias)
         return uses
 
-    def groups(self, module: nn.Module) -> tuple[int, float]:
-        """Number of groups, and epsilon."""
-        assert isinstance(module, nn.GroupNorm)
-        return module.num_groups, module.eps
-
     def needs_input(self, module: nn.Module) -> bool:
         return trains(module, "weight")
-
-
-class InstanceNormRule(GroupNormRule):
-    """``nn.InstanceNorm*d`` without running statistics: a group norm with one group a channel."""
-
-    def groups(self, module: nn.Module) -> tuple[int, float]:
-        assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
-        return module.num_features, module.eps
 
 
 def _by_channel(a: Tensor, g: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:

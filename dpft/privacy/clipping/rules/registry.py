@@ -19,11 +19,11 @@ from dpft.privacy.clipping.rules.conv import ConvRule, StandardisedConvRule
 from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule, ScaledEmbeddingRule
 from dpft.privacy.clipping.rules.norms import (
     GroupNormRule,
-    InstanceNormRule,
-    LayerNormRule,
-    LlamaRMSNormRule,
-    RMSNormRule,
-    T5NormRule,
+    NormRule,
+    layer_norm,
+    llama_norm,
+    rms_norm,
+    t5_norm,
 )
 
 
@@ -55,13 +55,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "torch.nn.modules.conv.Conv1d": ConvRule(),
         "torch.nn.modules.conv.Conv2d": ConvRule(),
         "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
-        "torch.nn.modules.normalization.LayerNorm": LayerNormRule(),
+        "torch.nn.modules.normalization.LayerNorm": NormRule(layer_norm),
         "torch.nn.modules.normalization.GroupNorm": GroupNormRule(),
-        "torch.nn.modules.normalization.RMSNorm": RMSNormRule(),
+        "torch.nn.modules.normalization.RMSNorm": NormRule(rms_norm),
         # All instance norms have the forward of this class.
-        "torch.nn.modules.instancenorm._InstanceNorm": InstanceNormRule(),
-        _LLAMA_NORM: LlamaRMSNormRule(),
-        _T5_NORM: T5NormRule(),
+        "torch.nn.modules.instancenorm._InstanceNorm": GroupNormRule(),
+        _LLAMA_NORM: NormRule(llama_norm),
+        _T5_NORM: NormRule(t5_norm),
     }
 )
 

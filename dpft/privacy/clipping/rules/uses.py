@@ -247,10 +247,12 @@ class DirectUse(Use):
     """Per-example gradients that are held: biases, norm scales, what was formed; ``(B, *shape)``.
 
     With ``owned`` nobody else reads the tensor: the last sum of one record is formed in its place.
+    ``how`` says how they were formed.
     """
 
     gradients: Tensor
     owned: bool = False
+    how: str = ""
 
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         value = squared_rows(self.gradients)
@@ -281,7 +283,7 @@ class DirectUse(Use):
         return DirectUse(zero_rows(self.gradients, dropped), self.owned)
 
     def form(self) -> str:
-        return "formed" if self.owned else "per example"
+        return self.how or ("formed" if self.owned else "per example")
 
 
 def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:

@@ -15,8 +15,23 @@ from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.checks.order import Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
-from dpft.privacy.clipping.plans.batch import ClippingBatch, Factors
-from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
+from dpft.privacy.clipping.plans.batch import (
+    Book,
+    ClippingBatch,
+    Entry,
+    Factors,
+    formed,
+    recomputed,
+)
+from dpft.privacy.clipping.rules import (
+    DirectUse,
+    SquaredNorm,
+    UnsupportedLayerError,
+    Use,
+    joint_bound,
+    joint_rounding,
+)
+from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.untouched import random_states
 
 _NOT_LINEAR = (
@@ -71,9 +86,9 @@ class TwoBackwards:
         one record could move it by more than its threshold; and zero times infinity is not zero.
         Where others' hooks stand at a layer, autograd's gradient may be another one than that of
         the norms. Where parameters are sharded, autograd has no place for the sum. Where all norms
-        are of gradients that were held (biases alone, say), nothing bounds what autograd, which
-        adds up in another order, may leave where positions cancel. In these cases the backward is
-        of ``sum_i L_i`` again, and the sums are formed from ``a`` and ``g``.
+        are of gradients that were held, nothing bounds what autograd may leave where positions
+        cancel. In these cases the backward is of ``sum_i L_i`` again, and the sums are formed from
+        ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
@@ -103,3 +118,45 @@ class TwoBackwards:
         """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
+
+
+def ghost(batch: ClippingBatch) -> None:
+    """Form the gradient of ``sum_i c_i L_i`` without per-example gradients (Li et al. 2022).
+
+    With input ``a_i`` and output gradient ``g_i`` of record ``i`` a linear layer's gradient is
+    ``g_i^T a_i`` (equation 1), and its squared norm is ``vec(a_i a_i^T) . vec(g_i g_i^T)``
+    (equation 2), from two matrices of positions by positions.
+    """
+    book: Book = {}
+
+    def complete(name: str, uses: list[Use]) -> None:
+        passes.saw(uses)
+        norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
+        # Without a look, `clip_factors` allows for the rounding of all layers at once.
+        if batch.careful and not norm.exact and not bool(norm.sound().all()):
+            norm = recomputed(norm, uses)
+        book[name] = Entry(norm, [])
+
+    passes = TwoBackwards(batch)
+    passes.first(complete)  # |grad L_i|, layer by layer
+    passes.second(batch.clip_factors(0, book))  # of sum_i c_i L_i
+
+
+def lee_kifer(batch: ClippingBatch) -> None:
+    """Form the gradient of ``sum_i c_i L_i`` by norms of formed gradients (Lee & Kifer 2021).
+
+    Per-example gradients are formed one layer at a time and forgotten.
+    """
+    book: Book = {}
+
+    def complete(name: str, uses: list[Use]) -> None:
+        # The uses go; autograd will form the sum, in another order, where other digits cancel.
+        passes.saw(uses)
+        gradient = formed(uses)
+        value = batch.squared_norm(name, [gradient]).value
+        value = torch.maximum(value, floor(joint_bound(uses)))
+        book[name] = Entry(SquaredNorm(value, value, joint_rounding(uses)), [])
+
+    passes = TwoBackwards(batch)
+    passes.first(complete)
+    passes.second(batch.clip_factors(0, book))
