@@ -101,7 +101,7 @@ def targets_of(model: nn.Module) -> tuple[str, ...]:
         if inside.issuperset(names):
             return names
     raise ModelError(
-        f"the attention of {type(model).__name__} has the layers {', '.join(sorted(inside))}, none "
-        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...], "
-        "or adapt=full"
+        f"adapt=lora adapts attention, and that of {type(model).__name__} has the layers "
+        f"{', '.join(sorted(inside)) or '(none)'}; expected known names of projections to queries "
+        "or values: type adapt.targets=[NAME,...], or adapt=full"
     )

@@ -859,7 +859,7 @@ def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what
 @pytest.mark.filterwarnings("ignore:.pin_memory. argument is set:UserWarning")  # Trainer's default
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     page = Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md"
-    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    example = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)[0]
     for long, short in (("2200", "230"), ("2000", "200"), ("num_train_epochs=4", "max_steps=1")):
         assert long in example
         example = example.replace(long, short)

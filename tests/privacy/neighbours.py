@@ -107,7 +107,7 @@ def compared(entry: Entry, condition: str, folder: Path, sole: int | None) -> Pa
         *others, extra = sorted({*drawn(sampler, step), sampler._size - 1})
         if step == sole:
             others = []
-        if len(others) >= getattr(sampler, "_places", math.inf):
+        if len(others) >= (getattr(sampler, "_places", None) or math.inf):
             pair.cut.add(step)
         return others if pair.ends else [*others, extra]
 

@@ -264,7 +264,7 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
     assert result.exit_code == 2
     assert "line 1: no column 'source'; found 'text', 'user'" in " ".join(result.stderr.split())
     result = invoke("data", "check", own[0])
-    assert "and it first, as in dpft data check text2text" in " ".join(result.stderr.split())
+    assert "then a task, as in dpft data check text2text" in " ".join(result.stderr.split())
 
 
 # Whole runs.
