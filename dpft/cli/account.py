@@ -1,7 +1,5 @@
 """``dpft account``: what a budget means for a task, with neither data nor GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The command line: names of the verbs. The module of a verb is imported when it is called."""
 
-from __future__ import annotations
-
 import functools
 import os
 from importlib import import_module

@@ -1,7 +1,5 @@
 """``dpft audit``: ``dpft train`` with canaries of a kind, and what they prove."""
 
-from __future__ import annotations
-
 from dpft.cli import train
 from dpft.cli.options import Settings
 from dpft.config.errors import ConfigError, suggestion

@@ -1,7 +1,5 @@
 """``dpft bench``: time and memory of clipping styles and peers against non-private training."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

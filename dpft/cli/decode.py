@@ -1,7 +1,5 @@
 """``dpft decode RUN``: decode again with other settings, without training."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Sequence

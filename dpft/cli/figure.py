@@ -1,7 +1,5 @@
 """``dpft figure``: a paper's figure, computed or from one's own runs and benchmarks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

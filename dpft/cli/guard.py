@@ -1,7 +1,5 @@
 """Running a verb: an error that the user can correct is one message and exit status 2."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import sys

@@ -1,7 +1,5 @@
 """``dpft predict RUN FILE``: what a trained model answers to each row of a file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

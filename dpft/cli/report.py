@@ -1,7 +1,5 @@
 """``dpft report``: runs side by side on the terminal, and as one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``--config FILE``: a flat file of settings, as if they were typed before the others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

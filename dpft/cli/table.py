@@ -1,7 +1,5 @@
 """``dpft table``: a paper's table next to recorded runs, and the runs that it lacks."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``dpft train``: Hydra composes the config, `run_experiment` does the work."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What ``dpft train --help`` prints, read from the files of conf/ alone: it answers at once."""
 
-from __future__ import annotations
-
 from dpft.config import folder
 from dpft.report.terminal import echo
 

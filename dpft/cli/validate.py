@@ -1,7 +1,5 @@
 """``dpft validate``: compose and check configurations without running them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

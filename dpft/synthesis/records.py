@@ -5,8 +5,6 @@ record as it is: no noise protects it. The overlap is computed from training rec
 so it must not be published.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
