@@ -46,19 +46,13 @@ def main(
     if mechanism.max_batch is not None:
         cut = {"max_batch": mechanism.max_batch, "overflow": mechanism.overflow}
     if as_json:
+        names = ("batch_size", "noise_multiplier", "sampling_rate", "steps", "sampling", "delta")
         answer = {
-            "task": run.task["name"],
-            "dataset_size": size,
-            "batch_size": mechanism.batch_size,
-            "noise_multiplier": sigma,
+            **{"task": run.task["name"], "dataset_size": size},
+            **{name: getattr(mechanism, name) for name in names},
             **({"quantiles": counts} if counts else {}),
-            "sampling_rate": mechanism.sampling_rate,
-            "steps": mechanism.steps,
-            "sampling": mechanism.sampling,
             **cut,
-            "delta": mechanism.delta,
-            "target_epsilon": mechanism.target_epsilon,
-            "accountant": mechanism.accountant,
+            **{name: getattr(mechanism, name) for name in ("target_epsilon", "accountant")},
             "epsilon": epsilon,
         }
         echo(json.dumps(finite(answer), indent=2))
@@ -113,9 +107,6 @@ def _counts(clip: Clip, sigma: float) -> tuple[dict[str, Any], list[tuple[str, s
     The number of groups ``K`` follows from the model. With a share ``r`` of the budget, the noise
     on gradients does not depend on it, and that on counts grows as its root (He et al. 2022,
     Proposition 3.1). With ``sigma_b`` given, it is the other way round.
-
-    Returns:
-        Numbers for JSON, and rows of the table.
     """
     if not clip.adaptive:
         return {}, []

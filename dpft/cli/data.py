@@ -56,11 +56,7 @@ def main(
 
 
 def _check(task_name: str, words: Sequence[str]) -> None:
-    """Read every split, and count.
-
-    Raises:
-        DataError: at the end, if there are no training records, or a split cannot be read.
-    """
+    """Read every split, and count."""
     from dpft.tasks.base import SPLITS, Task
 
     run, task = _task(words)
@@ -95,11 +91,7 @@ def _check(task_name: str, words: Sequence[str]) -> None:
 
 
 def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
-    """Write the generated sample in the published form.
-
-    Raises:
-        DataError: a file of that name exists, before any is written.
-    """
+    """Write the generated sample in the published form."""
     _, task = _task([*words, "task.source=sample"])
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)

@@ -6,15 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import (
-    Benches,
-    KeepGoing,
-    MakeRuns,
-    OnlyMissing,
-    Overrides,
-    Records,
-    Seeds,
-)
+from dpft.cli.options import Benches, KeepGoing, MakeRuns, OnlyMissing, Overrides, Records, Seeds
 from dpft.cli.output import print_table, progress_bar, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError

@@ -18,13 +18,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[..., None]:
-    """Return the verb with the same options, and with messages for its errors.
-
-    Args:
-        verb: the function; its ``arguments``, if it has any, may hold settings and flags of Hydra.
-        hub: whether it may ask the model hub.
-        resumes: whether the same command continues what it began.
-    """
+    """Return the verb with the same options, and with messages for its errors."""
 
     @functools.wraps(verb)
     def run(**options: Any) -> None:
@@ -82,11 +76,7 @@ def one_message() -> Iterator[None]:
 
 
 def alone(verb: str) -> None:
-    """Refuse to run in several processes of torchrun, each of which would do all the work.
-
-    Raises:
-        ConfigError: if this process is one of several.
-    """
+    """Refuse to run in several processes of torchrun, each of which would do all the work."""
     from dpft.parallel.launch import launched
 
     if launched() > 1:

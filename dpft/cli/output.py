@@ -49,14 +49,7 @@ def print_table(
     right: Collection[str] = (),
     **options: Any,
 ) -> None:
-    """Print a table.
-
-    Args:
-        headings: of the columns.
-        rows: cells, shown as they are.
-        right: headings of the columns that are aligned to the right.
-        options: for `rich.table.Table`.
-    """
+    """Print a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

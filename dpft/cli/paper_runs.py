@@ -30,11 +30,7 @@ class Request:
 
     @classmethod
     def parse(cls, words: Sequence[str], seeds: str | None, folders: Sequence[Path] | None) -> Self:
-        """Read the words and the options.
-
-        Raises:
-            ConfigError: for an unknown scale, or seeds that are no different numbers.
-        """
+        """Read the words and the options."""
         scale = next((w.partition("=")[2] for w in words if w.startswith("scale=")), "paper")
         if scale not in SCALES:
             raise ConfigError(

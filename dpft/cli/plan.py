@@ -30,8 +30,7 @@ def main(
         str, typer.Option(metavar="DEVICE", help="Its data sheet: a name or a YAML file.")
     ] = "h100-sxm",
     batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Records of a microbatch; default: as optim says."),
+        int | None, typer.Option(min=1, help="Records of a microbatch; default: as optim says.")
     ] = None,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a record; default: the task's most.")

@@ -19,8 +19,7 @@ from dpft.report.terminal import echo
 def main(
     path: RunFolder,
     file: Annotated[
-        Path,
-        typer.Argument(metavar="file", help="Rows in the form of the run's task, or images."),
+        Path, typer.Argument(metavar="file", help="Rows in the form of the run's task, or images.")
     ],
     overrides: DecodeSettings = None,
     out: Annotated[

@@ -60,7 +60,6 @@ def main(
 def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) -> None:
     """Write the overlap with training records, also of held-out ones; print it if private."""
     from dpft.runs.atomic import owners_folder, write_atomic
-    from dpft.runs.errors import disk_report
     from dpft.synthesis.records import OVERLAP, overlaps, written_text
     from dpft.training.held_out import check_scored
 
@@ -84,13 +83,9 @@ def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) ->
         "sha256": made.side["sha256"],
         "overlap": {group: asdict(overlap) for group, overlap in found.items()},
     }
-    try:
-        owners_folder(where.parent.parent)
-        owners_folder(where.parent)
-        write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
-    except OSError as error:
-        problem = disk_report(where.parent.parent, error)
-        raise DataError(f"cannot write to {where.parent}: {problem}") from error
+    owners_folder(where.parent.parent)
+    owners_folder(where.parent)
+    write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
     if private:
         names = {
             "runs": f"runs of {OVERLAP} words that occur in training",

@@ -19,8 +19,7 @@ def main(
         typer.Argument(help="Run directories, folders that hold some, or a sweep's folder."),
     ],
     private: Annotated[
-        bool,
-        typer.Option("--private", help="Also losses and norms, which no guarantee covers."),
+        bool, typer.Option("--private", help="Also losses and norms, which no guarantee covers.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -58,16 +57,10 @@ def main(
         if run.generations is not None:
             prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
     html = page(found, runs, private)
-    try:
-        if private and file.parent.name == "private":
-            owners_folder(file.parent)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, html, mode=0o600 if private else 0o644)
-    except OSError as error:
-        raise ConfigError(
-            f"could not write {file}: {error}; expected a folder that can be written to: type "
-            "--out FILE"
-        ) from error
+    if private and file.parent.name == "private":
+        owners_folder(file.parent)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, html, mode=0o600 if private else 0o644)
     records = [(run.target.path, run.record) for run in runs if run.record is not None]
     if 0 < len(records) <= _MOST_SHOWN:
         show(records)

@@ -91,11 +91,7 @@ def main(
 def run_trials(
     selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]], metric: str
 ) -> list[Path]:
-    """Run what was drawn as a sweep below ``private/``; return the trials' folders.
-
-    Raises:
-        typer.Exit: not every trial is done.
-    """
+    """Run what was drawn as a sweep below ``private/``; return the trials' folders."""
     own = [word for word in parsed.overrides if word.startswith(("hydra/", "hydra."))]
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if parsed.config_dir is not None:

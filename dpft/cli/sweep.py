@@ -19,14 +19,7 @@ from dpft.report.terminal import echo, secho
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list, remark
 from dpft.sweep.process import run_points
-from dpft.sweep.state import (
-    DONE,
-    Display,
-    PointState,
-    States,
-    as_table,
-    summary,
-)
+from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
 
 if TYPE_CHECKING:
     from dpft.runs.ledger import LedgerContents
@@ -70,17 +63,7 @@ def run_sweep(
 ) -> None:
     """Run a sweep, or show what it would run.
 
-    Args:
-        arguments: overrides and sweeps over them, as for ``dpft train -m``.
-        file: a list of points, one line of overrides each.
-        keep_going: whether the other points run after one failed.
-        name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
-        dry_run: only check and show the points.
-        chooses: the best may be chosen, unlike among the runs of a table, whose settings are fixed.
-
-    Raises:
-        ConfigError: before anything runs, if any point could not.
-        typer.Exit: with status 1, if not every run is done in the end.
+    Unless ``chooses``, as in the runs of a table, no price of a choice among them is named.
     """
     check_alone()
     parsed = parse_arguments(arguments)

@@ -4,15 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import (
-    KeepGoing,
-    MakeRuns,
-    OnlyMissing,
-    OutFile,
-    Overrides,
-    Records,
-    Seeds,
-)
+from dpft.cli.options import KeepGoing, MakeRuns, OnlyMissing, OutFile, Overrides, Records, Seeds
 from dpft.cli.output import make_console, print_table, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion

@@ -27,13 +27,6 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     """Return what could not be checked of a run of these overrides.
 
     The size of the data of a resumed run was checked when the run began.
-
-    Args:
-        overrides: as for train.
-        whole: whether task and model must fit each other, too.
-
-    Raises:
-        DpftError: unless a run of these overrides could start, as far as is known.
     """
     check_budget(overrides)
     raw = compose(overrides)
