@@ -1,13 +1,11 @@
 """``dpft data``: where a task's data is, whether it can be read, and generated samples of it."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +15,8 @@ from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.overrides import override
 from dpft.config.schema import Run, parse
 from dpft.report.terminal import echo
-
-if TYPE_CHECKING:
-    from dpft.tasks.base import Task
+from dpft.tasks import load_task
+from dpft.tasks.base import SPLITS, Task
 
 _PLACES = {
     "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
@@ -57,8 +54,6 @@ def main(
 
 def _check(task_name: str, words: Sequence[str]) -> None:
     """Read every split, and count."""
-    from dpft.tasks.base import SPLITS, Task
-
     run, task = _task(words)
     unusable = None
     lines = []
@@ -108,7 +103,5 @@ def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
 
 
 def _task(words: Sequence[str]) -> tuple[Run, Task]:
-    from dpft.tasks import load_task
-
     run = parse(compose(list(words)))
     return run, load_task(run.task)

@@ -1,7 +1,5 @@
 """``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -138,10 +136,10 @@ def _check_place(out: Path, usual: str) -> None:
 
 
 def _write(
-    trained: TrainedRun,
+    trained: "TrainedRun",
     path: Path,
-    synthetic: Synthetic,
-    sources: Sources,
+    synthetic: "Synthetic",
+    sources: "Sources",
     sampling: Mapping[str, Any],
     out: Path,
 ) -> dict[str, Any]:

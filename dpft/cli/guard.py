@@ -52,18 +52,14 @@ def one_message() -> Iterator[None]:
     except DpftError as error:
         refuse(str(error))
     except OSError as error:
+        advice = "put what is missing there, or give another path"
         if error.errno in _DISK:
-            refuse(
-                f"{error.filename or 'a file'}: {error.strerror}; free some space there, or give a "
-                "folder that may be written to (runs_dir=DIR, --out FILE), and type the same "
-                "command again"
-            )
-        if error.filename is None:  # none of files
+            advice = "free some space there, or give a folder that may be written to "
+            advice += "(runs_dir=DIR, --out FILE)"
+        elif error.filename is None:  # none of files
             raise
-        refuse(
-            f"{error.filename}: {error.strerror}; put what is missing there, or give another path, "
-            "and type the same command again"
-        )
+        what = f"{error.filename or 'a file'}: {error.strerror}"
+        refuse(f"{what}; {advice}, and type the same command again")
     except (MemoryError, RuntimeError) as error:
         from dpft.runs.memory import is_out_of_memory
 

@@ -1,7 +1,5 @@
 """``dpft quality``: overlap of synthetic records with training records, and a model's score."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,7 +55,7 @@ def main(
         _train(trained, path, made, overrides or ())
 
 
-def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) -> None:
+def _overlap(trained: "TrainedRun", path: Path, made: "Generated", private: bool) -> None:
     """Write the overlap with training records, also of held-out ones; print it if private."""
     from dpft.runs.atomic import owners_folder, write_atomic
     from dpft.synthesis.records import OVERLAP, overlaps, written_text
@@ -101,7 +99,7 @@ def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) ->
     warn(f"{where}: must not be published{'' if private else '; --private shows it'}")
 
 
-def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence[str]) -> None:
+def _train(trained: "TrainedRun", path: Path, made: "Generated", overrides: Sequence[str]) -> None:
     """Train on the records without noise, which they do not need, and score on real ones."""
     from dpft.config.compose import compose
     from dpft.config.schema import parse

@@ -10,8 +10,6 @@ from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 
-_MOST_SHOWN = 12  # runs on the terminal; the page has all
-
 
 def main(
     folders: Annotated[
@@ -28,7 +26,7 @@ def main(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Generations shown of each run; default: 8, of several 2, of own data 0."
+            min=0, help="Generations shown of each run; default: 8, of several 2, of own data 0."
         ),
     ] = None,
 ) -> None:
@@ -42,8 +40,6 @@ def main(
     from dpft.report.page import page
     from dpft.sweep.find import find
 
-    if samples is not None and samples < 0:
-        raise ConfigError(f"--samples is {samples}; expected 0 or more")
     found = find(folders, private)
     folder = found.folder / "private" if private else found.folder
     file = out or folder / "report.html"
@@ -62,7 +58,7 @@ def main(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, html, mode=0o600 if private else 0o644)
     records = [(run.target.path, run.record) for run in runs if run.record is not None]
-    if 0 < len(records) <= _MOST_SHOWN:
+    if 0 < len(records) <= 12:  # the page has all
         show(records)
     for run in runs:
         if run.record is None:

@@ -32,12 +32,7 @@ def main(
 
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
     seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
-
-    \b
-    dpft table li2022/2 --missing  # the commands that would fill it
-    dpft table li2022/7 scale=laptop --run  # run them, then show the table
-    dpft table he2022/4 --seeds 0,1 --out table.csv  # or .md, .txt
-    """  # noqa: D301
+    """
     from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
 
     words = overrides or []

@@ -51,9 +51,8 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
             overrides.append(word)
             continue
         flags.append(word)
-        if (word in _WITH_VALUE and pending) or (
-            word in ("--info", "-i") and pending and pending[0] in _INFO
-        ):
+        informs = word in ("--info", "-i") and set(pending[:1]) <= {*_INFO}
+        if pending and (word in _WITH_VALUE or informs):
             flags.append(pending.pop(0))
     if flags and flags[-1] in ("--info", "-i"):
         # An optional value must not swallow the first override.

@@ -1,6 +1,5 @@
 """``dpft validate``: compose and check configurations without running them."""
 
-import re
 from collections.abc import Sequence
 
 from dpft.cli.options import Settings
@@ -11,9 +10,6 @@ from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
-
-# Settings of Hydra itself, which are none of a run.
-_HYDRAS = re.compile(r"[+~]*hydra[./]")
 
 
 def main(overrides: Settings = None) -> None:
@@ -32,7 +28,8 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     raw = compose(overrides)
     resumes = raw.get("resume") is not None
     if resumes:
-        raw = resumed(raw, [word for word in overrides if not _HYDRAS.match(word)])
+        hydras = ("hydra.", "hydra/")  # settings of Hydra itself, which are none of a run
+        raw = resumed(raw, [w for w in overrides if not w.lstrip("+~").startswith(hydras)])
     run = parse(raw)
     from dpft.tasks import load_task
 

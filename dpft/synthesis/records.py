@@ -31,7 +31,7 @@ from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
-from dpft.tasks.objectives.decode import Written, decode
+from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 
@@ -136,10 +136,7 @@ def _typed(task: Task, choice: str) -> Sequence[Any]:
 def text_record(task: Task, row: Any) -> TextRecord:
     """Return a row's source and target."""
     record = task.record(row)
-    if not isinstance(record, TextRecord):
-        raise ConfigError(
-            f"records of task {task.name} are {type(record).__name__}; expected texts with a source"
-        )
+    assert isinstance(record, TextRecord)  # of every task that writes for a source
     return record
 
 
@@ -184,7 +181,6 @@ def sample(
     Without ``rows`` of sources, every prompt is the end token alone.
     """
     objective = task.objective(loaded)
-    written: list[Written]
     cut = [False] * count
     if isinstance(objective, ChatObjective):
         written = write_conversations(
@@ -263,12 +259,13 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     guarantee = Guarantee.of_record(content)
     text = Path(__file__).with_name("guarantee.md").read_text(encoding="utf-8")
     page = Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    return page.render(
+    written: str = page.render(
         content,
         guarantee=guarantee,
         privacy_text=privacy_as_markdown(guarantee, []),
         labels=sentences(content["flags"]),
     )
+    return written
 
 
 @dataclass(frozen=True)
