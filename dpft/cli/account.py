@@ -1,7 +1,5 @@
 """``dpft account``: what a budget means for a task, with neither data nor GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Annotated, Any
@@ -48,21 +46,13 @@ def main(
     if mechanism.max_batch is not None:
         cut = {"max_batch": mechanism.max_batch, "overflow": mechanism.overflow}
     if as_json:
-        answer = {
-            "task": run.task["name"],
-            "dataset_size": size,
-            "batch_size": mechanism.batch_size,
-            "noise_multiplier": sigma,
-            **({"quantiles": counts} if counts else {}),
-            "sampling_rate": mechanism.sampling_rate,
-            "steps": mechanism.steps,
-            "sampling": mechanism.sampling,
-            **cut,
-            "delta": mechanism.delta,
-            "target_epsilon": mechanism.target_epsilon,
-            "accountant": mechanism.accountant,
-            "epsilon": epsilon,
-        }
+        names = (
+            *("batch_size", "noise_multiplier", "sampling_rate", "steps", "sampling", "delta"),
+            *("target_epsilon", "accountant"),
+        )
+        answer = {"task": run.task["name"], "dataset_size": size, **cut, "epsilon": epsilon}
+        answer |= {name: getattr(mechanism, name) for name in names}
+        answer |= {"quantiles": counts} if counts else {}
         echo(json.dumps(finite(answer), indent=2))
         return
     from dpft.privacy.guarantee import APPROXIMATION, bound_kind, own_caveats, stated, warnings
@@ -75,19 +65,14 @@ def main(
         if mechanism.accountant == "pld" and epsilon["pld"] is None:
             calibrated = calibrated.replace("by pld", "by rdp: PLD gives no number")
     default = "1/(2N)" if run.task["name"] in PUBLISHED_TASKS else "least of 1e-5 and 1/(10N)"
-    rows = [
-        ("noise multiplier", f"{sigma:.6g}", calibrated),
-        *count_rows,
-        ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
-    ]
+    rows = [("noise multiplier", f"{sigma:.6g}", calibrated), *count_rows]
+    rows.append(("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling))
     if cut:
         chance = f"a step's sample is as large with probability {mechanism.overflow:.2g}"
         places = f"{mechanism.max_batch:,}"
         rows.append(("  cut or filled up to", places, f"{chance}, counted in epsilon"))
-    rows += [
-        ("steps", f"{mechanism.steps:,}", ""),
-        ("delta", delta(mechanism.delta), "" if run.privacy.delta else default),
-    ]
+    rows.append(("steps", f"{mechanism.steps:,}", ""))
+    rows.append(("delta", delta(mechanism.delta), "" if run.privacy.delta else default))
     rows += [
         (f"epsilon, {name.upper()}", up(epsilon[name]), bound_kind(name, shuffled))
         for name in ("pld", "rdp")
@@ -96,10 +81,10 @@ def main(
     if prv := epsilon["prv"]:
         between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
         clt = epsilon["gdp_clt"]
-        rows += [
-            ("epsilon, PRV", up(prv["upper"]), f"{bound_kind('prv', shuffled)}; {between}"),
-            ("epsilon, GDP-CLT", f"{clt:.2e}" if clt >= 1e6 else f"{clt:.4f}", APPROXIMATION),
-        ]
+        limit = f"{clt:.2e}" if clt >= 1e6 else f"{clt:.4f}"
+        bound = f"{bound_kind('prv', shuffled)}; {between}"
+        rows.append(("epsilon, PRV", up(prv["upper"]), bound))
+        rows.append(("epsilon, GDP-CLT", limit, APPROXIMATION))
     canaries, noun = run.audit.canaries, run.task.get("unit", "record")
     among = f"{canaries:,} canaries among them, " if canaries else ""
     title = f"{run.task['name']}: {size:,} {noun}s, {among}batches of {mechanism.batch_size:,}"
@@ -115,9 +100,6 @@ def _counts(clip: Clip, sigma: float) -> tuple[dict[str, Any], list[tuple[str, s
     The number of groups ``K`` follows from the model. With a share ``r`` of the budget, the noise
     on gradients does not depend on it, and that on counts grows as its root (He et al. 2022,
     Proposition 3.1). With ``sigma_b`` given, it is the other way round.
-
-    Returns:
-        Numbers for JSON, and rows of the table.
     """
     if not clip.adaptive:
         return {}, []

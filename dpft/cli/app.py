@@ -1,9 +1,8 @@
 """The command line: names of the verbs. The module of a verb is imported when it is called."""
 
-from __future__ import annotations
-
 import functools
 import os
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,60 +16,17 @@ from dpft.report.terminal import echo
 
 
 class Verb(NamedTuple):
-    """A module of `dpft.cli`, whose ``main`` has the options and, as its docstring, the help.
-
-    Attributes:
-        summary: for the list of verbs; the docstring of ``main`` begins with it.
-        traits: some of ``settings`` (takes those of a run, also from a file: ``--config``), ``hub``
-            (may ask the model hub), ``resumes`` (the same command continues), ``forwards`` (other
-            options are settings or flags of Hydra) and ``help`` (prints its own help).
-    """
+    """A module of `dpft.cli`, whose ``main`` has the options and, as its docstring, the help."""
 
     summary: str
     traits: str = ""
 
 
-# In the order of the help.
 PURPOSES = {
-    "Train": {
-        "train": Verb("Train, decode, score and record", "settings hub resumes forwards help"),
-        "sweep": Verb("Many runs, with a live table", "settings resumes forwards"),
-        "select": Verb(
-            "Choose settings on private data, accounted", "settings hub resumes forwards"
-        ),
-        "audit": Verb(
-            "Train with canaries, and ask what they prove", "settings hub resumes forwards help"
-        ),
-        "demo": Verb("The main job on generated data, offline", "hub resumes"),
-    },
-    "Before a run": {
-        "doctor": Verb("What this machine can do, and what it lacks"),
-        "cp": Verb("List recipes, or copy one to change"),
-        "ls": Verb("List the choices of every config group, or of one"),
-        "data": Verb("Find, check or generate a task's data", "hub"),
-        "account": Verb("Noise and epsilon by four accountants, without data", "settings"),
-        "plan": Verb("Memory and time of a run's step, before the run", "settings hub"),
-        "validate": Verb("Check a configuration without running it", "settings"),
-    },
-    "After a run": {
-        "decode": Verb("Decode again with other settings, without training"),
-        "score": Verb("Score a run's generations, or any file"),
-        "report": Verb("Scores and guarantees of runs side by side, and as one HTML page"),
-    },
-    "Use a model": {
-        "export": Verb("The model as a folder for other tools"),
-        "predict": Verb("A trained model's answers to the rows of a file"),
-        "generate": Verb("Synthetic records from a private run"),
-        "quality": Verb("Overlap of synthetic records with the training records", "hub"),
-    },
-    "Papers": {
-        "table": Verb("A paper's table beside your runs, and the missing ones", "resumes"),
-        "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", "resumes"),
-        "claims": Verb("The papers' headline claims: do they hold?"),
-        "bench": Verb(
-            "Time and memory of clipping, beside non-private training and peers", "resumes"
-        ),
-    },
+    purpose: {name: Verb(*facts) for name, facts in verbs.items()}
+    for purpose, verbs in tomllib.loads(
+        Path(__file__).with_name("verbs.toml").read_text(encoding="utf-8")
+    ).items()
 }
 VERBS = {name: verb for verbs in PURPOSES.values() for name, verb in verbs.items()}
 

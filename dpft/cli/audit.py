@@ -1,30 +1,19 @@
 """``dpft audit``: ``dpft train`` with canaries of a kind, and what they prove."""
 
-from __future__ import annotations
+from pathlib import Path
 
 from dpft.cli import train
 from dpft.cli.options import Settings
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 
-KINDS = {
-    "bound": "a lower bound on epsilon, measured in the run, beside what it claims",
-    "canary": "how far secret texts in the training data are given away, in bits",
-}
+KINDS = ("bound", "canary")
 
 
 def main(arguments: Settings = None) -> None:
     """Train with canaries, and ask what they prove: dpft audit bound task=e2e eps=3"""
     if not arguments or {"--help", "-h"}.intersection(arguments):
-        echo("Usage: dpft audit KIND [SETTINGS as for dpft train]\n")
-        for kind, what in KINDS.items():
-            echo(f"  {kind:8} {what}")
-        echo(
-            "\n  dpft audit bound task=e2e task.source=sample eps=3\n"
-            "  dpft audit bound task=e2e eps=3 audit.gradients=2000 audit.records=200\n"
-            "  dpft audit canary task=e2e clip=none audit.repetitions=10\n\n"
-            "All settings of an audit: dpft ls audit; what it can show: docs/how-to/audit.md"
-        )
+        echo(Path(__file__).with_name("audit_help.txt").read_text(encoding="utf-8"), nl=False)
         return
     kind, *rest = arguments
     if kind not in KINDS:

@@ -1,39 +1,20 @@
 """``dpft bench``: time and memory of clipping styles and peers against non-private training."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dpft.cli.output import progress_bar
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
-from dpft.reproduce.bench import report
-from dpft.reproduce.bench.catalog import (
-    DEFAULT_OUT,
-    DEFAULT_ROUNDS,
-    DEFAULT_STYLES,
-    BenchSettings,
-    require_peers,
-)
+from dpft.reproduce.bench import catalog, measure, report
 from dpft.reproduce.bench.documents import summarise
-from dpft.reproduce.bench.measure import (
-    BenchError,
-    Progress,
-    ResultLog,
-    WorkerProcess,
-    largest_batches,
-    measure,
-    measurement_key,
-    run_job,
-)
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
@@ -50,13 +31,13 @@ def main(
     length: Annotated[int | None, typer.Option(help="Tokens per record, T.")] = None,
     styles: Annotated[
         str, typer.Option(help="Clipping styles, with commas; uniform:6 for six groups; all.")
-    ] = DEFAULT_STYLES,
+    ] = catalog.DEFAULT_STYLES,
     peers: Annotated[
         str, typer.Option(help="opacus, opacus-ghost; -linear swaps Conv1D for Linear first.")
     ] = "",
     rounds: Annotated[
         int, typer.Option(help="Fresh processes per style, interleaved.")
-    ] = DEFAULT_ROUNDS,
+    ] = catalog.DEFAULT_ROUNDS,
     steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="Of each process; default: OMP_NUM_THREADS, or all cores.")
@@ -69,7 +50,7 @@ def main(
     time_only: Annotated[
         bool, typer.Option("--time-only", help="No memory: a third of the time on a CPU.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = DEFAULT_OUT,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = catalog.DEFAULT_OUT,
     name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
     largest_batch: Annotated[
         bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
@@ -82,6 +63,8 @@ def main(
 
     Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
     """
+    typed = dict(locals())  # all options by their names
+    del typed["largest_batch"]
     if memory is not None and not largest_batch:
         raise ConfigError(
             f"--memory {memory:g} limits what a largest batch may take: type --largest-batch too, "
@@ -89,35 +72,21 @@ def main(
         )
     given = os.environ.get("OMP_NUM_THREADS", "")
     usual = int(given) if given.isdecimal() and int(given) > 0 else usable_cores() or 1
-    settings = BenchSettings.make(
-        model=model,
-        batch=batch,
-        length=length,
-        styles=styles,
-        peers=peers,
-        rounds=rounds,
-        steps=steps,
-        threads=usual if threads is None else threads,
-        untied=untied,
-        time_only=time_only,
-        memory=memory,
-        device=device,
-        dtype=dtype,
-        out=out,
-        name=name,
-    )
+    typed["threads"] = usual if threads is None else threads
+    settings = catalog.BenchSettings.make(**typed)
     if settings.peers:
-        require_peers()
-    facts = run_job(settings.job("environment"))
+        catalog.require_peers()
+    facts = measure.run_job(settings.job("environment"))
     if facts["status"] != "ok":
-        raise BenchError(f"the measurements cannot start: {facts['message']}")
+        raise measure.BenchError(f"the measurements cannot start: {facts['message']}")
     settings = replace(settings, device=facts["device"])
-    log = ResultLog(settings.out / f"{settings.stem}.jsonl", measurement_key(settings, facts))
+    key = measure.measurement_key(settings, facts)
+    log = measure.ResultLog(settings.out / f"{settings.stem}.jsonl", key)
     path = settings.out / f"{settings.stem}{'-largest' if largest_batch else ''}"
     title = ", ".join(report.labels(settings, facts))
     if largest_batch:
         with _progress() as progress:
-            found = largest_batches(settings, log, run_job, progress)
+            found = measure.largest_batches(settings, log, measure.run_job, progress)
         batches = {one.label: one.batch for one in found}
         table = [
             report.largest_cells(one, batches[settings.baseline(variant).label])
@@ -128,26 +97,23 @@ def main(
         content["largest_batch"] = [asdict(one) for one in found]
     else:
         with _progress() as progress:
-            rows = measure(settings, log, WorkerProcess, progress)
+            rows = measure.measure(settings, log, measure.WorkerProcess, progress)
         summaries = summarise(settings, rows)
         table = [report.cells(summary) for summary in summaries]
         notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
         content = report.measured_document(settings, facts, rows, summaries)
         path.parent.mkdir(parents=True, exist_ok=True)
         report.plot(summaries, title, path.with_name(f"{path.name}.png"))
-    _write(path, content, report.as_markdown(title, table, [*notes, f"`{content['command']}`"]))
+    page = report.as_markdown(title, table, [*notes, f"`{content['command']}`"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
+    write_atomic(path.with_name(f"{path.name}.md"), page)
     report.show(title, table, notes)
     echo(f"written: {path}.json, .md{'' if largest_batch else ', .png'}")
 
 
-def _write(path: Path, content: dict[str, Any], page: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
-    write_atomic(path.with_name(f"{path.name}.md"), page)
-
-
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[measure.Progress]:
     """Show a bar on standard error; plain lines where that is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 

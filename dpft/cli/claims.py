@@ -1,7 +1,5 @@
 """``dpft claims``: the papers' headline claims, by their printed numbers and by ours."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``dpft cp``: recipes, complete settings of common jobs in a commented file each, and copies."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

@@ -1,13 +1,11 @@
 """``dpft data``: where a task's data is, whether it can be read, and generated samples of it."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +15,8 @@ from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.overrides import override
 from dpft.config.schema import Run, parse
 from dpft.report.terminal import echo
-
-if TYPE_CHECKING:
-    from dpft.tasks.base import Task
+from dpft.tasks import load_task
+from dpft.tasks.base import SPLITS, Task
 
 _PLACES = {
     "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
@@ -56,13 +53,7 @@ def main(
 
 
 def _check(task_name: str, words: Sequence[str]) -> None:
-    """Read every split, and count.
-
-    Raises:
-        DataError: at the end, if there are no training records, or a split cannot be read.
-    """
-    from dpft.tasks.base import SPLITS, Task
-
+    """Read every split, and count."""
     run, task = _task(words)
     unusable = None
     lines = []
@@ -95,11 +86,7 @@ def _check(task_name: str, words: Sequence[str]) -> None:
 
 
 def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
-    """Write the generated sample in the published form.
-
-    Raises:
-        DataError: a file of that name exists, before any is written.
-    """
+    """Write the generated sample in the published form."""
     _, task = _task([*words, "task.source=sample"])
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
@@ -116,7 +103,5 @@ def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
 
 
 def _task(words: Sequence[str]) -> tuple[Run, Task]:
-    from dpft.tasks import load_task
-
     run = parse(compose(list(words)))
     return run, load_task(run.task)

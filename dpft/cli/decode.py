@@ -1,7 +1,5 @@
 """``dpft decode RUN``: decode again with other settings, without training."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Sequence
@@ -14,10 +12,7 @@ from dpft.config.schema import Decode, Parallel, build
 from dpft.report.terminal import echo
 
 
-def main(
-    path: RunFolder,
-    overrides: DecodeSettings = None,
-) -> None:
+def main(path: RunFolder, overrides: DecodeSettings = None) -> None:
     """Decode again with other settings, without training: dpft decode RUN decode.beams=1
 
     Under torchrun every process writes some of the texts.
@@ -64,11 +59,7 @@ def main(
 
 
 def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
-    """Return the settings of decoding, changed by words such as ``decode.beams=1``.
-
-    Raises:
-        ConfigError: for another setting, or a value that it may not have.
-    """
+    """Return the settings of decoding, changed by words such as ``decode.beams=1``."""
     values = dataclasses.asdict(usual)
     for override in overrides:
         key, equals, value = override.partition("=")

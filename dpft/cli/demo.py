@@ -1,7 +1,5 @@
 """``dpft demo``: the main job three times on the embedded default, and its scores."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``dpft doctor``: what this machine can do, found without training anything."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``dpft export RUN``: the trained model as a folder that other tools load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,22 +1,12 @@
 """``dpft figure``: a paper's figure, computed or from one's own runs and benchmarks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpft.cli.options import (
-    Benches,
-    KeepGoing,
-    MakeRuns,
-    OnlyMissing,
-    Overrides,
-    Records,
-    Seeds,
-)
+from dpft.cli.options import Benches, KeepGoing, MakeRuns, OnlyMissing, Overrides, Records, Seeds
 from dpft.cli.output import print_table, progress_bar, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError

@@ -1,7 +1,5 @@
 """``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpft.cli.decode import read_value
+from dpft.cli.decode import decoding, read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
@@ -28,15 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerateSettings:
-    """What to write.
-
-    Attributes:
-        n: how many texts to sample.
-        sources: what to write targets for, see `dpft.synthesis.records.find_sources`.
-        out: the file; None: ``synthetic/`` in the run's folder.
-        seed: of sources and sampling.
-        system: what every conversation begins with.
-    """
+    """What to write."""
 
     n: Count
     sources: str | None = None
@@ -68,12 +58,7 @@ def main(
     alone("generate")
     from dpft.training.trained import loaded_run
 
-    plain, decoding = _split(overrides or ())
-    if "n" not in plain:
-        raise ConfigError(
-            "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
-        )
-    settings = build(GenerateSettings, plain)
+    settings, changes = _split(overrides or ())
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
@@ -87,7 +72,15 @@ def main(
             "records word for word. Train with eps=3 first, or type --not-private if the records "
             "are public or the texts stay where the records are"
         )
-    task, how = trained.task, _decode(trained, decoding)
+    task = trained.task
+    # Nucleus sampling with p = 0.9, of texts as long as the run's answers, or its records.
+    usual = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
+    if task.writes_whole:
+        usual["max_new_tokens"] = getattr(task, "max_length", usual["max_new_tokens"])
+    typed = [read_value(word[14:]) for word in changes if word.startswith("decode.sample=")]
+    if typed[-1:] == [False]:  # refused for another reason below
+        usual["top_p"] = 1.0
+    how = decoding(changes, build(Decode, usual, "decode"))
     if settings.system is not None and task.name != "chat":
         raise ConfigError(f"system={settings.system!r} with task {task.name}; expected task chat")
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
@@ -126,8 +119,8 @@ def main(
     _check_place(out, task.written_as)  # another command may have written it meanwhile
     content = _write(trained, path, synthetic, sources, sampling, out)
     _print(content, out)
-    typed = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{typed} --train")
+    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
 
 
 def _check_place(out: Path, usual: str) -> None:
@@ -139,17 +132,14 @@ def _check_place(out: Path, usual: str) -> None:
         )
     if out.exists():
         raise ConfigError(f"{out} exists; give another file with out=FILE")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {out.parent}: {error.strerror}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _write(
-    trained: TrainedRun,
+    trained: "TrainedRun",
     path: Path,
-    synthetic: Synthetic,
-    sources: Sources,
+    synthetic: "Synthetic",
+    sources: "Sources",
     sampling: Mapping[str, Any],
     out: Path,
 ) -> dict[str, Any]:
@@ -175,15 +165,15 @@ def _write(
     return content
 
 
-def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings of this verb, and those of decode."""
+def _split(overrides: Sequence[str]) -> tuple[GenerateSettings, list[str]]:
+    """Return settings of this verb, and the words that change those of decode."""
     known = [field.name for field in dataclasses.fields(GenerateSettings)]
     plain: dict[str, Any] = {}
-    decoding: dict[str, Any] = {}
+    changes: list[str] = []
     for word in overrides:
         key, equals, value = word.partition("=")
         if equals and key.startswith("decode."):
-            decoding[key.removeprefix("decode.")] = read_value(value)
+            changes.append(word)
         elif equals and key in known:
             # File names must not become numbers or dates.
             plain[key] = value if key in ("sources", "out", "system") else read_value(value)
@@ -192,17 +182,11 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"got {word!r}{suggestion(key, known)}; expected "
                 f"{', '.join(f'{name}=...' for name in known)} or decode.NAME=VALUE"
             )
-    return plain, decoding
-
-
-def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
-    """Return nucleus sampling with p = 0.9; texts as long as the run's answers, or its records."""
-    nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
-    if trained.task.writes_whole:
-        nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
-    if overrides.get("sample") is False:  # refused for another reason, see `sample`
-        nucleus["top_p"] = 1.0
-    return build(Decode, nucleus | dict(overrides), "decode")
+    if "n" not in plain:
+        raise ConfigError(
+            "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
+        )
+    return build(GenerateSettings, plain), changes
 
 
 def _print(content: Mapping[str, Any], out: Path) -> None:

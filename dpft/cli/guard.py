@@ -1,7 +1,5 @@
 """Running a verb: an error that the user can correct is one message and exit status 2."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import sys
@@ -20,13 +18,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[..., None]:
-    """Return the verb with the same options, and with messages for its errors.
-
-    Args:
-        verb: the function; its ``arguments``, if it has any, may hold settings and flags of Hydra.
-        hub: whether it may ask the model hub.
-        resumes: whether the same command continues what it began.
-    """
+    """Return the verb with the same options, and with messages for its errors."""
 
     @functools.wraps(verb)
     def run(**options: Any) -> None:
@@ -60,18 +52,14 @@ def one_message() -> Iterator[None]:
     except DpftError as error:
         refuse(str(error))
     except OSError as error:
+        advice = "put what is missing there, or give another path"
         if error.errno in _DISK:
-            refuse(
-                f"{error.filename or 'a file'}: {error.strerror}; free some space there, or give a "
-                "folder that may be written to (runs_dir=DIR, --out FILE), and type the same "
-                "command again"
-            )
-        if error.filename is None:  # none of files
+            advice = "free some space there, or give a folder that may be written to "
+            advice += "(runs_dir=DIR, --out FILE)"
+        elif error.filename is None:  # none of files
             raise
-        refuse(
-            f"{error.filename}: {error.strerror}; put what is missing there, or give another path, "
-            "and type the same command again"
-        )
+        what = f"{error.filename or 'a file'}: {error.strerror}"
+        refuse(f"{what}; {advice}, and type the same command again")
     except (MemoryError, RuntimeError) as error:
         from dpft.runs.memory import is_out_of_memory
 
@@ -84,11 +72,7 @@ def one_message() -> Iterator[None]:
 
 
 def alone(verb: str) -> None:
-    """Refuse to run in several processes of torchrun, each of which would do all the work.
-
-    Raises:
-        ConfigError: if this process is one of several.
-    """
+    """Refuse to run in several processes of torchrun, each of which would do all the work."""
     from dpft.parallel.launch import launched
 
     if launched() > 1:

@@ -1,7 +1,5 @@
 """``dpft ls``: the config groups and their choices, read straight from the files."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Annotated
 

@@ -1,13 +1,11 @@
 """What several verbs print in the same way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,8 +14,6 @@ from dpft.report.terminal import secho
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
-
-_PIPED_WIDTH = 160  # what is piped into a file has no width of its own
 
 
 def warn(text: str, *, err: bool = False) -> None:
@@ -39,29 +35,19 @@ def width_to_fit() -> int | None:
 
 def make_console() -> Console:
     """Return a console for a wide table."""
-    return Console(width=_PIPED_WIDTH) if width_to_fit() is None else Console()
+    # What is piped into a file has no width of its own.
+    return Console(width=160) if width_to_fit() is None else Console()
 
 
 def print_table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Collection[str] = (),
-    **options: Any,
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
 ) -> None:
-    """Print a table.
-
-    Args:
-        headings: of the columns.
-        rows: cells, shown as they are.
-        right: headings of the columns that are aligned to the right.
-        options: for `rich.table.Table`.
-    """
+    """Print a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, **options)
+    table = Table(box=box.SIMPLE_HEAD)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:
@@ -70,7 +56,7 @@ def print_table(
 
 
 @contextmanager
-def progress_bar(*columns: str | ProgressColumn) -> Iterator[tuple[Progress, TaskID]]:
+def progress_bar(*columns: "str | ProgressColumn") -> "Iterator[tuple[Progress, TaskID]]":
     """Show a live bar with rich's columns on standard error, if its lines can be redrawn."""
     from rich.progress import Progress
 

@@ -1,11 +1,10 @@
 """The recorded and the missing runs of a paper's table or figure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import typer
 
@@ -30,14 +29,8 @@ class Request:
     folders: Sequence[Path]
 
     @classmethod
-    def parse(
-        cls, words: Sequence[str], seeds: str | None, folders: Sequence[Path] | None
-    ) -> Request:
-        """Read the words and the options.
-
-        Raises:
-            ConfigError: for an unknown scale, or seeds that are no different numbers.
-        """
+    def parse(cls, words: Sequence[str], seeds: str | None, folders: Sequence[Path] | None) -> Self:
+        """Read the words and the options."""
         scale = next((w.partition("=")[2] for w in words if w.startswith("scale=")), "paper")
         if scale not in SCALES:
             raise ConfigError(

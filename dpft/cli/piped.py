@@ -1,7 +1,5 @@
 """``python -m dpft.cli.piped``: the command whose words stand on standard input, as a JSON list."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,11 +1,8 @@
 """``dpft plan``: memory and time of a step, and the largest microbatch, before a run."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,10 +14,6 @@ from dpft.config.schema import parse
 from dpft.report.console import Console
 from dpft.report.terminal import echo
 
-if TYPE_CHECKING:
-    from dpft.plan.estimate import StepTime
-    from dpft.plan.simulate import Cost
-
 _GIB = 2**30
 
 
@@ -30,8 +23,7 @@ def main(
         str, typer.Option(metavar="DEVICE", help="Its data sheet: a name or a YAML file.")
     ] = "h100-sxm",
     batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Records of a microbatch; default: as optim says."),
+        int | None, typer.Option(min=1, help="Records of a microbatch; default: as optim says.")
     ] = None,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a record; default: the task's most.")
@@ -77,7 +69,17 @@ def main(
         f"simulated: {name}, microbatches of {shape.batch} records of {shape.length} tokens; "
         f"{cost.trained:,} of {cost.parameters:,} parameters trained"
     )
-    rows = list(_rows(cost, time, room))
+    gib = {"between steps": cost.held}
+    gib |= {f"at most in {phase}": peak for phase, peak in cost.peaks.items()}
+    if cost.checked is not None:
+        gib["at most where rules are checked"] = cost.checked
+    gib["at most"] = cost.peak
+    rows = [[f"GiB {where}", f"{size / _GIB:,.2f}"] for where, size in gib.items()]
+    rows.append([f"fits in {room / _GIB:g} GiB", "yes" if cost.peak <= room else "no"])
+    for part in ("microbatch", "noise", "optimizer"):
+        rows.append([f"ms of {part}", f"{1000 * getattr(time, part):,.2f}"])
+    several = f"{time.microbatches:,} microbatch{'es' if time.microbatches > 1 else ''}"
+    rows.append([f"s of a step of {several}", f"{time.seconds:,.2f}"])
     if run_length is not None:
         hours = f"{run_length[0] * time.seconds / 3600:,.2f}"
         rows.append([f"hours of {run_length[0]:,} steps", hours])
@@ -94,19 +96,3 @@ def main(
     if run_length is None:
         echo("the run's steps are unknown: type task.train_size=N, the number of training records")
     echo("not counted: reading data, decoding, checkpoints, checked batches, host waits")
-
-
-def _rows(cost: Cost, time: StepTime, room: float) -> Iterator[list[str]]:
-    peaks = {f"in {phase}": peak for phase, peak in cost.peaks.items()}
-    if cost.checked is not None:
-        peaks["where rules are checked"] = cost.checked
-    yield ["GiB between steps", f"{cost.held / _GIB:,.2f}"]
-    for where, peak in peaks.items():
-        yield [f"GiB at most {where}", f"{peak / _GIB:,.2f}"]
-    yield ["GiB at most", f"{cost.peak / _GIB:,.2f}"]
-    yield [f"fits in {room / _GIB:g} GiB", "yes" if cost.peak <= room else "no"]
-    for name in ("microbatch", "noise", "optimizer"):
-        yield [f"ms of {name}", f"{1000 * getattr(time, name):,.2f}"]
-    many = time.microbatches
-    step = f"s of a step of {many:,} microbatch{'es' if many > 1 else ''}"
-    yield [step, f"{time.seconds:,.2f}"]

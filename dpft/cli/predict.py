@@ -1,7 +1,5 @@
 """``dpft predict RUN FILE``: what a trained model answers to each row of a file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -21,8 +19,7 @@ from dpft.report.terminal import echo
 def main(
     path: RunFolder,
     file: Annotated[
-        Path,
-        typer.Argument(metavar="file", help="Rows in the form of the run's task, or images."),
+        Path, typer.Argument(metavar="file", help="Rows in the form of the run's task, or images.")
     ],
     overrides: DecodeSettings = None,
     out: Annotated[

@@ -1,7 +1,5 @@
 """``dpft quality``: overlap of synthetic records with training records, and a model's score."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,10 +55,9 @@ def main(
         _train(trained, path, made, overrides or ())
 
 
-def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) -> None:
+def _overlap(trained: "TrainedRun", path: Path, made: "Generated", private: bool) -> None:
     """Write the overlap with training records, also of held-out ones; print it if private."""
     from dpft.runs.atomic import owners_folder, write_atomic
-    from dpft.runs.errors import disk_report
     from dpft.synthesis.records import OVERLAP, overlaps, written_text
     from dpft.training.held_out import check_scored
 
@@ -84,13 +81,9 @@ def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) ->
         "sha256": made.side["sha256"],
         "overlap": {group: asdict(overlap) for group, overlap in found.items()},
     }
-    try:
-        owners_folder(where.parent.parent)
-        owners_folder(where.parent)
-        write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
-    except OSError as error:
-        problem = disk_report(where.parent.parent, error)
-        raise DataError(f"cannot write to {where.parent}: {problem}") from error
+    owners_folder(where.parent.parent)
+    owners_folder(where.parent)
+    write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
     if private:
         names = {
             "runs": f"runs of {OVERLAP} words that occur in training",
@@ -106,7 +99,7 @@ def _overlap(trained: TrainedRun, path: Path, made: Generated, private: bool) ->
     warn(f"{where}: must not be published{'' if private else '; --private shows it'}")
 
 
-def _train(trained: TrainedRun, path: Path, made: Generated, overrides: Sequence[str]) -> None:
+def _train(trained: "TrainedRun", path: Path, made: "Generated", overrides: Sequence[str]) -> None:
     """Train on the records without noise, which they do not need, and score on real ones."""
     from dpft.config.compose import compose
     from dpft.config.schema import parse

@@ -1,7 +1,5 @@
 """``python -m dpft.cli.ranks``: torchrun, and what each rank runs, for `dpft.sweep.ranks`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """``dpft report``: runs side by side on the terminal, and as one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +10,6 @@ from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 
-_MOST_SHOWN = 12  # runs on the terminal; the page has all
-
 
 def main(
     folders: Annotated[
@@ -21,8 +17,7 @@ def main(
         typer.Argument(help="Run directories, folders that hold some, or a sweep's folder."),
     ],
     private: Annotated[
-        bool,
-        typer.Option("--private", help="Also losses and norms, which no guarantee covers."),
+        bool, typer.Option("--private", help="Also losses and norms, which no guarantee covers.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -31,7 +26,7 @@ def main(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Generations shown of each run; default: 8, of several 2, of own data 0."
+            min=0, help="Generations shown of each run; default: 8, of several 2, of own data 0."
         ),
     ] = None,
 ) -> None:
@@ -45,8 +40,6 @@ def main(
     from dpft.report.page import page
     from dpft.sweep.find import find
 
-    if samples is not None and samples < 0:
-        raise ConfigError(f"--samples is {samples}; expected 0 or more")
     found = find(folders, private)
     folder = found.folder / "private" if private else found.folder
     file = out or folder / "report.html"
@@ -60,18 +53,12 @@ def main(
         if run.generations is not None:
             prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
     html = page(found, runs, private)
-    try:
-        if private and file.parent.name == "private":
-            owners_folder(file.parent)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, html, mode=0o600 if private else 0o644)
-    except OSError as error:
-        raise ConfigError(
-            f"could not write {file}: {error}; expected a folder that can be written to: type "
-            "--out FILE"
-        ) from error
+    if private and file.parent.name == "private":
+        owners_folder(file.parent)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, html, mode=0o600 if private else 0o644)
     records = [(run.target.path, run.record) for run in runs if run.record is not None]
-    if 0 < len(records) <= _MOST_SHOWN:
+    if 0 < len(records) <= 12:  # the page has all
         show(records)
     for run in runs:
         if run.record is None:

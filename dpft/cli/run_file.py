@@ -1,7 +1,5 @@
 """``--config FILE``: a flat file of settings, as if they were typed before the others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -20,9 +18,6 @@ def expanded(arguments: list[str]) -> list[str]:
 
     What is typed as well, anywhere, wins over the file. If another choice of a group is typed, the
     file's settings of that group are left out, since they were meant for its own choice.
-
-    Raises:
-        ConfigError: the flag has no value or comes twice, or the file holds no flat settings.
     """
     words: list[str] = []
     for word in arguments:
@@ -55,11 +50,7 @@ def expanded(arguments: list[str]) -> list[str]:
 
 
 def settings_in(file: Path) -> list[str]:
-    """Return the settings of a file, each as it is typed.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something else than flat settings.
-    """
+    """Return the settings of a file, each as it is typed."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

@@ -1,7 +1,5 @@
 """``dpft score``: official scores of a run's generations or of any predictions file."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

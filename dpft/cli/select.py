@@ -1,29 +1,26 @@
 """``dpft select``: hyperparameters chosen on private data, with the choice accounted for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dpft.cli import options
+from dpft.cli.guard import alone
 from dpft.cli.output import warn
-from dpft.cli.sweep import check_alone
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
+from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
 from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments, remark
 from dpft.sweep.process import run_points
+from dpft.sweep.selection.draw import Selection, check, draw
 from dpft.sweep.state import DONE, Display, PointState, States
-
-if TYPE_CHECKING:
-    from dpft.sweep.selection.draw import Selection
 
 
 def main(
@@ -42,14 +39,14 @@ def main(
     from dpft.privacy.rounding import up
     from dpft.runs.finished import RECORD, damages
     from dpft.runs.record import read_record
-    from dpft.sweep.selection.draw import Selection, check, draw
     from dpft.sweep.selection.release import best, price, release
     from dpft.sweep.selection.trials import Trials
     from dpft.tasks import load_task
     from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
     from dpft.training.mechanisms import make_mechanism
 
-    check_alone()
+    check_launcher()
+    alone("select")  # whose trials start their ranks themselves
     try:
         trials = Trials(mean)
     except ValueError as error:
@@ -91,11 +88,7 @@ def main(
 def run_trials(
     selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]], metric: str
 ) -> list[Path]:
-    """Run what was drawn as a sweep below ``private/``; return the trials' folders.
-
-    Raises:
-        typer.Exit: not every trial is done.
-    """
+    """Run what was drawn as a sweep below ``private/``; return the trials' folders."""
     own = [word for word in parsed.overrides if word.startswith(("hydra/", "hydra."))]
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if parsed.config_dir is not None:
@@ -131,9 +124,8 @@ def _hidden(row: PointState) -> PointState:
     The price of a selection is for one outcome. Who stops it because of a trial's score has made
     that score an outcome too; and to diverge is the worst of scores.
     """
-    if row.diverged:
-        return replace(row, score=None, state=DONE, error=None)
-    return replace(row, score=None)
+    hidden = replace(row, score=None)
+    return replace(hidden, state=DONE, error=None) if row.diverged else hidden
 
 
 @contextmanager

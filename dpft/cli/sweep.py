@@ -1,38 +1,28 @@
 """``dpft sweep``: many runs by Hydra's multirun, checked beforehand, shown, and safe to kill."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dpft.cli import options
+from dpft.cli.guard import alone
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
-from dpft.parallel.launch import check_launcher, launched
+from dpft.parallel.launch import check_launcher
 from dpft.report.console import Console
+from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho
+from dpft.runs.finished import is_intact
+from dpft.runs.ledger import LedgerContents, read_ledger
+from dpft.runs.record import read_record
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list, remark
 from dpft.sweep.process import run_points
-from dpft.sweep.state import (
-    DONE,
-    Display,
-    PointState,
-    States,
-    as_table,
-    summary,
-)
-
-if TYPE_CHECKING:
-    from dpft.runs.ledger import LedgerContents
-
-# Lines of Hydra's output that are shown if it ended in an error.
-_LAST_LINES = 15
+from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
 
 
 def main(
@@ -70,19 +60,10 @@ def run_sweep(
 ) -> None:
     """Run a sweep, or show what it would run.
 
-    Args:
-        arguments: overrides and sweeps over them, as for ``dpft train -m``.
-        file: a list of points, one line of overrides each.
-        keep_going: whether the other points run after one failed.
-        name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
-        dry_run: only check and show the points.
-        chooses: the best may be chosen, unlike among the runs of a table, whose settings are fixed.
-
-    Raises:
-        ConfigError: before anything runs, if any point could not.
-        typer.Exit: with status 1, if not every run is done in the end.
+    Unless ``chooses``, as in the runs of a table, no price of a choice among them is named.
     """
-    check_alone()
+    check_launcher()
+    alone("sweep")  # whose jobs start their ranks themselves
     parsed = parse_arguments(arguments)
     lines = () if file is None else read_list(file)
     plan = make_plan(parsed, lines)
@@ -112,13 +93,14 @@ def run_sweep(
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
         failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in states.stray()]
         for failure in failures:
-            _error(failure)
+            secho(failure, fg=typer.colors.RED, err=True)
         if status and not failures:
             with folder.log.open("rb") as log:
                 log.seek(begin)
                 printed = log.read().decode(errors="replace").splitlines()
-            echo("\n".join(printed[-_LAST_LINES:]), err=True)
-            _error(f"Hydra ended with status {status}; see {folder.log}")
+            echo("\n".join(printed[-15:]), err=True)
+            said = f"Hydra ended with status {status}; see {folder.log}"
+            secho(said, fg=typer.colors.RED, err=True)
         _show_cost(rows, states.searched)
         done = all(row.state == DONE for row in rows)
         if not done:
@@ -127,26 +109,10 @@ def run_sweep(
             raise typer.Exit(1)
 
 
-def check_alone() -> None:
-    """Raise ConfigError if torchrun started this command: jobs start their ranks themselves."""
-    check_launcher()
-    if launched() > 1:
-        raise ConfigError(
-            f"torchrun started a sweep as {launched()} processes; expected one, whose jobs start "
-            "their ranks: type dpft sweep ... ranks=N, without torchrun"
-        )
-
-
-def _error(message: str) -> None:
-    secho(message, fg=typer.colors.RED, err=True)
-
-
 def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    from dpft.runs.finished import is_intact
-
     done = 0
     names = labels(point.overrides for point in plan.points)
     for point, label in zip(plan.points, names, strict=True):
@@ -158,9 +124,6 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
 
 def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
     """Say what the runs cost together, if several are private and done, and what others add."""
-    from dpft.report.cost import remarks
-    from dpft.runs.record import read_record
-
     private = [row for row in rows if row.point.private]
     records = []
     for path in (row.point.path for row in private if row.state == DONE):
@@ -176,8 +139,6 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
 
 def _ledger(row: PointState) -> LedgerContents | None:
     """Read a ledger; None if it is damaged, since no bound on what was spent is known then."""
-    from dpft.runs.ledger import read_ledger
-
     try:
         ledger = read_ledger(row.point.path / "ledger.jsonl")
     except DpftError:

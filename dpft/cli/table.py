@@ -1,20 +1,10 @@
 """``dpft table``: a paper's table next to recorded runs, and the runs that it lacks."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
-from dpft.cli.options import (
-    KeepGoing,
-    MakeRuns,
-    OnlyMissing,
-    OutFile,
-    Overrides,
-    Records,
-    Seeds,
-)
+from dpft.cli.options import KeepGoing, MakeRuns, OnlyMissing, OutFile, Overrides, Records, Seeds
 from dpft.cli.output import make_console, print_table, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
@@ -42,12 +32,7 @@ def main(
 
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
     seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
-
-    \b
-    dpft table li2022/2 --missing  # the commands that would fill it
-    dpft table li2022/7 scale=laptop --run  # run them, then show the table
-    dpft table he2022/4 --seeds 0,1 --out table.csv  # or .md, .txt
-    """  # noqa: D301
+    """
     from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
 
     words = overrides or []

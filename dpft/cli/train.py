@@ -1,17 +1,15 @@
 """``dpft train``: Hydra composes the config, `run_experiment` does the work."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpft.cli import train_help
 from dpft.cli.guard import one_message
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
+from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import conf_dir, own_choices
@@ -25,6 +23,7 @@ from dpft.config.overrides import (
 )
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
+from dpft.report.terminal import echo
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -52,9 +51,8 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
             overrides.append(word)
             continue
         flags.append(word)
-        if (word in _WITH_VALUE and pending) or (
-            word in ("--info", "-i") and pending and pending[0] in _INFO
-        ):
+        informs = word in ("--info", "-i") and set(pending[:1]) <= {*_INFO}
+        if pending and (word in _WITH_VALUE or informs):
             flags.append(pending.pop(0))
     if flags and flags[-1] in ("--info", "-i"):
         # An optional value must not swallow the first override.
@@ -83,7 +81,7 @@ def main(arguments: Settings = None) -> None:
         if flag in ("--config-dir", "-cd"):
             own_choices(Path(place))  # refuses what would never be read
     if {"--help", "-h"} & {*words}:
-        train_help.show()
+        _show_help()
         return
     check_words(words)
     check_budget(words)
@@ -110,6 +108,16 @@ def main(arguments: Settings = None) -> None:
     sys.argv = ["dpft train", *words]
     with refusals_told():
         job()
+
+
+def _show_help() -> None:
+    """Print the page of help with what the files of conf/ say, which takes no import of Hydra."""
+    groups = "\n".join(f"{group}: {', '.join(folder.choices(group))}" for group in folder.groups())
+    plain = {key for key, value in folder.main().items() if not isinstance(value, dict)}
+    text = (conf_dir() / "config.yaml").read_text(encoding="utf-8")
+    lines = [f"  {line}" for line in text.splitlines() if line.partition(":")[0] in plain]
+    page = Path(__file__).with_name("train_help.txt").read_text(encoding="utf-8")
+    echo(page.format(groups=groups, settings="\n".join(lines)))
 
 
 def execute(raw: dict[str, Any]) -> None:
@@ -168,11 +176,7 @@ def execute(raw: dict[str, Any]) -> None:
 
 
 def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the config of the run that ``resume=RUN`` names, which decides everything.
-
-    Raises:
-        ConfigError: if there is no run there, or settings are given that would be ignored.
-    """
+    """Return the config of the run that ``resume=RUN`` names, which decides everything."""
     from dpft.runs.folders import check_no_trial, stored_config
     from dpft.training.trained import parse_stored
 

@@ -1,8 +1,5 @@
 """``dpft validate``: compose and check configurations without running them."""
 
-from __future__ import annotations
-
-import re
 from collections.abc import Sequence
 
 from dpft.cli.options import Settings
@@ -13,9 +10,6 @@ from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
-
-# Settings of Hydra itself, which are none of a run.
-_HYDRAS = re.compile(r"[+~]*hydra[./]")
 
 
 def main(overrides: Settings = None) -> None:
@@ -29,19 +23,13 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     """Return what could not be checked of a run of these overrides.
 
     The size of the data of a resumed run was checked when the run began.
-
-    Args:
-        overrides: as for train.
-        whole: whether task and model must fit each other, too.
-
-    Raises:
-        DpftError: unless a run of these overrides could start, as far as is known.
     """
     check_budget(overrides)
     raw = compose(overrides)
     resumes = raw.get("resume") is not None
     if resumes:
-        raw = resumed(raw, [word for word in overrides if not _HYDRAS.match(word)])
+        hydras = ("hydra.", "hydra/")  # settings of Hydra itself, which are none of a run
+        raw = resumed(raw, [w for w in overrides if not w.lstrip("+~").startswith(hydras)])
     run = parse(raw)
     from dpft.tasks import load_task
 

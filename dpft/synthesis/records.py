@@ -5,8 +5,6 @@ record as it is: no noise protects it. The overlap is computed from training rec
 so it must not be published.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import StrictUndefined, Template
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
@@ -32,7 +31,7 @@ from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
-from dpft.tasks.objectives.decode import Written, decode
+from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 
@@ -56,11 +55,8 @@ OVERLAP = 8
 class Sources:
     """Rows whose sources are given to the model; None for texts without a source.
 
-    Attributes:
-        distinct: number of different sources.
-        origin: where they are from, in words.
-        privacy: what is known of their privacy, in words.
-        in_training: number that are sources of training records too: a figure of private data.
+    ``distinct`` of them differ. ``in_training`` of those are sources of training records too, which
+    is a figure of private data.
     """
 
     rows: Sequence[Any] | None
@@ -71,13 +67,7 @@ class Sources:
 
 
 def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sources:
-    """Draw ``count`` rows from the chosen sources, each source as often as any other, up to one.
-
-    Raises:
-        ConfigError: for no choice, an unknown one, the training split, sources most of which are
-            those of training records, or a task whose model writes no text.
-        DataError: the rows cannot be read.
-    """
+    """Draw ``count`` rows from the chosen sources, each source as often as any other, up to one."""
     if task.writes_nothing is not None:
         raise ConfigError(task.writes_nothing)
     if task.writes_whole:
@@ -146,10 +136,7 @@ def _typed(task: Task, choice: str) -> Sequence[Any]:
 def text_record(task: Task, row: Any) -> TextRecord:
     """Return a row's source and target."""
     record = task.record(row)
-    if not isinstance(record, TextRecord):
-        raise ConfigError(
-            f"records of task {task.name} are {type(record).__name__}; expected texts with a source"
-        )
+    assert isinstance(record, TextRecord)  # of every task that writes for a source
     return record
 
 
@@ -189,26 +176,18 @@ def sample(
     advance: Callable[[int], None] = lambda count: None,
     system: str | None = None,
 ) -> Synthetic:
-    """Sample a text for each of ``count`` prompts, each by itself; leave out those without a word.
+    """Sample ``count`` texts, each by itself, and leave out those without a word.
 
-    Args:
-        task: of the model.
-        loaded: the model.
-        rows: of the sources; None: every prompt is the end token alone.
-        count: how many texts.
-        settings: how to sample.
-        seed: of the random numbers.
-        advance: called with how many more texts are done.
-        system: what conversations begin with; of task ``chat`` only.
+    Without ``rows`` of sources, every prompt is the end token alone.
     """
     objective = task.objective(loaded)
-    written: list[Written]
     cut = [False] * count
     if isinstance(objective, ChatObjective):
         written = write_conversations(
             objective, loaded.model, count, settings, seed, system, advance
         )
-    elif isinstance(objective, Causal):
+    else:
+        assert isinstance(objective, Causal)  # `find_sources` refuses other tasks
         records = [TextRecord(("",), "")] * count
         if rows is not None:
             records = [text_record(task, row) for row in rows]
@@ -217,11 +196,6 @@ def sample(
         prompts = [Apart(prompt or end) for prompt, _ in found]
         written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
         cut = [lost > 0 for _, lost in found]
-    else:
-        raise ConfigError(
-            f"the objective of task {task.name} is {type(objective).__name__}; expected Causal, "
-            "which writes text from a prompt"
-        )
     kept = [place for place, one in enumerate(written) if one.text.strip()]
     return Synthetic(
         None if rows is None else [rows[place] for place in kept],
@@ -282,43 +256,16 @@ def side_file(
 
 def as_markdown(content: Mapping[str, Any]) -> str:
     """Return the side file for readers; upper bounds on epsilon are rounded up."""
-    records, run, sources = content["records"], content["run"], content["sources"]
     guarantee = Guarantee.of_record(content)
-    remarks = []
-    if guarantee.private:
-        remarks = [f"- Mind: {caveat}" for caveat in guarantee.caveats]
-        search = "further search" if guarantee.selected else "the search"
-        remarks.append(
-            "- Not covered: other releases from the same training records, whose costs add up, and "
-            f"{search} for settings; see the run's model card."
-        )
-    how = ", ".join(f"{key}={value}" for key, value in content["sampling"].items())
-    flags = sentences(content["flags"])
-    labels = ["", f"Mind: {', '.join(flags)}."] if flags else []
-    lines = [
-        f"# {content['file']}",
-        "",
-        f"{records['written']:,} synthetic records of {run['task']}, sampled from run "
-        f"`{run['name']}` (configuration `{run['config_hash']}`, base model {run['base_model']}, "
-        f"dpft {run['dpft']}). Of {records['asked']:,} sampled texts, "
-        f"{records['empty_left_out']:,} were empty or no conversation and were left out. Of those "
-        f"written, {records['stopped_before_their_end']:,} were stopped before they ended, and of "
-        f"{records['sources_cut_for_the_model']:,} the source was too long for the model, which "
-        "saw a part of it.",
-        "",
-        "## Privacy",
-        "",
-        *(privacy_as_markdown(guarantee, []), "", content["post_processing"], "", *remarks),
-        "",
-        "## Sources",
-        "",
-        f"From {sources['origin']}; {sources['distinct']:,} distinct: {sources['privacy']}.",
-        "",
-        "## How they were sampled",
-        "",
-        *(f"{how}.", *labels, "", f"SHA-256: `{content['sha256']}`", ""),
-    ]
-    return "\n".join(lines)
+    text = Path(__file__).with_name("guarantee.md").read_text(encoding="utf-8")
+    page = Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    written: str = page.render(
+        content,
+        guarantee=guarantee,
+        privacy_text=privacy_as_markdown(guarantee, []),
+        labels=sentences(content["flags"]),
+    )
+    return written
 
 
 @dataclass(frozen=True)
@@ -331,11 +278,7 @@ class Generated:
 
 
 def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
-    """Read synthetic records that the run of a configuration wrote.
-
-    Raises:
-        ConfigError: there is no such file, or it was changed or made by another run.
-    """
+    """Read synthetic records that the run of a configuration wrote."""
     if not file.is_file():
         raise ConfigError(f"{file} does not exist; expected records: type dpft generate first")
     beside = side_path(file)
@@ -424,13 +367,6 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
 
     It is evaluated on the data of the run that wrote them, and decodes as that run did unless
     ``decode=`` is typed.
-
-    Args:
-        run: whose model wrote the records.
-        file: the synthetic records.
-        records: how many there are.
-        overrides: further settings, as typed; none of the task, on which it depends which real
-            records are held out.
     """
     for word in overrides:
         key = word.partition("=")[0].lstrip("+~")
