@@ -8,6 +8,7 @@ that a repeated command continues.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -57,11 +58,9 @@ class BenchError(DpftError):
 
 
 def run_job(job: Mapping[str, Any]) -> Result:
-    """Run one job in a fresh process.
+    """Run one job in a fresh process and return the worker's result.
 
-    Returns:
-        The worker's result; ``status`` is ``died`` where the process left none, as when the
-        system killed it for its memory.
+    Its ``status`` is ``died`` where the process left none, as when the system killed it for memory.
     """
     return WorkerProcess(job).finish()
 
@@ -125,14 +124,12 @@ class WorkerProcess:
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended
             if text:
                 self._process.stdin.write(text)
                 self._process.stdin.flush()
             else:
                 self._process.stdin.close()
-        except (BrokenPipeError, ValueError):  # it has ended
-            return
 
     def _read(self, awaited: str | None) -> str | None:
         """Return what follows the awaited mark; None at the end of the output."""
@@ -199,21 +196,10 @@ def measurement_key(
 def measure(
     settings: BenchSettings, log: ResultLog, open_session: OpenSession, progress: Progress
 ) -> list[Row]:
-    """Run the rounds that are missing.
+    """Run the rounds that are missing, and return the rows of ``settings.rounds`` complete rounds.
 
-    A round that was interrupted, or whose non-private process ended, is measured again as a whole.
-
-    Args:
-        settings: with ``device`` resolved.
-        log: what is there already; results are added.
-        open_session: starts one worker.
-        progress: is called before each measurement.
-
-    Returns:
-        The rows of ``settings.rounds`` complete rounds.
-
-    Raises:
-        BenchError: if non-private training itself fails, or the code changes meanwhile.
+    ``settings.device`` is resolved; ``log`` has what is there already, and gets the results. A
+    round that was interrupted, or whose non-private process ended, is measured again as a whole.
     """
     variants = settings.variants
     done = _complete_rounds(log.rows, {variant.label for variant in variants})
@@ -228,7 +214,7 @@ def measure(
     missing = [turn for turn in range(settings.rounds) if turn not in done]
     count = 0
     for turn in missing:
-        round_ = {"session": session, "round": turn, "load": _load_average()}
+        round_ = {"session": session, "round": turn, "load": [round(x, 2) for x in os.getloadavg()]}
         rows: list[Row] = []
         for variant, result in _one_round(settings, turn, given_up, open_session):
             if code_fingerprint() != code:
@@ -319,11 +305,7 @@ def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> 
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return the items from the ``turn``-th on: over the rounds, each takes each place.
-
-    >>> rotated(["a", "b", "c"], 1)
-    ['b', 'c', 'a']
-    """
+    """Return the items from the ``turn``-th on: over the rounds, each takes each place."""
     start = turn % len(items) if items else 0
     return [*items[start:], *items[:start]]
 
@@ -341,23 +323,12 @@ def _complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Ro
     }
 
 
-def _load_average() -> list[float] | None:
-    """Return the machine's load over the last 1, 5 and 15 minutes."""
-    try:
-        return [round(load, 2) for load in os.getloadavg()]
-    except OSError:
-        return None
-
-
 @dataclass(frozen=True)
 class Largest:
     """The largest batch of a variant that fits into the GPU's memory (Li et al., Appendix G).
 
-    Attributes:
-        batch: the largest that fits; 0 if none does.
-        too_large: the smallest known not to fit; None if even `LARGEST` fits.
-        examples_per_second: at that batch.
-        message: why the variant failed, where it did.
+    ``batch`` is 0 if none fits; ``too_large`` the smallest known not to fit, None if `LARGEST`
+    fits. The speed is at that batch. ``message`` is why the variant failed, where it did.
     """
 
     label: str
@@ -383,20 +354,15 @@ def largest_batches(
     for place, variant in enumerate(settings.variants):
         failed: list[str] = []
 
-        def probe(batch: int, variant: Variant = variant, place: int = place) -> Result:
+        def fits(
+            batch: int, variant: Variant = variant, place: int = place, failed: list[str] = failed
+        ) -> bool:
             if (variant.label, batch) not in known:
                 progress(place, len(settings.variants), f"{variant.label}: batch {batch}")
                 result = run(settings.job("fits", variant, batch=batch))
                 log.append({"variant": variant.label, "batch": batch, "result": result})
                 known[variant.label, batch] = result
-            return known[variant.label, batch]
-
-        def fits(
-            batch: int,
-            probe: Callable[[int], Result] = probe,
-            failed: list[str] = failed,
-        ) -> bool:
-            result = probe(batch)
+            result = known[variant.label, batch]
             if result["status"] not in ("ok", "oom"):
                 failed.append(result["message"])
             return bool(result["status"] == "ok")
@@ -405,16 +371,13 @@ def largest_batches(
         if failed:
             found.append(Largest(variant.label, 0, None, None, failed[0]))
             continue
-        speed = batch / probe(batch)["median_seconds"] if batch else None
+        speed = batch / known[variant.label, batch]["median_seconds"] if batch else None
         found.append(Largest(variant.label, batch, too_large, speed, None))
     return found
 
 
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
-    """Return the largest batch that fits and the smallest known not to.
-
-    Doubles, then halves; ``fits`` is assumed to hold up to some size and not beyond.
-    """
+    """Return the largest batch that fits, and the smallest known not to: doubles, then halves."""
     low, high = 0, None
     probe = start
     while high is None or high - low > max(1, low // PRECISION):

@@ -182,10 +182,7 @@ def show(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> None:
 
 
 def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
-    """Draw time and memory as a PNG: medians as points, ranges as lines, non-private at 1.
-
-    Variants without a ratio are left out, and memory where none was measured.
-    """
+    """Draw the ratios as a PNG: medians as points, ranges as lines, non-private at 1."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -202,23 +199,13 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
                 if spread is None:
                     continue
                 look = _PEERS if summary.peer else _OURS
-                ends = [spread.min, spread.max]
-                axes.plot(ends, [place, place], color=look["color"], linewidth=1.5)
+                axes.plot([spread.min, spread.max], [place, place], color=look["color"])
                 axes.plot(spread.median, place, linestyle="none", markersize=5, **look)
-                axes.annotate(
-                    f"{spread.median:.2f}",
-                    (spread.max, place),
-                    xytext=(5, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-                )
+                axes.text(spread.max, place, f" {spread.median:.2f}", va="center", fontsize=8)
             axes.set_xlabel(label)
             axes.margins(x=0.15)
             axes.set_xlim(left=0)
-            axes.grid(axis="y", color="0.92", linewidth=0.8)
-            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="y", color="0.92")
         drawn[0].set_yticks(range(len(shown)), [s.label for s in shown])
         drawn[0].set_ylim(len(shown) - 0.4, -0.6)
         figure.suptitle(title, fontsize=9)

@@ -44,9 +44,6 @@ class CudaMeter:
 
     method = "torch.cuda.max_memory_allocated after warm-up"
 
-    def now(self) -> int | None:
-        return torch.cuda.memory_allocated()
-
     def reset(self) -> None:
         gc.collect()
         torch.cuda.empty_cache()
@@ -64,9 +61,6 @@ class CpuMeter:
     """
 
     method = "VmHWM after warm-up"
-
-    def now(self) -> int | None:
-        return memory.resident("VmRSS")
 
     def reset(self) -> None:
         gc.collect()
@@ -87,10 +81,8 @@ Meter = CudaMeter | CpuMeter
 def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
     """Do a job of `BenchSettings.job`; every failure becomes a result.
 
-    Args:
-        job: as plain data.
-        requests: yields once for each step that a measurement is to take, and what is called with
-            its seconds; default: ``job["steps"]`` in a row.
+    ``requests`` yields once for each step that a measurement is to take, what is called with its
+    seconds; default: ``job["steps"]`` in a row.
     """
     torch.set_num_threads(job["threads"])
     try:
@@ -124,7 +116,6 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
     meter: Meter = CudaMeter() if job["device"] == "cuda" else CpuMeter()
-    baseline = meter.now()
     longer = job["device"] == "cpu" and not job["time_only"]
     watched = max(job["steps"], _MEMORY_STEPS) if longer else job["steps"]
     _check_ahead(job, workload, step, _WARM_UP + watched)
@@ -133,11 +124,9 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
         meter.reset()
         _timed(job, step, inputs)
     seconds: list[float] = []
-    began = time.process_time()
     for report in requests or [lambda _: None] * job["steps"]:
         seconds.append(_timed(job, step, inputs))
         report(seconds[-1])
-    cpu_seconds = time.process_time() - began
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
     peaks = {}
@@ -151,8 +140,6 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "baseline_bytes": baseline,
         **peaks,
         "memory": meter.method,
         "gradient_norm": float(torch.stack(squares).sum().sqrt()),

@@ -73,11 +73,7 @@ def encoder(width: int, blocks: int, T: int = 128) -> tuple[Layer, ...]:
 
 
 def uniform(layers: Sequence[Layer], count: int) -> tuple[tuple[int, int], ...]:
-    """Return ``count`` groups of as many blocks each, as ``[first, last)`` layers.
-
-    Raises:
-        ValueError: if the blocks do not divide.
-    """
+    """Return ``count`` groups of as many blocks each, as ``[first, last)`` layers."""
     blocks = layers[-1].block + 1
     if count < 1 or blocks % count:
         raise ValueError(f"got {count} groups of {blocks} blocks; expected a divisor of {blocks}")
@@ -131,10 +127,7 @@ def peak(layers: Sequence[Layer], groups: Sequence[tuple[int, int]] | None) -> i
 
 
 def relative_peak(model: str, clipping: str, groups: str) -> float | None:
-    """Return the largest peak over that of training without privacy; None for other groupings.
-
-    Model, grouping and number of groups are words of the paper's table.
-    """
+    """Return the largest peak over that of training without privacy; None for other groupings."""
     kind = model.lower()
     layers = (vit if kind.startswith("vit") else encoder)(*SHAPES[kind])
     if clipping.startswith("all-layer"):

@@ -22,12 +22,7 @@ from dpft.reproduce.tables.plan import (
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import (
-    CellVerdict,
-    bounded,
-    compare,
-    too_wide,
-)
+from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
 from dpft.runs.lineage import begun_with, names_apart
 
 

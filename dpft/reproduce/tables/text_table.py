@@ -58,10 +58,7 @@ def as_text_table(filled: Filled) -> TextTable:
 
 
 def _cell(cell: Cell, column: Column) -> list[CellLine]:
-    """Return the printed number; ours; and the difference with verdict and marks.
-
-    Without ours it is one line: ``61.5 ± 0.3 ·``.
-    """
+    """Return the printed number; ours; and the difference with verdict and marks."""
     printed = "-" if cell.printed is None else number(cell.printed, column)
     if cell.printed is not None:
         if cell.std is not None:
@@ -107,10 +104,7 @@ def _accountants(filled: Filled) -> list[str]:
 
 
 def _epsilon_cell(row: FilledRow, accountant: str) -> list[CellLine]:
-    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced.
-
-    The columns are named where they differ.
-    """
+    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced."""
     lines = []
     for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
         value = "none" if cell.ours is None else f"{cell.ours:.3f}"

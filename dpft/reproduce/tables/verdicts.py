@@ -1,20 +1,14 @@
 """The verdict on a printed number and ours, and the deviations that count, in one place.
 
-``matches``
-    ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a quarter of a
-    printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours over at
-    least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where ours
-    is not known. ``u`` is the unit of the last printed digit.
+Ours ``matches`` if ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a
+quarter of a printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours
+over at least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where
+ours is not known. ``u`` is the unit of the last printed digit.
 
-    Two or three seeds estimate a deviation badly, so that ours is bounded: a collapsed seed would
-    make anything match, and seeds that happen to agree nothing. It is that of single runs, no
-    standard error of a mean: other code, libraries and hardware shift a mean by about as much as
-    another seed does. One per cent is about the deviation in tables that print it.
-``above``, ``below``
-    Ours is outside that range. Whether that is better depends on the column.
-``trend``
-    There is a number, but not of the paper's setting: it may be compared with others of its kind,
-    never with the paper's.
+Two or three seeds estimate a deviation badly, so that ours is bounded: a collapsed seed would make
+anything match, and seeds that happen to agree nothing. It is that of single runs, no standard error
+of a mean: other code, libraries and hardware shift a mean by about as much as another seed does.
+One per cent is about the deviation in tables that print it.
 """
 
 from __future__ import annotations
