@@ -58,10 +58,7 @@ class BenchError(DpftError):
 
 
 def run_job(job: Mapping[str, Any]) -> Result:
-    """Run one job in a fresh process and return the worker's result.
-
-    Its ``status`` is ``died`` where the process left none, as when the system killed it for memory.
-    """
+    """Run one job in a fresh process; ``status`` is ``died`` where that left no result."""
     return WorkerProcess(job).finish()
 
 
@@ -90,6 +87,9 @@ class WorkerProcess:
             stderr=self._errors,
             text=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._timer = threading.Timer(_TIMEOUT_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()
@@ -101,18 +101,20 @@ class WorkerProcess:
 
     def step(self) -> float | None:
         """Return the seconds of one more step; None if the worker ended."""
-        self._write("step\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._requests.write("step\n")
+            self._requests.flush()
         text = self._read(STEP)
         return None if text is None else float(text)
 
     def finish(self) -> Result:
         """Let the worker end, and return its result."""
-        self._write("")
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
         self._read(None)
         self._timer.cancel()
         code = self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._answers.close()
         if self._result is None:
             self._errors.seek(0)
             lines = [line.strip() for line in self._errors if line.strip()]
@@ -122,19 +124,9 @@ class WorkerProcess:
         self._errors.close()
         return self._result
 
-    def _write(self, text: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended
-            if text:
-                self._process.stdin.write(text)
-                self._process.stdin.flush()
-            else:
-                self._process.stdin.close()
-
     def _read(self, awaited: str | None) -> str | None:
         """Return what follows the awaited mark; None at the end of the output."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._answers:
             if awaited is not None and line.startswith(awaited):
                 return line.removeprefix(awaited)
             if line.startswith(MARK):
@@ -143,10 +135,7 @@ class WorkerProcess:
 
 
 class ResultLog:
-    """Results as lines of JSON, appended as they come.
-
-    Rows of other settings, other code or another machine stay in the file and are not read.
-    """
+    """Lines of JSON; rows of other settings, code or machines stay in the file and are not read."""
 
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
@@ -176,11 +165,7 @@ def code_fingerprint(package: Path = PACKAGE) -> str:
 def measurement_key(
     settings: BenchSettings, facts: Mapping[str, Any], code: str | None = None
 ) -> str:
-    """Return a digest of what two measurements that belong together share.
-
-    That is settings, code and machine, not the number of rounds: more continue fewer. ``facts`` are
-    those of `dpft.reproduce.bench.worker.environment`.
-    """
+    """Return a digest of settings, code and machine; more rounds continue fewer."""
     environment = facts["environment"]
     identity = {
         "job": settings.job("measure") | {"device": facts["device"]},
@@ -251,13 +236,9 @@ def _one_round(
     memory and time are not shared, each variant is measured by itself.
     """
 
-    def take(session: WorkerProcess) -> None:
-        for _ in range(settings.steps):
+    def finished(session: WorkerProcess, *, ready: bool) -> Result:
+        for _ in range(settings.steps if ready else 0):
             session.step()
-
-    def alone(session: WorkerProcess) -> Result:
-        if session.ready():
-            take(session)
         return session.finish()
 
     baselines = [v for v in settings.variants if v == settings.baseline(v)]
@@ -266,11 +247,13 @@ def _one_round(
         yield base, None
         reference = open_session(settings.job("measure", base))
         if settings.device == "cuda":
-            yield base, alone(reference)
+            yield base, finished(reference, ready=reference.ready())
             for variant in rotated(others, turn):
                 yield variant, None
-                result = given_up.get(variant.label)
-                yield variant, result or alone(open_session(settings.job("measure", variant)))
+                if (result := given_up.get(variant.label)) is None:
+                    session = open_session(settings.job("measure", variant))
+                    result = finished(session, ready=session.ready())
+                yield variant, result
             continue
         ready, used = reference.ready(), False
         for variant in rotated(others, turn) if ready else []:
@@ -285,9 +268,7 @@ def _one_round(
                 elif result["status"] == "ok":
                     break  # the reference ended meanwhile
             yield variant, result
-        if ready and not used:
-            take(reference)
-        yield base, reference.finish()
+        yield base, finished(reference, ready=ready and not used)
 
 
 def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:

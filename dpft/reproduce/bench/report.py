@@ -50,12 +50,9 @@ def measured_document(
     summaries: Sequence[VariantSummary],
 ) -> dict[str, Any]:
     """Return everything about a benchmark: settings, machine, raw measurements, summary."""
-    return document(settings, facts) | {
-        "summary": [asdict(summary) for summary in summaries],
-        "measurements": [
-            {name: value for name, value in row.items() if name != "key"} for row in rows
-        ],
-    }
+    measured = [{name: value for name, value in row.items() if name != "key"} for row in rows]
+    summary = [asdict(one) for one in summaries]
+    return document(settings, facts) | {"summary": summary, "measurements": measured}
 
 
 def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
@@ -63,11 +60,9 @@ def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
     info = MODELS[settings.model]
     environment = facts["environment"]
     parts = [settings.model]
-    if info.head:
-        parts.append("untied" if settings.untied else "tied")
+    parts += ["untied" if settings.untied else "tied"] if info.head else []
     parts.append(f"B={settings.batch}")
-    if settings.length is not None:
-        parts.append(f"T={settings.length}")
+    parts += [] if settings.length is None else [f"T={settings.length}"]
     parts.append("bfloat16 autocast" if settings.dtype == "bfloat16" else settings.dtype)
     if facts["device"] == "cuda":
         parts.append(str(environment["gpu"]))

@@ -19,7 +19,7 @@ import torch
 
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step, weights_dtype
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step
 from dpft.runs import memory
 
 Report = Callable[[float], None]
@@ -165,14 +165,10 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     if job["memory"] is not None:
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, job["memory"] * 2**30 / whole))
-    workload = build(
-        job["model"],
-        length=job["length"],
-        untied=job["untied"],
-        seed=job["seed"],
-        device=job["device"],
-        dtype=weights_dtype(job["dtype"]),
-    )
+    asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
+    # bfloat16 is autocast's: its parameters are float32.
+    dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
+    workload = build(job["model"], **asked, dtype=dtype)
     if job["peer"]:
         from dpft.reproduce.bench.peers import peer_step
 
@@ -182,11 +178,9 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
 
 
 def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:
-    """Take so many small steps that the clipper checks none of the ``following`` ones.
-
-    It checks steps whose number is a power of two.
-    """
+    """Take so many small steps that the clipper checks none of the ``following`` ones."""
     few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    # It checks steps whose number is a power of two.
     for _ in range(max(_LEAST_CHECKED, 1 << following.bit_length())):
         _timed(job, step, few)
 

@@ -100,9 +100,6 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             max_position_embeddings=8192,
             rms_norm_eps=1e-5,
             tie_word_embeddings=not untied,
-            # The vocabulary's special tokens do not matter to random tokens.
-            bos_token_id=0,
-            eos_token_id=0,
         )
         return hf.LlamaForCausalLM(config), config.num_hidden_layers
     if name.startswith("roberta"):
@@ -253,8 +250,3 @@ def forward(
         return losses(model, inputs)
     with torch.autocast(next(iter(inputs.values())).device.type, dtype=torch.bfloat16):
         return losses(model, inputs).float()
-
-
-def weights_dtype(dtype: str) -> torch.dtype:
-    """Return the type of parameters: float32 unless the job asks for ``float64``."""
-    return torch.float64 if dtype == "float64" else torch.float32

@@ -175,17 +175,10 @@ def read(path: Path) -> list[Claim]:
 
 def load(name: str | None = None) -> list[Claim]:
     """Return every claim, those of a paper (``li2022``), or one (``li2022/c05``)."""
-    paper, slash, _ = (name or "").partition("/")
-    if name is not None and paper not in PAPERS:
-        raise ConfigError(
-            f"there are no claims of {paper!r}{suggestion(paper, PAPERS)}; expected one of "
-            f"{', '.join(PAPERS)}: type dpft claims for all"
-        )
+    paper = (name or "").partition("/")[0]
     claims = [one for each in PAPERS if paper in ("", each) for one in read(ROOT / f"{each}.yaml")]
-    found = [claim for claim in claims if not slash or claim.name == name]
+    found = [claim for claim in claims if name in (None, paper, claim.name)]
     if not found:
-        raise ConfigError(
-            f"there is no claim {name!r}; expected {claims[0].name} to {claims[-1].name}: type "
-            f"dpft claims {paper} for a list"
-        )
+        near = suggestion(name or "", [*PAPERS, *(claim.name for claim in claims)])
+        raise ConfigError(f"there is no claim {name!r}{near}; type dpft claims for all of them")
     return found

@@ -132,21 +132,16 @@ def range_in_words(low: float | None, high: float | None) -> str:
 
 def in_words(expected: Expected, allowed: str = "the margin") -> str:
     """Return what is expected, for people."""
-    numbers = (
-        "" if expected.low is expected.high is None else range_in_words(expected.low, expected.high)
-    )
-    match expected.kind:
-        case "not_below":
-            return f"not worse by more than {allowed}"
-        case "on_par":
-            return f"at most {allowed} apart"
-        case "apart":
-            return f"better by {numbers}"
-        case "ratio":
-            return f"a ratio of {numbers}"
-        case "value":
-            return numbers
-    return f"better by more than {allowed}"
+    low, high = expected.low, expected.high
+    numbers = "" if low is high is None else range_in_words(low, high)
+    words = {
+        "not_below": f"not worse by more than {allowed}",
+        "on_par": f"at most {allowed} apart",
+        "apart": f"better by {numbers}",
+        "ratio": f"a ratio of {numbers}",
+        "value": numbers,
+    }
+    return words.get(expected.kind, f"better by more than {allowed}")
 
 
 def in_range(low: float, high: float, ends: Ends, allowed: float = 0.0) -> Outcome:

@@ -37,11 +37,6 @@ def load_list(name: str) -> PaperTable:
     return papers.read(ROOT / f"{name}.yaml", is_list=True)
 
 
-def list_names() -> list[str]:
-    """Return every list as its figure is typed."""
-    return sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml"))
-
-
 class FigureKind(StrEnum):
     """What a figure is made from; ``private`` is a run's noiseless files."""
 
@@ -169,15 +164,10 @@ class ScorePair:
         """Return one of the row's labels; None where it has no such label."""
         return self.row.labels.get(name)
 
-    @property
-    def printed(self) -> float | None:
-        """The printed number; None for a dash and for an unknown one."""
-        value = self.cell.printed
-        return None if value is None or math.isnan(value) else value
-
     def value(self, origin: Origin) -> float | None:
-        """Return the printed number or ours."""
-        return self.printed if origin is Origin.PRINTED else self.cell.ours
+        """Return the printed number or ours; None for a dash and for an unknown one."""
+        value = self.cell.printed if origin is Origin.PRINTED else self.cell.ours
+        return None if value is None or math.isnan(value) else value
 
     def point(self, x: float, origin: Origin, label: str = "") -> FigurePoint | None:
         """Return the printed number or ours at ``x``; None where there is none."""
@@ -194,10 +184,7 @@ class ScorePair:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's or figure's own list's rows and columns, with the records of their runs.
-
-    ``plan`` has the runs of a scale; None where the table does not have it.
-    """
+    """Rows and columns with their recorded runs; without the scale ``plan`` is None."""
 
     printed: PaperTable
     plan: TablePlan | None
@@ -219,11 +206,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything one figure is built from.
-
-    ``runs`` are run directories that the user named; ``progress`` is called with how many of how
-    many computations are done.
-    """
+    """Everything one figure is built from; the user named ``runs``, as directories."""
 
     scale: str
     tables: tuple[Table, ...] = ()

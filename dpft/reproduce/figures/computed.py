@@ -31,11 +31,7 @@ SHAPES: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of ``T`` positions with ``d`` inputs and ``p`` outputs each.
-
-    ``block`` is the repeated block that it belongs to; layers before or after all blocks belong to
-    the first or the last.
-    """
+    """A layer of ``T`` positions with ``d`` inputs and ``p`` outputs each, in a repeated block."""
 
     T: int
     d: int
@@ -110,10 +106,7 @@ def backward(
 
 
 def peaks(layers: Sequence[Layer], groups: Sequence[tuple[int, int]]) -> list[int]:
-    """Return by Fact 6.1 the numbers kept for a record as the backward reaches each group's end.
-
-    ``sum_{l <= last} T_l d_l + sum_{first <= r <= last} T_r p_r``, the first group first.
-    """
+    """Return by Fact 6.1 the numbers kept as the backward reaches each group's end, in order."""
     return [
         sum(x.T * x.d for x in layers[:last]) + sum(x.T * x.p for x in layers[first:last])
         for first, last in groups

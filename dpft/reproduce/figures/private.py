@@ -208,10 +208,7 @@ def spread_out(steps: Sequence[T], count: int) -> list[T]:
 
 
 def chosen_layers(groups: Sequence[str]) -> list[str]:
-    """Return an embedding, the value matrices half-way and at the end, and the last layer.
-
-    Where names distinguish no value matrices: layers half-way and before the last.
-    """
+    """Return an embedding, value matrices (else layers) half-way and last, and the last layer."""
     values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
     first = next((g for g in groups if "emb" in g or "wte" in g), groups[0])
     middle = values[(len(values) - 1) // 2] if values else groups[(len(groups) - 1) // 2]

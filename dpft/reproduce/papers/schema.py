@@ -1,8 +1,4 @@
-"""The content of a table's file, as frozen dataclasses that pydantic checks.
-
-``docs/how-to/tables.md`` explains each key. Where a key is no name in Python (``is``, ``from``), or
-says less than its field, it is the alias of the field.
-"""
+"""The content of a table's file; ``docs/how-to/tables.md`` explains each key."""
 
 from __future__ import annotations
 

@@ -219,8 +219,7 @@ def planned(
 def _is_free(word: str, unknown: Sequence[str], own: set[str]) -> bool:
     """Return whether a user's override leaves a cell the paper's own setting.
 
-    The paper does not print the ``unknown`` settings, or single values of them. The cell's row and
-    column set its ``own`` settings, which distinguish it from others, printed or not.
+    The paper does not print the ``unknown`` settings; the cell's row and column set its ``own``.
     """
     key = key_of(word)
     settings = [key_of(one) for one in unknown if "=" not in one]

@@ -46,10 +46,7 @@ class IndexedRun:
         return split in self.record.get("scores", {})
 
     def score(self, column: Column) -> float | None:
-        """Return the column's metric as it is printed; None without it.
-
-        Of several names the first that the record has counts.
-        """
+        """Return the first of the column's metrics that is recorded, as printed; None without."""
         measured = self._measured(column)
         return None if measured is None else column.factor * measured[1]
 

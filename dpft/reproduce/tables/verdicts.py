@@ -59,11 +59,7 @@ def at_least(deviation: float, number: float) -> float:
 
 
 def share_error(share: float, records: int) -> float:
-    """Return the standard error of a share that was counted over so many records.
-
-    That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
-    not exact either.
-    """
+    """Return the standard error of a counted share by Agresti and Coull (1998): 0 is not exact."""
     about = (share * records + 2) / (records + 4)
     return math.sqrt(about * (1 - about) / (records + 4))
 
