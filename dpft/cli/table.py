@@ -10,8 +10,7 @@ from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
-from dpft.reproduce.tables.cells import fill, missing, numbers_at
-from dpft.reproduce.tables.epsilons import epsilons
+from dpft.reproduce.tables.cells import epsilons, fill, missing, numbers_at
 from dpft.reproduce.tables.plan import SCALES, make_plan
 from dpft.runs.atomic import write_atomic
 

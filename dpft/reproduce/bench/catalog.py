@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dpft.config.errors import ConfigError, one_of
@@ -15,14 +14,10 @@ from dpft.config.errors import ConfigError, one_of
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model that `dpft.reproduce.bench.workloads` builds with random weights.
+    """A model that `dpft.reproduce.bench.workloads` builds with random weights, and its defaults.
 
-    Attributes:
-        batch: default batch size ``B``.
-        length: default number of tokens ``T``; None for images.
-        longest: the most tokens it takes; None for images.
-        head: whether it has an output head that shares the input embedding's weight.
-        steps: default number of timed steps per process.
+    ``longest`` is the most tokens it takes, None for images; ``head`` whether an output head shares
+    the input embedding's weight.
     """
 
     batch: int
@@ -32,20 +27,17 @@ class ModelInfo:
     steps: int = 5
 
 
-MODELS: Mapping[str, ModelInfo] = MappingProxyType(
-    {
-        "tiny": ModelInfo(8, 64, 256, True, steps=30),
-        **dict.fromkeys(
-            ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), ModelInfo(4, 100, 1024, True)
-        ),
-        "smollm2-135m": ModelInfo(4, 100, 8192, True),
-        "roberta-base": ModelInfo(8, 128, 512, False),
-        "roberta-base-mlm": ModelInfo(8, 128, 512, True),
-        "vit-small": ModelInfo(8, None, None, False),
-        "vit-base": ModelInfo(8, None, None, False),
-        "wrn16-4": ModelInfo(32, None, None, False),
-    }
-)
+_GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+MODELS: Mapping[str, ModelInfo] = {
+    "tiny": ModelInfo(8, 64, 256, True, steps=30),
+    **dict.fromkeys(_GPT2, ModelInfo(4, 100, 1024, True)),
+    "smollm2-135m": ModelInfo(4, 100, 8192, True),
+    "roberta-base": ModelInfo(8, 128, 512, False),
+    "roberta-base-mlm": ModelInfo(8, 128, 512, True),
+    "vit-small": ModelInfo(8, None, None, False),
+    "vit-base": ModelInfo(8, None, None, False),
+    "wrn16-4": ModelInfo(32, None, None, False),
+}
 
 BASELINE = "none"
 STYLES = (
@@ -75,12 +67,9 @@ def require_peers() -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """A clipping style or a peer that is timed.
+    """A clipping style, possibly with a number (``uniform:6``), or a peer that is timed.
 
-    Attributes:
-        name: a style, possibly with a number (``uniform:6``), or a peer.
-        untied: whether head and embedding are separate parameters.
-        marked: whether the label says so, since the benchmark's own models are tied.
+    With ``untied`` head and embedding are separate parameters; ``marked`` ones say so in the label.
     """
 
     name: str
@@ -98,18 +87,10 @@ class Variant:
 class BenchSettings:
     """What is measured and how. Build it with `make`; the fields are in the order of `command`.
 
-    Attributes:
-        batch: records per step, ``B``.
-        length: tokens per record, ``T``; None for images.
-        styles: clipping styles; ``none`` is always measured.
-        peers: other implementations. They run untied whatever ``untied`` says, since on tied
-            weights they refuse or are wrong, and are compared with an untied ``none``.
-        rounds: how often each variant runs, each time in a fresh process.
-        steps: timed steps per process, after those that warm up.
-        out: folder of the results.
-        name: their file name without suffix; None: made from the settings.
-        time_only: measure no memory, which on a CPU takes four times as many steps.
-        memory: GiB of the GPU that a largest batch may take; None: all of it.
+    ``none`` is always measured. Peers run untied whatever ``untied`` says, since on tied weights
+    they refuse or are wrong, and are compared with an untied ``none``. Each of ``rounds`` runs
+    every variant in a fresh process; ``steps`` come after those that warm up. ``memory`` is the GiB
+    of the GPU that a largest batch may take; None: all of it.
     """
 
     model: str
@@ -138,22 +119,17 @@ class BenchSettings:
         peers: str = "",
         **typed: Any,
     ) -> BenchSettings:
-        """Return settings as typed: commas separate lists, None means the model's default.
-
-        Raises:
-            ConfigError: a setting is unknown or impossible.
-        """
+        """Return settings as typed: commas separate lists, None means the model's default."""
         one_of("--model", model, tuple(MODELS))
         given = {name: value for name, value in typed.items() if value is not None}
-        settings = cls(
+        return cls(
             **{"model": model, "threads": threads, **_defaults(model), **given},
             styles=_styles(styles),
             peers=tuple(dict.fromkeys(_split(peers))),
         )
-        settings._check()
-        return settings
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Refuse a setting that is unknown or impossible."""
         info = MODELS[self.model]
         for peer in self.peers:
             one_of("--peers", peer, PEERS)

@@ -1,7 +1,4 @@
-"""Results of ``dpft bench``: ratios over the rounds, and the JSON files that hold them.
-
-A ratio is formed step by step within a round, then over the rounds.
-"""
+"""Results of ``dpft bench``: ratios over the rounds, and the JSON files that hold them."""
 
 from __future__ import annotations
 
@@ -45,20 +42,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class VariantSummary:
-    """One variant over all rounds.
+    """One variant over all rounds; ``message`` is why it failed, where it did.
 
-    Attributes:
-        baseline: label of what the ratios are to.
-        rounds: how many rounds have a ratio.
-        seconds: per step.
-        time_ratio: to the baseline of the same round, by `time_ratio`.
-        peak_bytes: highest memory in use after warm-up; None where time alone was measured.
-        memory_ratio: to the baseline of the same round.
-        whole_ratio: the same of a whole run, with the steps that the clipper checks; None in
-            measurements from before they were taken.
-        gradient_norm: L2 norm of what the last step left as gradient; equal for all exact flat
-            variants of equal tying.
-        message: why it failed, where it did.
+    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
+    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up;
+    ``whole_ratio`` is of a whole run, with the steps that the clipper checks. ``gradient_norm`` is
+    the L2 norm of what the last step left as gradient: equal for all exact flat variants of equal
+    tying.
     """
 
     label: str
@@ -136,10 +126,8 @@ def _ratios(
 class Measured:
     """One style in one file; None where something was not measured or failed.
 
-    Attributes:
-        seconds: of a step; ``time`` is relative to non-private training.
-        peak: bytes; ``memory`` is relative to non-private training.
-        batch: the largest that fits; ``speed`` is in records a second at that batch.
+    ``seconds`` are of a step, ``peak`` is in bytes; ``time`` and ``memory`` are relative to
+    non-private training; ``speed`` is in records a second at the largest ``batch`` that fits.
     """
 
     rounds: int = 0
@@ -155,11 +143,8 @@ class Measured:
 class BenchFile:
     """One file of results.
 
-    Attributes:
-        model: a name of `dpft.reproduce.bench.catalog`.
-        length: tokens a record; None for images.
-        labels: what its numbers must be read with: model, shape, number type, device, torch.
-        styles: what was measured, by the style's name in the file, `UNTIED` and all.
+    ``labels`` are what its numbers must be read with: model, shape, number type, device, torch.
+    ``styles`` have their names in the file, `UNTIED` and all.
     """
 
     path: Path
@@ -186,23 +171,17 @@ class BenchFile:
         Of two styles that were each measured against the baseline the range is the widest that the
         two ranges allow. Styles have names without `UNTIED`; the untied one counts where there is
         one.
-
-        Args:
-            quantity: ``time``, ``memory``, ``batch`` or ``speed``.
-            first: a style.
-            second: what it is divided by.
         """
-        names = [self._name_of(quantity, style) for style in (first, second)]
+        names = [
+            f"{style}{UNTIED}" if style != BASELINE and f"{style}{UNTIED}" in self.styles else style
+            for style in (first, second)
+        ]
         if BASELINE not in (first, second) and len({n.endswith(UNTIED) for n in names}) > 1:
             return None  # their ratios are to different models
         one, two = (self._relative(quantity, name) for name in names)
         if one is None or two is None or min(two.min, two.median) <= 0:
             return None
         return Spread(one.median / two.median, one.min / two.max, one.max / two.min)
-
-    def _name_of(self, quantity: str, style: str) -> str:
-        untied = f"{style}{UNTIED}"
-        return untied if style != BASELINE and untied in self.styles else style
 
     def _relative(self, quantity: str, name: str) -> Spread | None:
         if name == BASELINE:
@@ -223,11 +202,8 @@ class BenchFile:
 def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
     """Return every file of results below the folders by path, and a line for each unreadable one.
 
-    A file that is found twice counts once. JSON of other kinds is skipped. Without folders,
-    `usual_folders` of `FOLDERS` are read.
-
-    Raises:
-        ConfigError: for a folder that is not there.
+    A file that is found twice counts once. JSON of other kinds is skipped. The folders are those
+    that `usual_folders` returns for `FOLDERS`, unless others are given.
     """
     if folders is None:
         folders = usual_folders(FOLDERS)
@@ -255,8 +231,7 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
 
 
 def _bench_file(path: Path, content: Mapping[str, Any]) -> BenchFile:
-    settings = content["settings"]
-    length = settings["length"]
+    settings, length = content["settings"], content["settings"]["length"]
     styles = {str(one["label"]): _measured(one) for one in content.get("summary", ())}
     for one in content.get("largest_batch", ()):
         if one.get("message") is None and one["batch"]:

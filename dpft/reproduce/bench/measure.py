@@ -8,6 +8,7 @@ that a repeated command continues.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -57,12 +58,7 @@ class BenchError(DpftError):
 
 
 def run_job(job: Mapping[str, Any]) -> Result:
-    """Run one job in a fresh process.
-
-    Returns:
-        The worker's result; ``status`` is ``died`` where the process left none, as when the
-        system killed it for its memory.
-    """
+    """Run one job in a fresh process; ``status`` is ``died`` where that left no result."""
     return WorkerProcess(job).finish()
 
 
@@ -91,6 +87,9 @@ class WorkerProcess:
             stderr=self._errors,
             text=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._timer = threading.Timer(_TIMEOUT_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()
@@ -102,18 +101,20 @@ class WorkerProcess:
 
     def step(self) -> float | None:
         """Return the seconds of one more step; None if the worker ended."""
-        self._write("step\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._requests.write("step\n")
+            self._requests.flush()
         text = self._read(STEP)
         return None if text is None else float(text)
 
     def finish(self) -> Result:
         """Let the worker end, and return its result."""
-        self._write("")
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
         self._read(None)
         self._timer.cancel()
         code = self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._answers.close()
         if self._result is None:
             self._errors.seek(0)
             lines = [line.strip() for line in self._errors if line.strip()]
@@ -123,21 +124,9 @@ class WorkerProcess:
         self._errors.close()
         return self._result
 
-    def _write(self, text: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            if text:
-                self._process.stdin.write(text)
-                self._process.stdin.flush()
-            else:
-                self._process.stdin.close()
-        except (BrokenPipeError, ValueError):  # it has ended
-            return
-
     def _read(self, awaited: str | None) -> str | None:
         """Return what follows the awaited mark; None at the end of the output."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._answers:
             if awaited is not None and line.startswith(awaited):
                 return line.removeprefix(awaited)
             if line.startswith(MARK):
@@ -146,10 +135,7 @@ class WorkerProcess:
 
 
 class ResultLog:
-    """Results as lines of JSON, appended as they come.
-
-    Rows of other settings, other code or another machine stay in the file and are not read.
-    """
+    """Lines of JSON; rows of other settings, code or machines stay in the file and are not read."""
 
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
@@ -179,11 +165,7 @@ def code_fingerprint(package: Path = PACKAGE) -> str:
 def measurement_key(
     settings: BenchSettings, facts: Mapping[str, Any], code: str | None = None
 ) -> str:
-    """Return a digest of what two measurements that belong together share.
-
-    That is settings, code and machine, not the number of rounds: more continue fewer. ``facts`` are
-    those of `dpft.reproduce.bench.worker.environment`.
-    """
+    """Return a digest of settings, code and machine; more rounds continue fewer."""
     environment = facts["environment"]
     identity = {
         "job": settings.job("measure") | {"device": facts["device"]},
@@ -199,21 +181,10 @@ def measurement_key(
 def measure(
     settings: BenchSettings, log: ResultLog, open_session: OpenSession, progress: Progress
 ) -> list[Row]:
-    """Run the rounds that are missing.
+    """Run the rounds that are missing, and return the rows of ``settings.rounds`` complete rounds.
 
-    A round that was interrupted, or whose non-private process ended, is measured again as a whole.
-
-    Args:
-        settings: with ``device`` resolved.
-        log: what is there already; results are added.
-        open_session: starts one worker.
-        progress: is called before each measurement.
-
-    Returns:
-        The rows of ``settings.rounds`` complete rounds.
-
-    Raises:
-        BenchError: if non-private training itself fails, or the code changes meanwhile.
+    ``settings.device`` is resolved; ``log`` has what is there already, and gets the results. A
+    round that was interrupted, or whose non-private process ended, is measured again as a whole.
     """
     variants = settings.variants
     done = _complete_rounds(log.rows, {variant.label for variant in variants})
@@ -228,7 +199,7 @@ def measure(
     missing = [turn for turn in range(settings.rounds) if turn not in done]
     count = 0
     for turn in missing:
-        round_ = {"session": session, "round": turn, "load": _load_average()}
+        round_ = {"session": session, "round": turn, "load": [round(x, 2) for x in os.getloadavg()]}
         rows: list[Row] = []
         for variant, result in _one_round(settings, turn, given_up, open_session):
             if code_fingerprint() != code:
@@ -265,13 +236,9 @@ def _one_round(
     memory and time are not shared, each variant is measured by itself.
     """
 
-    def take(session: WorkerProcess) -> None:
-        for _ in range(settings.steps):
+    def finished(session: WorkerProcess, *, ready: bool) -> Result:
+        for _ in range(settings.steps if ready else 0):
             session.step()
-
-    def alone(session: WorkerProcess) -> Result:
-        if session.ready():
-            take(session)
         return session.finish()
 
     baselines = [v for v in settings.variants if v == settings.baseline(v)]
@@ -280,11 +247,13 @@ def _one_round(
         yield base, None
         reference = open_session(settings.job("measure", base))
         if settings.device == "cuda":
-            yield base, alone(reference)
+            yield base, finished(reference, ready=reference.ready())
             for variant in rotated(others, turn):
                 yield variant, None
-                result = given_up.get(variant.label)
-                yield variant, result or alone(open_session(settings.job("measure", variant)))
+                if (result := given_up.get(variant.label)) is None:
+                    session = open_session(settings.job("measure", variant))
+                    result = finished(session, ready=session.ready())
+                yield variant, result
             continue
         ready, used = reference.ready(), False
         for variant in rotated(others, turn) if ready else []:
@@ -299,9 +268,7 @@ def _one_round(
                 elif result["status"] == "ok":
                     break  # the reference ended meanwhile
             yield variant, result
-        if ready and not used:
-            take(reference)
-        yield base, reference.finish()
+        yield base, finished(reference, ready=ready and not used)
 
 
 def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:
@@ -319,11 +286,7 @@ def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> 
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return the items from the ``turn``-th on: over the rounds, each takes each place.
-
-    >>> rotated(["a", "b", "c"], 1)
-    ['b', 'c', 'a']
-    """
+    """Return the items from the ``turn``-th on: over the rounds, each takes each place."""
     start = turn % len(items) if items else 0
     return [*items[start:], *items[:start]]
 
@@ -341,23 +304,12 @@ def _complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Ro
     }
 
 
-def _load_average() -> list[float] | None:
-    """Return the machine's load over the last 1, 5 and 15 minutes."""
-    try:
-        return [round(load, 2) for load in os.getloadavg()]
-    except OSError:
-        return None
-
-
 @dataclass(frozen=True)
 class Largest:
     """The largest batch of a variant that fits into the GPU's memory (Li et al., Appendix G).
 
-    Attributes:
-        batch: the largest that fits; 0 if none does.
-        too_large: the smallest known not to fit; None if even `LARGEST` fits.
-        examples_per_second: at that batch.
-        message: why the variant failed, where it did.
+    ``batch`` is 0 if none fits; ``too_large`` the smallest known not to fit, None if `LARGEST`
+    fits. The speed is at that batch. ``message`` is why the variant failed, where it did.
     """
 
     label: str
@@ -383,20 +335,15 @@ def largest_batches(
     for place, variant in enumerate(settings.variants):
         failed: list[str] = []
 
-        def probe(batch: int, variant: Variant = variant, place: int = place) -> Result:
+        def fits(
+            batch: int, variant: Variant = variant, place: int = place, failed: list[str] = failed
+        ) -> bool:
             if (variant.label, batch) not in known:
                 progress(place, len(settings.variants), f"{variant.label}: batch {batch}")
                 result = run(settings.job("fits", variant, batch=batch))
                 log.append({"variant": variant.label, "batch": batch, "result": result})
                 known[variant.label, batch] = result
-            return known[variant.label, batch]
-
-        def fits(
-            batch: int,
-            probe: Callable[[int], Result] = probe,
-            failed: list[str] = failed,
-        ) -> bool:
-            result = probe(batch)
+            result = known[variant.label, batch]
             if result["status"] not in ("ok", "oom"):
                 failed.append(result["message"])
             return bool(result["status"] == "ok")
@@ -405,16 +352,13 @@ def largest_batches(
         if failed:
             found.append(Largest(variant.label, 0, None, None, failed[0]))
             continue
-        speed = batch / probe(batch)["median_seconds"] if batch else None
+        speed = batch / known[variant.label, batch]["median_seconds"] if batch else None
         found.append(Largest(variant.label, batch, too_large, speed, None))
     return found
 
 
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
-    """Return the largest batch that fits and the smallest known not to.
-
-    Doubles, then halves; ``fits`` is assumed to hold up to some size and not beyond.
-    """
+    """Return the largest batch that fits, and the smallest known not to: doubles, then halves."""
     low, high = 0, None
     probe = start
     while high is None or high - low > max(1, low // PRECISION):

@@ -8,18 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpft.config.errors import ModelError
 from dpft.reproduce.bench.catalog import require_peers
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload, forward
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload, forward, left_in
 
 
 def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """Return a step of a peer (`dpft.reproduce.bench.catalog.PEERS`), which may change the model.
-
-    ``threshold`` is the clipping threshold ``C``, ``dtype`` as in `forward`.
-    """
+    """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which may change the model."""
     require_peers()
     if name.endswith("-linear"):
         swap_conv1d(workload.model)
@@ -61,18 +58,15 @@ def _ghost(workload: Workload, batch: int, threshold: float, dtype: str) -> Step
         losses = forward(workload, module, inputs, dtype)
         DPTensorFastGradientClipping(module, optimizer, losses, "sum").backward()
 
-    def gradients() -> list[Tensor]:
-        return [p.grad for p in workload.model.parameters() if p.grad is not None]
-
-    return Step(run, reset=lambda: optimizer.zero_grad(set_to_none=True), gradients=gradients)
+    return Step(
+        run,
+        reset=lambda: optimizer.zero_grad(set_to_none=True),
+        gradients=lambda: left_in(workload.model),
+    )
 
 
 def swap_conv1d(model: nn.Module) -> None:
-    """Replace every GPT-2 ``Conv1D`` by an equal ``Linear``, for which Opacus has faster rules.
-
-    Raises:
-        ModelError: if there is none, so that nothing would differ from the plain peer.
-    """
+    """Replace every GPT-2 ``Conv1D`` by an equal ``Linear``, for which Opacus has faster rules."""
     from transformers.pytorch_utils import Conv1D
 
     found = [name for name, module in model.named_modules() if isinstance(module, Conv1D)]

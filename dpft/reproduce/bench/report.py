@@ -50,12 +50,9 @@ def measured_document(
     summaries: Sequence[VariantSummary],
 ) -> dict[str, Any]:
     """Return everything about a benchmark: settings, machine, raw measurements, summary."""
-    return document(settings, facts) | {
-        "summary": [asdict(summary) for summary in summaries],
-        "measurements": [
-            {name: value for name, value in row.items() if name != "key"} for row in rows
-        ],
-    }
+    measured = [{name: value for name, value in row.items() if name != "key"} for row in rows]
+    summary = [asdict(one) for one in summaries]
+    return document(settings, facts) | {"summary": summary, "measurements": measured}
 
 
 def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
@@ -63,11 +60,9 @@ def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
     info = MODELS[settings.model]
     environment = facts["environment"]
     parts = [settings.model]
-    if info.head:
-        parts.append("untied" if settings.untied else "tied")
+    parts += ["untied" if settings.untied else "tied"] if info.head else []
     parts.append(f"B={settings.batch}")
-    if settings.length is not None:
-        parts.append(f"T={settings.length}")
+    parts += [] if settings.length is None else [f"T={settings.length}"]
     parts.append("bfloat16 autocast" if settings.dtype == "bfloat16" else settings.dtype)
     if facts["device"] == "cuda":
         parts.append(str(environment["gpu"]))
@@ -182,10 +177,7 @@ def show(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> None:
 
 
 def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
-    """Draw time and memory as a PNG: medians as points, ranges as lines, non-private at 1.
-
-    Variants without a ratio are left out, and memory where none was measured.
-    """
+    """Draw the ratios as a PNG: medians as points, ranges as lines, non-private at 1."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -202,23 +194,13 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
                 if spread is None:
                     continue
                 look = _PEERS if summary.peer else _OURS
-                ends = [spread.min, spread.max]
-                axes.plot(ends, [place, place], color=look["color"], linewidth=1.5)
+                axes.plot([spread.min, spread.max], [place, place], color=look["color"])
                 axes.plot(spread.median, place, linestyle="none", markersize=5, **look)
-                axes.annotate(
-                    f"{spread.median:.2f}",
-                    (spread.max, place),
-                    xytext=(5, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-                )
+                axes.text(spread.max, place, f" {spread.median:.2f}", va="center", fontsize=8)
             axes.set_xlabel(label)
             axes.margins(x=0.15)
             axes.set_xlim(left=0)
-            axes.grid(axis="y", color="0.92", linewidth=0.8)
-            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="y", color="0.92")
         drawn[0].set_yticks(range(len(shown)), [s.label for s in shown])
         drawn[0].set_ylim(len(shown) - 0.4, -0.6)
         figure.suptitle(title, fontsize=9)

@@ -19,7 +19,7 @@ import torch
 
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step, weights_dtype
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step
 from dpft.runs import memory
 
 Report = Callable[[float], None]
@@ -44,9 +44,6 @@ class CudaMeter:
 
     method = "torch.cuda.max_memory_allocated after warm-up"
 
-    def now(self) -> int | None:
-        return torch.cuda.memory_allocated()
-
     def reset(self) -> None:
         gc.collect()
         torch.cuda.empty_cache()
@@ -64,9 +61,6 @@ class CpuMeter:
     """
 
     method = "VmHWM after warm-up"
-
-    def now(self) -> int | None:
-        return memory.resident("VmRSS")
 
     def reset(self) -> None:
         gc.collect()
@@ -87,10 +81,8 @@ Meter = CudaMeter | CpuMeter
 def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
     """Do a job of `BenchSettings.job`; every failure becomes a result.
 
-    Args:
-        job: as plain data.
-        requests: yields once for each step that a measurement is to take, and what is called with
-            its seconds; default: ``job["steps"]`` in a row.
+    ``requests`` yields once for each step that a measurement is to take, what is called with its
+    seconds; default: ``job["steps"]`` in a row.
     """
     torch.set_num_threads(job["threads"])
     try:
@@ -124,7 +116,6 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
     meter: Meter = CudaMeter() if job["device"] == "cuda" else CpuMeter()
-    baseline = meter.now()
     longer = job["device"] == "cpu" and not job["time_only"]
     watched = max(job["steps"], _MEMORY_STEPS) if longer else job["steps"]
     _check_ahead(job, workload, step, _WARM_UP + watched)
@@ -133,11 +124,9 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
         meter.reset()
         _timed(job, step, inputs)
     seconds: list[float] = []
-    began = time.process_time()
     for report in requests or [lambda _: None] * job["steps"]:
         seconds.append(_timed(job, step, inputs))
         report(seconds[-1])
-    cpu_seconds = time.process_time() - began
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
     peaks = {}
@@ -151,8 +140,6 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "baseline_bytes": baseline,
         **peaks,
         "memory": meter.method,
         "gradient_norm": float(torch.stack(squares).sum().sqrt()),
@@ -178,14 +165,10 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     if job["memory"] is not None:
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, job["memory"] * 2**30 / whole))
-    workload = build(
-        job["model"],
-        length=job["length"],
-        untied=job["untied"],
-        seed=job["seed"],
-        device=job["device"],
-        dtype=weights_dtype(job["dtype"]),
-    )
+    asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
+    # bfloat16 is autocast's: its parameters are float32.
+    dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
+    workload = build(job["model"], **asked, dtype=dtype)
     if job["peer"]:
         from dpft.reproduce.bench.peers import peer_step
 
@@ -195,11 +178,9 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
 
 
 def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:
-    """Take so many small steps that the clipper checks none of the ``following`` ones.
-
-    It checks steps whose number is a power of two.
-    """
+    """Take so many small steps that the clipper checks none of the ``following`` ones."""
     few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    # It checks steps whose number is a power of two.
     for _ in range(max(_LEAST_CHECKED, 1 << following.bit_length())):
         _timed(job, step, few)
 

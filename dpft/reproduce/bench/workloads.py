@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,25 +31,18 @@ Inputs = Mapping[str, Tensor]
 Losses = Callable[[nn.Module, Inputs], Tensor]
 
 
-class _Draw(Protocol):
-    def __call__(self, batch: int, *, short: bool = False) -> Inputs:
-        """Return inputs of ``batch`` records; ``short``: of a few tokens each."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """A model in training mode with everything that a step needs.
 
-    Attributes:
-        inputs: draws a batch, the same one every time.
-        losses: ``losses(model, inputs)`` of shape ``(B,)``, by PyTorch's functions; takes the model
-            since peers wrap it.
-        own_losses: the same as dpft's runs compute them.
-        blocks: number of repeated blocks, for styles that divide them.
+    ``inputs(batch)`` draws the same batch every time, with ``short=True`` one of few tokens.
+    ``losses(model, inputs)`` has shape ``(B,)``, by PyTorch's functions, and takes the model since
+    peers wrap it; ``own_losses`` are the same as dpft's runs compute them. ``blocks`` is the number
+    of repeated blocks.
     """
 
     model: nn.Module
-    inputs: _Draw
+    inputs: Callable[..., Inputs]
     losses: Losses
     own_losses: Losses
     blocks: int
@@ -75,12 +69,7 @@ def build(
             for key, value in drawn.items()
         }
 
-    def losses(module: nn.Module, batch: Inputs) -> Tensor:
-        return _losses(module, batch, _cross_entropy)
-
-    def own_losses(module: nn.Module, batch: Inputs) -> Tensor:
-        return _losses(module, batch, token_losses)
-
+    losses, own_losses = (partial(_losses, entropy=e) for e in (_cross_entropy, token_losses))
     return Workload(model, inputs, losses, own_losses, blocks)
 
 
@@ -111,9 +100,6 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             max_position_embeddings=8192,
             rms_norm_eps=1e-5,
             tie_word_embeddings=not untied,
-            # The vocabulary's special tokens do not matter to random tokens.
-            bos_token_id=0,
-            eos_token_id=0,
         )
         return hf.LlamaForCausalLM(config), config.num_hidden_layers
     if name.startswith("roberta"):
@@ -203,11 +189,8 @@ def _losses(
 class Step:
     """A variant, ready to run.
 
-    Attributes:
-        run: the part that is timed, on a batch of inputs.
-        reset: clears all gradients; not timed.
-        gradients: what `run` left, to compare variants by.
-        check_again: makes the next step check layer rules, as a run's first step does.
+    ``run`` is timed, ``reset`` clears all gradients, ``gradients`` are what `run` left, and
+    ``check_again`` makes the next step check layer rules, as a run's first step does.
     """
 
     run: Callable[[Inputs], None]
@@ -217,10 +200,7 @@ class Step:
 
 
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
-    """Return a step of a clipping style, or of non-private training for ``none``.
-
-    The latter is what anybody would run: its losses are PyTorch's.
-    """
+    """Return a step of a clipping style; for ``none`` of training with PyTorch's own losses."""
     from dpft.privacy import make_clipper
 
     style, options = style_options(name, workload.blocks)
@@ -229,7 +209,6 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
         options["threshold"] = threshold
     clipper = make_clipper(workload.model, style, **options)
     adaptive = clipper.adaptive
-    parameters = list(workload.model.parameters())
 
     def run(inputs: Inputs) -> None:
         # As in training: where rules are to be checked, on some records ahead of the batch.
@@ -244,14 +223,12 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
             fractions = (0.5 + clipper.below / len(losses)).tolist()
             clipper.move(adaptive.updated(clipper.estimates, fractions))
 
-    def reset() -> None:
-        for parameter in parameters:
-            parameter.grad = None
+    return Step(run, workload.model.zero_grad, lambda: left_in(workload.model), clipper.reset)
 
-    def gradients() -> list[Tensor]:
-        return [p.grad for p in parameters if p.grad is not None]
 
-    return Step(run, reset, gradients, clipper.reset)
+def left_in(model: nn.Module) -> list[Tensor]:
+    """Return the gradients of a model's parameters that have one."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 def style_options(name: str, blocks: int) -> tuple[str, dict[str, Any]]:
@@ -267,22 +244,9 @@ def style_options(name: str, blocks: int) -> tuple[str, dict[str, Any]]:
 def forward(
     workload: Workload, model: nn.Module, inputs: Inputs, dtype: str, own: bool = False
 ) -> Tensor:
-    """Return losses of shape ``(B,)``; under autocast for ``bfloat16``.
-
-    Args:
-        workload: the losses.
-        model: its model, or a wrapper of it.
-        inputs: a batch.
-        dtype: of the job.
-        own: whether losses are computed as dpft computes them.
-    """
+    """Return losses of shape ``(B,)``, under autocast for ``bfloat16``; ``own``: as dpft does."""
     losses = workload.own_losses if own else workload.losses
     if dtype != "bfloat16":
         return losses(model, inputs)
     with torch.autocast(next(iter(inputs.values())).device.type, dtype=torch.bfloat16):
         return losses(model, inputs).float()
-
-
-def weights_dtype(dtype: str) -> torch.dtype:
-    """Return the type of parameters: float32 unless the job asks for ``float64``."""
-    return torch.float64 if dtype == "float64" else torch.float32

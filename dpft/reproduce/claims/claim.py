@@ -1,7 +1,4 @@
-"""The content of a file of claims, as frozen dataclasses that pydantic checks.
-
-``docs/how-to/tables.md`` explains each key.
-"""
+"""The content of a file of claims; ``docs/how-to/tables.md`` explains each key."""
 
 from __future__ import annotations
 
@@ -147,10 +144,7 @@ Check = Annotated[
 
 @dataclass(frozen=True)
 class Claim(FileSchema):
-    """A headline claim: all of its checks together.
-
-    ``reading`` says how words without a number ("comparable", "about") are taken.
-    """
+    """A headline claim: all of its checks; ``reading`` says how words like "about" are taken."""
 
     paper: str
     number: Annotated[str, Field(pattern=r"^c\d{2}$")]
@@ -169,11 +163,7 @@ _CLAIMS = TypeAdapter(Annotated[dict[str, Claim], Field(min_length=1)])
 
 
 def read(path: Path) -> list[Claim]:
-    """Return the claims in a file, in its order; its name is the paper's.
-
-    Raises:
-        PaperError: the file does not follow the schema.
-    """
+    """Return the claims in a file, in its order; its name is the paper's."""
     content: Any = strict_yaml(path)
     if isinstance(content, Mapping):
         content = {
@@ -184,23 +174,11 @@ def read(path: Path) -> list[Claim]:
 
 
 def load(name: str | None = None) -> list[Claim]:
-    """Return every claim, those of a paper (``li2022``), or one (``li2022/c05``).
-
-    Raises:
-        ConfigError: there is none of that name.
-        PaperError: a file is malformed.
-    """
-    paper, slash, _ = (name or "").partition("/")
-    if name is not None and paper not in PAPERS:
-        raise ConfigError(
-            f"there are no claims of {paper!r}{suggestion(paper, PAPERS)}; expected one of "
-            f"{', '.join(PAPERS)}: type dpft claims for all"
-        )
+    """Return every claim, those of a paper (``li2022``), or one (``li2022/c05``)."""
+    paper = (name or "").partition("/")[0]
     claims = [one for each in PAPERS if paper in ("", each) for one in read(ROOT / f"{each}.yaml")]
-    found = [claim for claim in claims if not slash or claim.name == name]
+    found = [claim for claim in claims if name in (None, paper, claim.name)]
     if not found:
-        raise ConfigError(
-            f"there is no claim {name!r}; expected {claims[0].name} to {claims[-1].name}: type "
-            f"dpft claims {paper} for a list"
-        )
+        near = suggestion(name or "", [*PAPERS, *(claim.name for claim in claims)])
+        raise ConfigError(f"there is no claim {name!r}{near}; type dpft claims for all of them")
     return found

@@ -2,23 +2,20 @@
 
 **By seeds.** Where both settings have runs with the same two seeds or more, the paired differences
 decide: with ``m`` their mean and ``s`` their deviation (``n - 1`` in the denominator), Student's
-95% interval is ``m +- t(0.975, n - 1) s / sqrt(n)``. It is of other seeds on the same scored
-records; the error of few records, which no seed lessens, is its least half-width: two standard
-errors of the difference. Whether ours is as good is decided so only where the claim says how far
-apart is as good (``equivalence``).
+95% interval is ``m +- t(0.975, n - 1) s / sqrt(n)``. Its least half-width is two standard errors of
+the difference that few scored records leave, which no seed lessens. Whether ours is as good is
+decided so only where the claim says how far apart is as good (``equivalence``).
 
 **By the margin.** Printed numbers, and ours with fewer common seeds, are points, and differ only if
-they lie further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`: ``s`` is
-the larger standard deviation of the two, ``r`` is 1% of the larger number where no deviation is
-known, ``u`` is the unit of the last printed digit. At a laptop's scale a printed deviation says
-nothing: only that of our seeds counts, and 0.5% where it is less. Two shares of the scored records
-differ by two standard errors of their difference or not at all. A range that a paper states of its
-own printed numbers is arithmetic: only the rounding of the last digits counts.
+they lie further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`; ``s`` is
+the larger deviation of the two, of the larger number where none is known ``r`` is 1%. At a laptop's
+scale only the deviation of our seeds counts, and 0.5% where it is less. A range that a paper states
+of its own printed numbers is arithmetic: only the rounding of the last digits counts.
 
-`contrast` and `in_range` say which interval or point holds. Where the error of the scored records
-is the margin, or our seeds lie far apart (mark ``W``), a wide margin shows nothing to be as good.
-Where neither number is better than always giving the most frequent answer (mark ``C``), nothing was
-learned and nothing is decided; where one is not, the comparison confirms and contradicts nothing.
+Where the error of the scored records is the margin, or our seeds lie far apart (mark ``W``), a wide
+margin shows nothing to be as good. Where neither number is better than always giving the most
+frequent answer (mark ``C``), nothing was learned and nothing is decided; where one is not, the
+comparison confirms and contradicts nothing.
 """
 
 from __future__ import annotations
@@ -100,12 +97,9 @@ class Score:
 class Comparison:
     """Two numbers side by side, in words and as ``numbers`` by name; none where they are missing.
 
-    Attributes:
-        why: it cannot be tested here.
-        where: table, or model, shape and machine of a measurement; ``brief`` is the latter shorter.
-        check: the number of the claim's check.
-        seeds: in common, where the interval over them decides; 0: none.
-        idle: whether one of the two learned nothing, and the other something.
+    ``why`` it cannot be tested here; ``where``: table, or model, shape and machine (``brief`` is
+    shorter); ``check``: the number of the claim's check; ``seeds`` in common, where the interval
+    over them decides; ``idle``: whether one of the two learned nothing, and the other something.
     """
 
     side: Side
@@ -138,21 +132,16 @@ def range_in_words(low: float | None, high: float | None) -> str:
 
 def in_words(expected: Expected, allowed: str = "the margin") -> str:
     """Return what is expected, for people."""
-    numbers = (
-        "" if expected.low is expected.high is None else range_in_words(expected.low, expected.high)
-    )
-    match expected.kind:
-        case "not_below":
-            return f"not worse by more than {allowed}"
-        case "on_par":
-            return f"at most {allowed} apart"
-        case "apart":
-            return f"better by {numbers}"
-        case "ratio":
-            return f"a ratio of {numbers}"
-        case "value":
-            return numbers
-    return f"better by more than {allowed}"
+    low, high = expected.low, expected.high
+    numbers = "" if low is high is None else range_in_words(low, high)
+    words = {
+        "not_below": f"not worse by more than {allowed}",
+        "on_par": f"at most {allowed} apart",
+        "apart": f"better by {numbers}",
+        "ratio": f"a ratio of {numbers}",
+        "value": numbers,
+    }
+    return words.get(expected.kind, f"better by more than {allowed}")
 
 
 def in_range(low: float, high: float, ends: Ends, allowed: float = 0.0) -> Outcome:
@@ -281,10 +270,7 @@ def _margin(column: Column, *scores: Score) -> float:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a claim, with how many comparisons have each `Outcome`.
-
-    Behind those that an interval decides are ``seeds`` at least; 0: none is.
-    """
+    """The verdict on a claim, the comparisons by `Outcome`, and the least seeds of an interval."""
 
     verdict: Outcome
     count: Mapping[Outcome, int]

@@ -33,7 +33,7 @@ from dpft.reproduce.claims.comparison import (
     judge,
     range_in_words,
 )
-from dpft.reproduce.claims.computed import numbers_of
+from dpft.reproduce.claims.computed import FUNCTIONS
 from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
@@ -119,12 +119,9 @@ class Evidence:
 class Result:
     """A claim with its comparisons of the paper's own numbers and of ours.
 
-    Attributes:
-        ours: from each check those at the paper's setting; where that has no number those at the
-            paper's scale with stand-ins, else a laptop's.
-        aside: ours at a lesser setting than those.
-        reasons: why parts of the claim cannot be tested here.
-        commands: they would give the missing numbers.
+    ``ours`` has from each check those at the paper's setting; where that has no number those at the
+    paper's scale with stand-ins, else a laptop's; ``aside`` has ours at a lesser setting than
+    those. ``reasons`` say why parts cannot be tested; ``commands`` would give the missing numbers.
     """
 
     claim: Claim
@@ -152,11 +149,7 @@ class Result:
 
 
 def evaluate(claim: Claim, evidence: Evidence) -> Result:
-    """Make every comparison of a claim.
-
-    Raises:
-        PaperError: a check names what is not there; names the check.
-    """
+    """Make every comparison of a claim; a PaperError names a check of what is not there."""
     result = Result(claim)
     for number, check in enumerate(claim.checks, 1):
         compared: list[Comparison] = []
@@ -192,17 +185,13 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
 
 
 def compute(check: ComputedCheck) -> Iterator[Comparison]:
-    """Yield the comparisons of numbers that follow without a run.
-
-    Raises:
-        PaperError: no function has that name or takes those arguments, or the text shows others.
-    """
+    """Yield the comparisons of numbers that follow without a run."""
     for case in check.of:
         lists = [value if isinstance(value, list) else [value] for value in case.values()]
         for values in itertools.product(*lists):
             arguments = dict(zip(case, values, strict=True))
             try:
-                numbers = arguments | numbers_of(check.function, arguments)
+                numbers = arguments | FUNCTIONS[check.function](**arguments)
                 what, text = check.what.format(**numbers), check.shows.format(**numbers)
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
@@ -262,11 +251,7 @@ def compare_benches(
 
 
 def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
-    """Return every comparison that the check asks for, and the commands that fill missing cells.
-
-    Raises:
-        ConfigError, PaperError: the check names what is not there, or compares nothing at all.
-    """
+    """Return every comparison that the check asks for, and the commands that fill missing cells."""
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
     if check.columns:

@@ -41,11 +41,7 @@ _AT_ONE_BATCH: tuple[_Measure, ...] = (
 
 
 def model_sizes(figure: Figure, inputs: Inputs) -> Content:
-    """Return largest batch (or memory) and throughput by model size.
-
-    Raises:
-        ConfigError: if fewer devices were measured than the figure asks for.
-    """
+    """Return largest batch (or memory) and throughput by model size."""
     settings = _settings(figure, inputs)
     devices: dict[str, list[BenchFile]] = {}
     for files in settings:
@@ -63,7 +59,7 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
     names = tuple(model for model in SIZES if any(file.model == model for file in files))
     searched = [file for file in files if file.searched]
     measures = _LARGEST if searched else _AT_ONE_BATCH
-    panels = [_by_size(figure, searched or files, names, *one) for one in measures]
+    panels = [_by_size(figure, searched or files, names, one) for one in measures]
     note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
     if not searched:
         note = (
@@ -103,14 +99,10 @@ def _settings(figure: Figure, inputs: Inputs) -> list[list[BenchFile]]:
 
 
 def _by_size(
-    figure: Figure,
-    files: Sequence[BenchFile],
-    names: tuple[str, ...],
-    title: str,
-    unit: str,
-    value: Callable[[Measured, Measured], float | None],
+    figure: Figure, files: Sequence[BenchFile], names: tuple[str, ...], measure: _Measure
 ) -> Panel:
-    """Return ``value`` of each style and its baseline, in the first file that has the style."""
+    """Return the value of each style and its baseline, in the first file that has the style."""
+    title, unit, value = measure
     series: dict[str, dict[int, FigurePoint]] = {}
     for file in files:
         x = names.index(file.model)
@@ -129,11 +121,7 @@ def _by_size(
 
 
 def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
-    """Bu et al. 2023, Figure 5: memory and throughput by the number of groups, of a ViT.
-
-    Raises:
-        ConfigError: if no benchmark has groups of several sizes.
-    """
+    """Bu et al. 2023, Figure 5: memory and throughput by the number of groups, of a ViT."""
     usable = [file for file in inputs.benches if len(_grouped(file)) > 1 and not file.searched]
     if not usable:
         raise ConfigError(

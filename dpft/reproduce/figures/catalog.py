@@ -33,17 +33,8 @@ ROOT = Path(__file__).resolve().parent / "data"
 
 
 def load_list(name: str) -> PaperTable:
-    """Return the list of runs of the figure of that name.
-
-    Raises:
-        PaperError: if it is missing or does not follow the schema of tables.
-    """
+    """Return the list of runs of the figure of that name."""
     return papers.read(ROOT / f"{name}.yaml", is_list=True)
-
-
-def list_names() -> list[str]:
-    """Return every list as its figure is typed."""
-    return sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml"))
 
 
 class FigureKind(StrEnum):
@@ -61,12 +52,9 @@ class _Strict(BaseModel):
 
 
 class PickedCells(_Strict):
-    """Rows and columns of a paper's table, or of a figure's list of runs.
+    """Rows and columns (none: all) of a paper's table, or of a figure's list of runs.
 
-    Attributes:
-        name: as it is typed, ``bu2023/4``; of a list, the figure's.
-        columns: their keys; none: all.
-        rows: labels, each with the values of which a row must have one.
+    ``rows`` are labels, each with the values of which a row must have one.
     """
 
     name: str
@@ -75,11 +63,7 @@ class PickedCells(_Strict):
     is_list: bool = False
 
     def load(self) -> PaperTable:
-        """Return the table with these rows and columns alone.
-
-        Raises:
-            PaperError: if its file does not follow the schema.
-        """
+        """Return the table with these rows and columns alone."""
         whole = load_list(self.name) if self.is_list else papers.load(*self.name.split("/", 1))
         rows = tuple(row for row in whole.rows if row.matches(self.rows))
         columns = tuple(c for c in whole.columns if not self.columns or c.key in self.columns)
@@ -91,17 +75,10 @@ class PickedCells(_Strict):
 class ScoreSeries(_Strict):
     """Scores of one column in one panel, see `dpft.reproduce.figures.scores`.
 
-    Attributes:
-        panel: its title; series of one title share it, and the axes of its first series.
-        column: key of the table's column.
-        label: in the legend; labels of the row in braces. Each text is a series of its own.
-        x: where a score stands: one of `scores.POSITIONS`, or a label of the row.
-        x_axis: of ``x``.
-        y: label of the other axis.
-        where: as ``rows`` of `PickedCells`.
-        look: as of `Look`.
-        beside: what is written beside each point, like ``label``.
-        sort: whether points are joined by ``x``; otherwise in the order of the rows.
+    Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
+    with labels of the row in braces, gives is a series of its own; ``beside`` is written beside
+    each point. A score stands at ``x``: one of `scores.POSITIONS`, or a label of the row. Points
+    are joined by ``x`` with ``sort``, otherwise in the order of the rows.
     """
 
     panel: str
@@ -117,17 +94,12 @@ class ScoreSeries(_Strict):
 
 
 class Figure(_Strict):
-    """One figure.
+    """One figure, by ``build`` of `dpft.reproduce.figures.draw.BUILDERS`; without it see ``why``.
 
-    Attributes:
-        build: a key of `dpft.reproduce.figures.draw.BUILDERS`; None: see ``why``.
-        series: of scores; ``all_series`` has what they have in common.
-        styles: clipping styles of ``dpft bench`` that are shown, with their names in the legend.
-        device: which of the devices that were measured, from 0.
-        lines: of a heat map's labels where the paper draws a line: the last value before, and the
-            first after it.
-        inferred: labels whose values the paper's axes do not print (the table's notes say more).
-        notes: sentences of the caption that always hold.
+    ``all_series`` has what ``series`` have in common. ``styles`` of ``dpft bench`` are shown, by
+    their names in the legend, on the ``device`` among those measured, from 0. ``lines`` are of a
+    heat map's labels where the paper draws one: the last value before, and the first after it.
+    ``inferred`` are labels whose values the paper's axes do not print.
     """
 
     name: str
@@ -170,11 +142,7 @@ def figures(path: Path = ROOT / "figures.yaml") -> Mapping[str, Figure]:
 
 
 def load(name: str) -> Figure:
-    """Return the figure of a name.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Return the figure of a name."""
     known = figures()
     if name in known:
         return known[name]
@@ -196,15 +164,10 @@ class ScorePair:
         """Return one of the row's labels; None where it has no such label."""
         return self.row.labels.get(name)
 
-    @property
-    def printed(self) -> float | None:
-        """The printed number; None for a dash and for an unknown one."""
-        value = self.cell.printed
-        return None if value is None or math.isnan(value) else value
-
     def value(self, origin: Origin) -> float | None:
-        """Return the printed number or ours."""
-        return self.printed if origin is Origin.PRINTED else self.cell.ours
+        """Return the printed number or ours; None for a dash and for an unknown one."""
+        value = self.cell.printed if origin is Origin.PRINTED else self.cell.ours
+        return None if value is None or math.isnan(value) else value
 
     def point(self, x: float, origin: Origin, label: str = "") -> FigurePoint | None:
         """Return the printed number or ours at ``x``; None where there is none."""
@@ -221,12 +184,7 @@ class ScorePair:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's or list's rows and columns, with the records of their runs.
-
-    Attributes:
-        plan: the runs of a scale; None where the table does not have it.
-        is_list: whether it is a figure's own list, whose choices no table explains.
-    """
+    """Rows and columns with their recorded runs; without the scale ``plan`` is None."""
 
     printed: PaperTable
     plan: TablePlan | None
@@ -248,13 +206,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything one figure is built from.
-
-    Attributes:
-        scale: ``paper`` or ``laptop``.
-        runs: run directories that the user named.
-        progress: is called with how many of how many computations are done.
-    """
+    """Everything one figure is built from; the user named ``runs``, as directories."""
 
     scale: str
     tables: tuple[Table, ...] = ()
@@ -284,11 +236,7 @@ def plan_tables(
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
 ) -> tuple[Table, ...]:
-    """Return the figure's tables and lists, planned where they have this scale.
-
-    Raises:
-        ConfigError: if none has this scale.
-    """
+    """Return the figure's tables and lists, planned where they have this scale; one must."""
     tables = []
     for picked in figure.tables:
         printed = picked.load()

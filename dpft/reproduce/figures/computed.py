@@ -31,11 +31,7 @@ SHAPES: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of ``T`` positions with ``d`` inputs and ``p`` outputs each.
-
-    ``block`` is the repeated block that it belongs to; layers before or after all blocks belong to
-    the first or the last.
-    """
+    """A layer of ``T`` positions with ``d`` inputs and ``p`` outputs each, in a repeated block."""
 
     T: int
     d: int
@@ -73,11 +69,7 @@ def encoder(width: int, blocks: int, T: int = 128) -> tuple[Layer, ...]:
 
 
 def uniform(layers: Sequence[Layer], count: int) -> tuple[tuple[int, int], ...]:
-    """Return ``count`` groups of as many blocks each, as ``[first, last)`` layers.
-
-    Raises:
-        ValueError: if the blocks do not divide.
-    """
+    """Return ``count`` groups of as many blocks each, as ``[first, last)`` layers."""
     blocks = layers[-1].block + 1
     if count < 1 or blocks % count:
         raise ValueError(f"got {count} groups of {blocks} blocks; expected a divisor of {blocks}")
@@ -114,10 +106,7 @@ def backward(
 
 
 def peaks(layers: Sequence[Layer], groups: Sequence[tuple[int, int]]) -> list[int]:
-    """Return by Fact 6.1 the numbers kept for a record as the backward reaches each group's end.
-
-    ``sum_{l <= last} T_l d_l + sum_{first <= r <= last} T_r p_r``, the first group first.
-    """
+    """Return by Fact 6.1 the numbers kept as the backward reaches each group's end, in order."""
     return [
         sum(x.T * x.d for x in layers[:last]) + sum(x.T * x.p for x in layers[first:last])
         for first, last in groups
@@ -131,10 +120,7 @@ def peak(layers: Sequence[Layer], groups: Sequence[tuple[int, int]] | None) -> i
 
 
 def relative_peak(model: str, clipping: str, groups: str) -> float | None:
-    """Return the largest peak over that of training without privacy; None for other groupings.
-
-    Model, grouping and number of groups are words of the paper's table.
-    """
+    """Return the largest peak over that of training without privacy; None for other groupings."""
     kind = model.lower()
     layers = (vit if kind.startswith("vit") else encoder)(*SHAPES[kind])
     if clipping.startswith("all-layer"):

@@ -27,14 +27,11 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class FigurePoint:
-    """One number.
+    """One number, with the ``error`` of one standard deviation.
 
-    Attributes:
-        x: position; for an axis with names, the index of one; NaN for a horizontal line.
-        error: one standard deviation, or None.
-        label: written next to it.
-        marks: letters of `dpft.reproduce.tables.marks`, written after the label.
-        source: what it is made from: a run's folder, a benchmark's file.
+    ``x`` is the index of a name on an axis with names, NaN for a horizontal line. The letters
+    ``marks`` of `dpft.reproduce.tables.marks` follow the ``label`` next to it. ``source`` is a
+    run's folder or a benchmark's file.
     """
 
     x: float
@@ -47,10 +44,7 @@ class FigurePoint:
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together, in the order of the line.
-
-    ``legend_origin`` is whether the legend names the origin, too.
-    """
+    """Points in the order of the line; with ``legend_origin`` the legend names the origin, too."""
 
     label: str
     points: tuple[FigurePoint, ...]
@@ -106,16 +100,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Heat:
-    """Numbers as colours.
+    """Numbers as colours; each cell shows its number with its marks below.
 
-    Attributes:
-        x: with the names of the columns, unless there are too many to name.
-        y: with the names of the rows, from the top.
-        label: of the colours, with the unit.
-        cells: by row, of one length; None is left blank.
-        show_numbers: whether each cell shows its number, with its marks below.
-        lines: positions between columns and between rows where the paper divides the map.
-        limits: of the colours; None: of the values.
+    ``cells`` are by row, from the top, of one length; None is left blank. ``lines`` are positions
+    between columns and between rows where the paper divides the map; ``limits`` are of the colours.
     """
 
     title: str

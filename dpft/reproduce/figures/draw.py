@@ -64,11 +64,7 @@ BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
 
 
 def build(figure: Entry, inputs: Inputs) -> Content:
-    """Return what the figure shows.
-
-    Raises:
-        ConfigError: if it cannot be made, or what it needs is missing.
-    """
+    """Return what the figure shows."""
     if figure.build is None:
         raise ConfigError(f"{figure.name} cannot be made: {figure.why}")
     content = BUILDERS[figure.build](figure, inputs)
@@ -93,11 +89,7 @@ def _settings(inputs: Inputs) -> Iterator[str]:
 
 
 def save(about: Entry, content: Content, folder: Path) -> list[Path]:
-    """Write ``NAME.png``, ``NAME.svg`` and ``NAME.csv``; equal content gives equal files.
-
-    Returns:
-        The three paths. Of a private figure only the owner can read them.
-    """
+    """Write ``NAME.png``, ``.svg`` and ``.csv``, a private figure's for the owner alone to read."""
     matplotlib.use("Agg")  # the figure is never shown, and a machine may have no display
     folder.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if about.private else 0o644

@@ -6,7 +6,6 @@ They are made for looking at one's own runs on public data; each says so in its 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -18,6 +17,7 @@ from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
+from dpft.runs.log import read_log
 from dpft.runs.norms import NORMS, Norms, read_norms
 from dpft.runs.record import read_record
 
@@ -108,11 +108,7 @@ def histograms(figure: Figure, inputs: Inputs) -> Content:
 
 
 def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
-    """Li et al. 2022, Figure 3 (right): score by the mean ratio of signal to noise at first.
-
-    Raises:
-        ConfigError: if no run with a score recorded its first steps.
-    """
+    """Li et al. 2022, Figure 3 (right): score by the mean ratio of signal to noise at first."""
     series, folders = [], []
     for score in inputs.scores:
         points = []
@@ -145,11 +141,7 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
 
 
 def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
-    """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's.
-
-    Raises:
-        ConfigError: if no run has its metrics.
-    """
+    """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's."""
     series = []
     folders = _run_folders(inputs)
     for folder in folders:
@@ -177,13 +169,10 @@ def _losses(path: Path) -> list[tuple[float, float]]:
     """Return minutes since the start, and the loss, of every step that had records."""
     if not path.is_file():
         return []
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        times = itertools.accumulate(float(line["seconds"]) / 60 for line in lines)
-        pairs = zip(times, (line["loss"] for line in lines), strict=True)
-        return [(minutes, float(loss)) for minutes, loss in pairs if loss is not None]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} is damaged ({error!r}); expected a JSON line a step") from error
+    lines = read_log(path, "delete that line")
+    times = itertools.accumulate(float(line["seconds"]) / 60 for line in lines)
+    pairs = zip(times, (line["loss"] for line in lines), strict=True)
+    return [(minutes, float(loss)) for minutes, loss in pairs if loss is not None]
 
 
 def _run_folders(inputs: Inputs) -> list[Path]:
@@ -219,10 +208,7 @@ def spread_out(steps: Sequence[T], count: int) -> list[T]:
 
 
 def chosen_layers(groups: Sequence[str]) -> list[str]:
-    """Return an embedding, the value matrices half-way and at the end, and the last layer.
-
-    Where names distinguish no value matrices: layers half-way and before the last.
-    """
+    """Return an embedding, value matrices (else layers) half-way and last, and the last layer."""
     values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
     first = next((g for g in groups if "emb" in g or "wte" in g), groups[0])
     middle = values[(len(values) - 1) // 2] if values else groups[(len(groups) - 1) // 2]

@@ -72,8 +72,7 @@ POSITIONS = ("parameters", "epochs", "minutes", "untrained", "printed_peak", "co
 def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Return where a score stands: at one of `POSITIONS`, or at a label of its row.
 
-    Parameters and epochs of ours are those of the run. Minutes are recorded, a mean over seeds;
-    nothing is known of printed ones. ``untrained`` is our accuracy of the same label words.
+    Nothing is known of printed minutes; ``untrained`` is our accuracy of the same label words.
     """
     run = None if score.run is None else score.run.run
     if x == "parameters":

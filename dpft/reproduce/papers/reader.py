@@ -43,12 +43,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def load(paper: str, number: str) -> PaperTable:
-    """Return the table ``paper/number``.
-
-    Raises:
-        ConfigError: there is none.
-        PaperError: its file does not follow the schema.
-    """
+    """Return the table ``paper/number``."""
     name, known = f"{paper}/{number}", names()
     if name not in known:
         raise ConfigError(
@@ -76,9 +71,6 @@ def read(path: Path, *, is_list: bool = False) -> PaperTable:
     """Return the table in a file; its folder is the paper, its name the number.
 
     In a figure's list of runs rows may leave ``printed`` out: these numbers are NaN.
-
-    Raises:
-        PaperError: the file is missing or does not follow the schema.
     """
     content: Any = strict_yaml(path)
     if isinstance(content, dict):
@@ -104,11 +96,7 @@ def read(path: Path, *, is_list: bool = False) -> PaperTable:
 
 
 def strict_yaml(path: Path) -> Any:
-    """Return the content of a file.
-
-    Raises:
-        PaperError: it cannot be read or is not YAML.
-    """
+    """Return the content of a file; raise PaperError if it cannot be read or is not YAML."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
@@ -119,11 +107,7 @@ def strict_yaml(path: Path) -> Any:
 
 
 def validated(schema: TypeAdapter[T], content: Any, path: Path) -> T:
-    """Return the content of the file ``path``, from `strict_yaml`, as its schema has it.
-
-    Raises:
-        PaperError: names the first place that does not follow the schema.
-    """
+    """Return content of `strict_yaml` as its schema has it; a PaperError names the first fault."""
     try:
         return schema.validate_python(content)
     except ValidationError as invalid:

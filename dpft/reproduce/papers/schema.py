@@ -1,8 +1,4 @@
-"""The content of a table's file, as frozen dataclasses that pydantic checks.
-
-``docs/how-to/tables.md`` explains each key. Where a key is no name in Python (``is``, ``from``), or
-says less than its field, it is the alias of the field.
-"""
+"""The content of a table's file; ``docs/how-to/tables.md`` explains each key."""
 
 from __future__ import annotations
 
@@ -35,11 +31,7 @@ def _one_line(text: str) -> str:
 
 
 def in_order(ends: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return the two ends of a range, of which None is no bound.
-
-    Raises:
-        ValueError: the lower end is not the first.
-    """
+    """Return the two ends of a range, None being no bound; refuse the higher end first."""
     if None not in ends and ends[0] > ends[1]:
         raise ValueError(f"got {list(ends)}, expected [low, high], the lower end first")
     return ends
@@ -102,15 +94,11 @@ class Column(FileSchema):
 class Row(FileSchema):
     """One printed row; ``labels`` distinguish it, numbers are by column.
 
-    Attributes:
-        printed: None is a printed dash.
-        run: overrides at the paper's scale; None where dpft does not run it, because of ``why``.
-        unexplained: printed after a plus-minus sign that the paper does not explain; it is shown
-            and enters no computation.
-        epsilons: printed epsilons by accountant, each by column; the column is None where one
-            number is of the whole row.
-        taken_from: the source of its numbers, where the paper took them from elsewhere.
-        marks: remarks on the row.
+    In ``printed`` None is a dash. ``run`` are overrides at the paper's scale, None where dpft does
+    not run it, because of ``why``. What is ``unexplained`` was printed after a plus-minus sign that
+    the paper does not explain; it is shown and enters no computation. ``epsilons`` are by
+    accountant, then by column: None where one number is of the whole row. The paper took the row
+    from ``taken_from``; ``marks`` are remarks.
     """
 
     labels: Annotated[Mapping[str, Label], Field(alias="is", min_length=1)]

@@ -1,4 +1,4 @@
-"""A table with its runs: cells, the order of rows, and the runs that are missing."""
+"""A table with its runs: cells, printed epsilons, and the runs that are missing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
-from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import (
@@ -22,13 +25,11 @@ from dpft.reproduce.tables.plan import (
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import (
-    CellVerdict,
-    bounded,
-    compare,
-    too_wide,
-)
+from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
 from dpft.runs.lineage import begun_with, names_apart
+
+WITHIN = 0.03
+NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,30 @@ class Cell:
         if self.std is not None:
             return self.std
         return None if self.ci95 is None else (self.ci95[1] - self.ci95[0]) / 4
+
+
+@dataclass(frozen=True)
+class EpsilonCell:
+    """A printed epsilon and ours by the same accountant (PRV: its estimate), or ``why`` none.
+
+    ``columns`` are labels of the columns whose runs it is of; none: of all of the row.
+    """
+
+    accountant: str
+    columns: tuple[str, ...]
+    printed: float
+    ours: float | None
+    why: str | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less printed."""
+        return None if self.ours is None else self.ours - self.printed
+
+    @property
+    def within(self) -> bool:
+        """Whether it is reproduced, to `WITHIN`."""
+        return self.difference is not None and abs(self.difference) <= WITHIN + 1e-9
 
 
 @dataclass(frozen=True)
@@ -273,10 +298,7 @@ def missing(plan: TablePlan, index: Index) -> list[Missing]:
 
 
 def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
-    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale.
-
-    A table none of whose tasks has a record is not composed, which takes long.
-    """
+    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale."""
     if scale not in table.scales:
         return None
     plan = empty_plan(table, scale)
@@ -284,6 +306,54 @@ def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] |
         word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
     }
     tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
-    if tasks & index.tasks:
+    if tasks & index.tasks:  # to compose takes long
         plan = make_plan(table, scale)
     return fill(plan, index).numbers
+
+
+def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, ...]]:
+    """Return the printed epsilons of each row, next to those that our accountants compute.
+
+    They follow from the paper's settings and the published number of records, at every scale.
+    """
+    computed: dict[Any, dict[str, Any]] = {}
+    return [_of_row(table, row, computed) for row in rows]
+
+
+def _of_row(
+    table: PaperTable, row: Row, computed: dict[Any, dict[str, Any]]
+) -> tuple[EpsilonCell, ...]:
+    cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
+    columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
+    for accountant, by_column in row.epsilons.items():
+        for column in columns:
+            printed = by_column.get(column.key, by_column.get(None))
+            if printed is None:
+                continue
+            value, why = None, None
+            try:
+                value = _computed(words_at(table, column, row, "paper"), computed)[accountant]
+            except ConfigError as error:
+                why = str(error)
+            if isinstance(value, dict):
+                value = value["estimate"]
+            cells.setdefault((accountant, printed, value, why), []).append(column.label)
+    return tuple(
+        EpsilonCell(
+            accountant, () if len(labels) == len(columns) else tuple(labels), printed, ours, why
+        )
+        for (accountant, printed, ours, why), labels in cells.items()
+    )
+
+
+def _computed(words: Sequence[str], computed: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Return the epsilons of a run by accountant; each mechanism is computed once."""
+    from dpft.training.mechanisms import make_mechanism, published_size
+
+    run = parse(compose(words))
+    size, optim = published_size(run), run.optim
+    length = (optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate, optim.rate_like)
+    key = (size, run.privacy, length)
+    if key not in computed:
+        computed[key] = make_mechanism(run, size).epsilons()
+    return computed[key]

@@ -22,14 +22,8 @@ _PUBLISHED = ("auto", "files", "hub")
 def match_key(config: Mapping[str, Any]) -> str:
     """Return a hash that is equal for configs whose scores stand for the same cells.
 
-    It is of the settings with `Effect.IDENTITY` (`dpft.config.schema.experiment`). Published data
-    are the same whether they came from files or the hub.
-
-    Args:
-        config: of a record, or `dpft.config.schema.Run.raw`.
-
-    Raises:
-        ConfigError, KeyError, TypeError: if it is no config that this version can read.
+    It is of the settings with `Effect.IDENTITY` of a record's config or of `Run.raw`. Published
+    data are the same whether they came from files or the hub.
     """
     kept = experiment(config, Effect.IDENTITY)
     if kept["task"].get("source") in _PUBLISHED:

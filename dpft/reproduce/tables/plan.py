@@ -31,15 +31,11 @@ Known = dict[tuple[object, ...], "PlannedRun"]
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """One configuration, to be run with each seed.
+    """One configuration, to be run with each seed; ``words`` and ``run`` are without the seed.
 
-    Attributes:
-        words: its overrides, without the seed.
-        run: the settings, with seed 0.
-        model_path: of the model that the table asks for, whatever the user's overrides chose.
-        paper_model: the same at the paper's scale: where it is another, a model stands in for it.
-        train_size: records of the published training set, whatever the user's overrides say.
-        altered: whether overrides of the user make it another experiment than the table's.
+    ``model_path`` and ``train_size`` are the table's, whatever the user's overrides chose; where
+    ``paper_model``, of the paper's scale, is another, a model stands in for it. With ``altered``
+    the user's overrides make it another experiment than the table's.
     """
 
     words: tuple[str, ...]
@@ -63,10 +59,8 @@ class PlannedRun:
 class TablePlan:
     """The runs of a table at a scale, with the columns and rows of that scale.
 
-    Attributes:
-        seeds: of each run; with ``any_seed``, records of others count too.
-        runs: by place (row, column); a printed dash and what is not run have none.
-        extra: the user's overrides.
+    ``runs`` are by place (row, column); a printed dash and what is not run have none. With
+    ``any_seed`` records of other ``seeds`` count too. ``extra`` are the user's overrides.
     """
 
     table: PaperTable
@@ -146,11 +140,7 @@ def make_plan(
 
     Without ``seeds`` there are as many as the paper averages over, else one, and records of any
     seed count. Runs that other plans without overrides of the user composed are ``known``; new ones
-    are added.
-
-    Raises:
-        ConfigError: the table does not have the scale, or an override of the user is wrong.
-        PaperError: a cell's run does not compose; names table and row.
+    are added. A wrong override of the user is a ConfigError, one of the table a PaperError.
     """
     if scale not in SCALES:
         raise ConfigError(f"scale is {scale!r}; expected {' or '.join(SCALES)}: type scale=laptop")
@@ -200,9 +190,6 @@ def planned(
 
     The user's ``extra`` words follow the table's; of them the ``free`` ones alter nothing.
     ``models`` choose the paper's model; None: ``words`` do.
-
-    Raises:
-        ConfigError: the run does not compose, or ``words`` decode another split.
     """
     together = merged(words, extra)
     config = compose(together)
@@ -232,8 +219,7 @@ def planned(
 def _is_free(word: str, unknown: Sequence[str], own: set[str]) -> bool:
     """Return whether a user's override leaves a cell the paper's own setting.
 
-    The paper does not print the ``unknown`` settings, or single values of them. The cell's row and
-    column set its ``own`` settings, which distinguish it from others, printed or not.
+    The paper does not print the ``unknown`` settings; the cell's row and column set its ``own``.
     """
     key = key_of(word)
     settings = [key_of(one) for one in unknown if "=" not in one]

@@ -46,10 +46,7 @@ class IndexedRun:
         return split in self.record.get("scores", {})
 
     def score(self, column: Column) -> float | None:
-        """Return the column's metric as it is printed; None without it.
-
-        Of several names the first that the record has counts.
-        """
+        """Return the first of the column's metrics that is recorded, as printed; None without."""
         measured = self._measured(column)
         return None if measured is None else column.factor * measured[1]
 
@@ -97,11 +94,7 @@ class IndexedRun:
 
 @dataclass(frozen=True)
 class Index:
-    """Records by `match_key`, each list in the order of the paths.
-
-    ``damaged`` has a line for each record in the ``folders`` that cannot be read, or is no run of a
-    table.
-    """
+    """Records by `match_key`, in the order of the paths, and a line for each that was left out."""
 
     records: Mapping[str, Sequence[IndexedRun]] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
@@ -135,13 +128,9 @@ def usual_folders(names: Iterable[str]) -> list[Path]:
 def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
-    Records are files of runs, at any depth, and lines of a folder's own table
-    (`dpft.runs.record`). Runs that ``force=true`` set aside and secret trials under ``private/``
-    do not count. Damaged records and runs that ``dpft select`` chose are named and left out.
-
-    Raises:
-        ConfigError: a folder is missing, or holds secret trials.
-        RecordError: a folder's table is damaged.
+    Records are files of runs, at any depth, and lines of a folder's own table (`dpft.runs.record`).
+    Runs that ``force=true`` set aside and secret trials under ``private/`` do not count. Damaged
+    records and runs that ``dpft select`` chose are named and left out.
     """
     folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}

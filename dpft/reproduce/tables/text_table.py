@@ -11,8 +11,7 @@ from pathlib import Path
 from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
-from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
-from dpft.reproduce.tables.epsilons import NAMES, WITHIN
+from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, FilledRow
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
 from dpft.reproduce.tables.verdicts import CellVerdict, at_least, tolerance
@@ -58,10 +57,7 @@ def as_text_table(filled: Filled) -> TextTable:
 
 
 def _cell(cell: Cell, column: Column) -> list[CellLine]:
-    """Return the printed number; ours; and the difference with verdict and marks.
-
-    Without ours it is one line: ``61.5 ± 0.3 ·``.
-    """
+    """Return the printed number; ours; and the difference with verdict and marks."""
     printed = "-" if cell.printed is None else number(cell.printed, column)
     if cell.printed is not None:
         if cell.std is not None:
@@ -107,10 +103,7 @@ def _accountants(filled: Filled) -> list[str]:
 
 
 def _epsilon_cell(row: FilledRow, accountant: str) -> list[CellLine]:
-    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced.
-
-    The columns are named where they differ.
-    """
+    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced."""
     lines = []
     for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
         value = "none" if cell.ours is None else f"{cell.ours:.3f}"
@@ -147,11 +140,18 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if _accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
-    notes += [("Copied, and run here", text) for text in _copied(filled, run=True)]
-    notes += [("Not to be had", text) for text in _without_any_run(filled)]
-    notes += [
-        ("Row", f"{r.row.name}: {'; '.join(r.row.marks)}") for r in filled.rows if r.row.marks
-    ]
+    rows = [one.row for one in filled.rows]
+    taken = [row for row in rows if row.taken_from is not None]
+    copied, run = (
+        _by_reason((row.name, f"copied by the paper from {row.taken_from}") for row in some)
+        for some in ([x for x in taken if x.run is None], [x for x in taken if x.run is not None])
+    )
+    notes += [("Copied, and run here", text) for text in run]
+    never = [row for row in rows if row.run is None and row.taken_from is None]
+    lacking = [(row.name, row.why) for row in never if row.why is not None]
+    lacking += [(x.label, "no score of a run") for x in filled.plan.columns if not x.metrics]
+    notes += [("Not to be had", text) for text in (*copied, *_by_reason(lacking))]
+    notes += [("Row", f"{row.name}: {'; '.join(row.marks)}") for row in rows if row.marks]
     if filled.plan.skipped:
         notes.append(("Left out here", "; ".join(row.name for row in filled.plan.skipped)))
     if table.unknown:
@@ -249,23 +249,9 @@ def _epsilon_note(filled: Filled) -> str:
     return "; ".join([text, *reasons])
 
 
-def _copied(filled: Filled, run: bool) -> list[str]:
-    """Return the rows that the paper took from elsewhere and this scale runs, or does not run."""
+def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
+    """Return names and their reason, each reason once."""
     names: dict[str, list[str]] = {}
-    for row in (r.row for r in filled.rows):
-        if row.taken_from is not None and (row.run is not None) is run:
-            names.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
+    for name, why in named:
+        names.setdefault(why, []).append(name)
     return [f"{'; '.join(of)}: {why}" for why, of in names.items()]
-
-
-def _without_any_run(filled: Filled) -> list[str]:
-    """Return the rows and columns that have no run, by the reason."""
-    names: dict[str, list[str]] = {}
-    for row in (r.row for r in filled.rows):
-        if row.run is None and row.taken_from is None and row.why is not None:
-            names.setdefault(row.why, []).append(row.name)
-    unmeasured = [column.label for column in filled.plan.columns if not column.metrics]
-    if unmeasured:
-        names.setdefault("no score of a run", []).extend(unmeasured)
-    listed = [f"{'; '.join(of)}: {why}" for why, of in names.items()]
-    return [*_copied(filled, run=False), *listed]

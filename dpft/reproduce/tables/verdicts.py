@@ -1,20 +1,14 @@
 """The verdict on a printed number and ours, and the deviations that count, in one place.
 
-``matches``
-    ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a quarter of a
-    printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours over at
-    least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where ours
-    is not known. ``u`` is the unit of the last printed digit.
+Ours ``matches`` if ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a
+quarter of a printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours
+over at least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where
+ours is not known. ``u`` is the unit of the last printed digit.
 
-    Two or three seeds estimate a deviation badly, so that ours is bounded: a collapsed seed would
-    make anything match, and seeds that happen to agree nothing. It is that of single runs, no
-    standard error of a mean: other code, libraries and hardware shift a mean by about as much as
-    another seed does. One per cent is about the deviation in tables that print it.
-``above``, ``below``
-    Ours is outside that range. Whether that is better depends on the column.
-``trend``
-    There is a number, but not of the paper's setting: it may be compared with others of its kind,
-    never with the paper's.
+Two or three seeds estimate a deviation badly, so that ours is bounded: a collapsed seed would make
+anything match, and seeds that happen to agree nothing. It is that of single runs, no standard error
+of a mean: other code, libraries and hardware shift a mean by about as much as another seed does.
+One per cent is about the deviation in tables that print it.
 """
 
 from __future__ import annotations
@@ -65,11 +59,7 @@ def at_least(deviation: float, number: float) -> float:
 
 
 def share_error(share: float, records: int) -> float:
-    """Return the standard error of a share that was counted over so many records.
-
-    That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
-    not exact either.
-    """
+    """Return the standard error of a counted share by Agresti and Coull (1998): 0 is not exact."""
     about = (share * records + 2) / (records + 4)
     return math.sqrt(about * (1 - about) / (records + 4))
 

@@ -25,8 +25,6 @@ def result(seconds=1.0, peak=100):
         "status": "ok",
         "seconds": [seconds] * 2,
         "median_seconds": seconds,  # of a probe
-        "cpu_seconds": seconds,
-        "baseline_bytes": 50,
         "peak_bytes": peak,
         "whole_peak_bytes": peak + 2e7,
         "memory": "a meter",

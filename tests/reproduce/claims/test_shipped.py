@@ -12,7 +12,7 @@ from dpft.reproduce.bench.catalog import BenchSettings
 from dpft.reproduce.claims.claim import BenchCheck, load
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
-from dpft.reproduce.figures.catalog import list_names
+from dpft.reproduce.figures.catalog import ROOT
 from dpft.reproduce.papers import names
 from dpft.reproduce.tables.record_index import Index
 
@@ -53,7 +53,11 @@ def test_every_command_is_one_that_dpft_takes(results):
             BenchSettings.make(**{k: v for k, v in options.items() if k not in away})
         else:
             assert options["run"]
-            known = names() if verb == "table" else list_names()
+            known = (
+                names()
+                if verb == "table"
+                else {f"{x.parent.name}/{x.stem}" for x in ROOT.glob("*/*.yaml")}
+            )
             assert options["name"] in known, command
 
 

@@ -1,6 +1,6 @@
 """Every figure's entry, the figures' own lists of runs, and selections of tables."""
 
-from dpft.reproduce.figures.catalog import FigureKind, PickedCells, figures, list_names
+from dpft.reproduce.figures.catalog import ROOT, FigureKind, PickedCells, figures
 from dpft.reproduce.figures.draw import BUILDERS
 from dpft.reproduce.figures.scores import POSITIONS
 from dpft.reproduce.tables.plan import SCALES, make_plan
@@ -10,9 +10,10 @@ def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
     from dpft.training.mechanisms import expected_batch_size, published_size
 
     used = {one.name for figure in figures().values() for one in figure.tables if one.is_list}
-    assert used == set(list_names())
+    lists = {f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")}
+    assert used == lists
     wrong = []
-    for name in list_names():
+    for name in sorted(lists):
         table = PickedCells(name=name, is_list=True).load()
         for scale in SCALES:
             if scale == "laptop" and table.laptop is None:

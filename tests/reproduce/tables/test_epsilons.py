@@ -3,7 +3,7 @@
 import pytest
 
 from dpft.reproduce import papers
-from dpft.reproduce.tables.epsilons import epsilons
+from dpft.reproduce.tables.cells import epsilons
 from tests.reproduce.tables.example import table
 
 

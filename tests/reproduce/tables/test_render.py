@@ -6,8 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from dpft.reproduce.tables.cells import fill
-from dpft.reproduce.tables.epsilons import EpsilonCell
+from dpft.reproduce.tables.cells import EpsilonCell, fill
 from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.text_table import as_text_table
