@@ -33,7 +33,7 @@ from dpft.reproduce.claims.comparison import (
     judge,
     range_in_words,
 )
-from dpft.reproduce.claims.computed import FUNCTIONS
+from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
@@ -191,7 +191,7 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
         for values in itertools.product(*lists):
             arguments = dict(zip(case, values, strict=True))
             try:
-                numbers = arguments | FUNCTIONS[check.function](**arguments)
+                numbers = arguments | numbers_of(check.function, arguments)
                 what, text = check.what.format(**numbers), check.shows.format(**numbers)
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
