@@ -175,7 +175,7 @@ class Use(ABC):
         return self
 
     def form(self) -> str:
-        """Say how the norm is computed, for ``dpft bench --explain``."""
+        """Say how the norm is computed, for `Clipper.explain`."""
         return "per example"
 
 
