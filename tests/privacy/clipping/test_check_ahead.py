@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.plan.metering import Meter
 from dpft.privacy import UnsupportedLayerError, make_clipper, token_losses
 from dpft.tasks.objectives.causal import CausalExample, token_nll
+from tests.privacy.test_token_losses import Meter
 from tests.training.test_loop import TinyObjective
 
 
