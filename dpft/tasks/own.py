@@ -482,12 +482,6 @@ class OwnData(Task):
         return one_spelling(row.name(self.user_column, "task.user_column"))
 
 
-# Settings that change nothing of what is found in the rows.
-NOT_READ = (
-    *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
-    *("records_per_user", "limit_eval"),
-)
-
 
 def _spread(numbers: Any) -> str:
     return f"{numbers.min():,} to {numbers.max():,}, median {np.median(numbers):,.0f}"
