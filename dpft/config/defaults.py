@@ -1,7 +1,7 @@
 """What a run on one's own data begins with, where nothing is typed: by model, method and task.
 
 One rate does not serve all: what trains every weight of GPT-2 leaves a new head as it was drawn.
-The papers' tasks, and whoever chooses a preset, keep the settings of ``conf/``. The rows are in
+The papers' tasks, and runs with a typed preset, keep the settings of ``conf/``. The rows are in
 ``defaults.yaml``.
 """
 

@@ -80,7 +80,7 @@ class Flag(StrEnum):
         "lineage_damaged",
         "base trained before on data that its dpft.json, which is damaged, no longer tells",
     )
-    # Words of somebody else, such as the maker of a model.
+    # Words of another program, such as the publisher of a model.
     NOTE = "note", "{text}"
 
 

@@ -717,7 +717,7 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             listed = f"known: {', '.join(f'{dot}{name}' for name in known)}"
             advice = f"{close}; {listed}" if close else listed
             raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
-        if value == "???":  # what a file of conf/ leaves to whoever chooses it
+        if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:
         values = {key: _tuples(value) for key, value in mapping.items()}

@@ -155,7 +155,7 @@ class LowRank:
 
 
 def with_rgp(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
-    """Put carriers beside every matrix of the model's transformer blocks.
+    """Add carriers to every matrix of the model's transformer blocks.
 
     A new classification head is trained as usual; embeddings, norms, biases and a language
     model's head are frozen, as in the code that Yu et al. published.

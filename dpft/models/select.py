@@ -31,7 +31,7 @@ def has_new_head(needs: Needs) -> bool:
 
 
 def head_modules(model: nn.Module, needs: Needs) -> dict[str, nn.Module]:
-    """Return the modules beside a model's body, by name: ``lm_head``, ``classifier``.
+    """Return the modules outside a model's body, by name: ``lm_head``, ``classifier``.
 
     The body is what transformers calls the base model. In other networks the head is the last
     linear layer. A new classification head takes the body's pooler along: it was pretrained for

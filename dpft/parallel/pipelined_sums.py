@@ -2,7 +2,7 @@
 
 A schedule sends a fixed number of microbatches of one shape through the stages: a round. What is
 missing in the last round of a shape is sent without being computed. Every process holds the records
-and cuts the batch alike, so that nothing but hidden states and their gradients is sent.
+and cuts the batch in the same way, so that nothing but hidden states and their gradients is sent.
 """
 
 from __future__ import annotations

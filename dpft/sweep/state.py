@@ -111,7 +111,7 @@ class States:
         """
         history = self._folder.journal.read()
         points: Sequence[SweepPoint] | None = self._points
-        if points is None:  # those that were begun, in the order of their first events
+        if points is None:  # those that started, in the order of their first events
             chosen: dict[str, SweepPoint] = {}
             for event in history:
                 if event.digest is not None and event.run is not None:

@@ -482,6 +482,5 @@ class OwnData(Task):
         return one_spelling(row.name(self.user_column, "task.user_column"))
 
 
-
 def _spread(numbers: Any) -> str:
     return f"{numbers.min():,} to {numbers.max():,}, median {np.median(numbers):,.0f}"

@@ -300,7 +300,7 @@ def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 
 def examples_of(records: Sequence[Any]) -> list[SizedRecord]:
-    """Return the records of a logical batch, short ones first: what is alike is padded little."""
+    """Return the records of a logical batch, short ones first, which need little padding."""
     return sorted(map(SizedRecord.of, records), key=lambda example: example.length)
 
 

@@ -163,7 +163,7 @@ class Spending(Closing):
         )
 
     def descent(self) -> list[Stored]:
-        """Return what a model that was trained so says of itself to whoever trains it further."""
+        """Return the flags that are saved with the model, for a run that trains it further."""
         data = "the training set of a PrivateTrainer"
         return [*self.ancestry, *trained_on(data, self.guarantee())]
 

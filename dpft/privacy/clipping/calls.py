@@ -130,7 +130,7 @@ class Call:
     """One captured forward call of one layer.
 
     Attributes:
-        saved: holds its inputs; None if nobody needs them.
+        saved: holds its inputs; None if they are not needed.
         outputs: where its outputs lie in the autograd graph: one, but for `automatic` calls.
         root: whether no other call comes before some output: a backward must name it as a target.
         leaves: the tensors that stood for the layer's parameters while it ran, where those are not

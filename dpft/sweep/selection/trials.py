@@ -21,7 +21,7 @@ class Trials:
     """The distribution of the number of runs ``K``: geometric, with ``P(K = 1) = 1 / mean``.
 
     Raises:
-        ValueError: for a mean below 1, or one that nobody waits for.
+        ValueError: for a mean below 1, or one that is too large to run.
     """
 
     mean: float

@@ -35,7 +35,7 @@ class Instance:
     """One question of an evaluation."""
 
     record: Any  # what the model is given; its target is not shown to it
-    references: tuple[str, ...]  # every right answer; none where nobody knows one
+    references: tuple[str, ...]  # every right answer; none where none is known
     # The part of the split that it belongs to, where parts are scored by themselves.
     subset: str = ""
 
@@ -44,7 +44,7 @@ class Instance:
 class Question:
     """A row that a trained model is asked about, whose answer need not be known."""
 
-    cells: Mapping[str, Any]  # of the row, by column, to be written beside the answer
+    cells: Mapping[str, Any]  # of the row, by column, to be written next to the answer
     instance: Instance  # the question, without references unless they are what is asked about
 
 

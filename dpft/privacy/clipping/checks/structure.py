@@ -52,7 +52,7 @@ def verify_uses(
 
     A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
     invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
-    batch is checked: a walk through the graph costs little beside a backward. ``reasons`` say why
+    batch is checked: a walk through the graph is cheap next to a backward. ``reasons`` say why
     uses of a parameter could not be captured.
 
     Raises:

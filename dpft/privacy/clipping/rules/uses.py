@@ -37,8 +37,8 @@ MAX_TRANSIENT_NUMEL = 2**26
 # Numbers that are squared and added up in one go.
 _ROW_PIECE = 1024
 
-# Numbers formed at once where a norm is computed in pieces: 2**24 floats are 64 MiB, small beside a
-# microbatch's activations.
+# Numbers formed at once where a norm is computed in pieces: 2**24 floats are 64 MiB, small next to
+# a microbatch's activations.
 PIECE = 2**24
 
 
