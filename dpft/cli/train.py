@@ -138,14 +138,14 @@ def execute(raw: dict[str, Any]) -> None:
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console
+    from dpft.runs.directory import RunDirectory
     from dpft.runs.folders import run_path
-    from dpft.runs.lock import LOCK_NAME, DirectoryLock
     from dpft.training.mechanisms import read_data
     from dpft.training.progress import Progress
 
     data, path, alone = None, run_path(run), launched() == 1
-    if alone and (path / LOCK_NAME).exists():
-        DirectoryLock.acquire(path).close()  # a run that is in use is reported at once
+    if alone and not run.force:
+        RunDirectory.check(path, run.identity())  # again when it is opened, seconds later
     try:
         if alone and (run.force or not (path / "record.json").exists()):
             with Progress(verbosity=run.verbosity) as progress:

@@ -116,6 +116,13 @@ class RunDirectory(Closing):
             raise
         return run
 
+    @classmethod
+    def check(cls, path: Path, config: Mapping[str, Any]) -> None:
+        """Raise what `open` would raise for what is in the folder, and leave it as it is."""
+        if path.is_dir() and any(path.iterdir()):
+            with DirectoryLock.acquire(path) as lock:
+                cls(path, canonical(config), "", lock)._verify_identity()
+
     def generations(self, split: str) -> Path:
         """Return the file for the generations of a split; its folder exists."""
         (self.path / GENERATIONS).mkdir(exist_ok=True)

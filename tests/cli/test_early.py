@@ -57,6 +57,7 @@ for line in (*lines, "report nowhere", "validate resume=nowhere"):
 
 def test_what_a_run_lacks_is_told_before_torch_is_imported(tmp_path):
     (tmp_path / "few.jsonl").write_text('{"text": "one"}\n' * 5)
+    (tmp_path / "foreign/private").mkdir(parents=True)
     said = python(
         f"""
 import os
@@ -72,6 +73,7 @@ for words in (
     ["model=custom", "model.path=./nowhere"],
     ["task=e2e"],
     [*own, "task.train_file=nowhere.jsonl"],
+    [*own, "task.train_file={tmp_path}/few.jsonl", "name=foreign"],
     [*own, "task.train_file={tmp_path}/few.jsonl", "optim.batch_size=6"],
     ["task=e2e", "task.source=sample", "evaluate.every=epoch", "evaluate.file=nowhere.csv"],
 ):
@@ -81,12 +83,15 @@ for words in (
         print(type(error).__name__, error)
 """
     )
-    found = [line for line in said.splitlines() if line.startswith(("Model", "Data", "Config"))]
+    found = [
+        line for line in said.splitlines() if line.startswith(("Model", "Data", "Config", "Run"))
+    ]
     starts = (
         "ModelError hub model openai-community/gpt2 could not be loaded",
         "ModelError model.path is './nowhere', and there is no such folder",
         "DataError the e2e files were found neither in task.data_dir",
         "DataError cannot read nowhere.jsonl",
+        f"RunError {tmp_path}/foreign holds files of a run but no identity.json",
         "ConfigError optim.batch_size is 6 for",
         "DataError evaluate.file=nowhere.csv does not exist",
     )

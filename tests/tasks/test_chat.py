@@ -177,7 +177,7 @@ def test_a_conversation_is_rendered_in_time_proportional_to_its_messages(
         "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
     )
     written = made.tokenizer.decode(replace(made, template=numbered).encode(talk).target)
-    assert "199user: 198" in written
+    assert "199user:  198" in written
 
 
 @pytest.mark.parametrize(
