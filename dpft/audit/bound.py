@@ -8,8 +8,6 @@ what is put to the test is the whole curve of guarantees that a run claims, epsi
 At one delta alone, ``m`` times delta is lost, which on small data is all that a test has.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

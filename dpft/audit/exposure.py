@@ -7,8 +7,6 @@ much more likely the trained model finds it than the other texts that could stan
 of a skew-normal distribution fitted to other texts, since there are too many to rank.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

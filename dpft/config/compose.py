@@ -6,8 +6,6 @@ What is unusual (keys that are added or deleted, files that reach beyond their g
 left to Hydra. A test compares both.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ The papers' tasks, and runs with a typed preset, keep the settings of ``conf/``.
 ``defaults.yaml``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

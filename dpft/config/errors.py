@@ -1,7 +1,5 @@
 """Errors that the user can correct. The command line prints each as one message."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable
 from enum import Enum

@@ -1,7 +1,5 @@
 """Opening files that someone else wrote."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

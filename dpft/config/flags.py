@@ -5,8 +5,6 @@ Decisions ask for a `Flag`; readers are shown `sentences`. No code parses a sent
 nothing heavy, since tables and reports need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Self

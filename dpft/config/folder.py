@@ -3,8 +3,6 @@
 Imports nothing heavy, so that listing choices answers at once.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

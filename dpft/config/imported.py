@@ -1,7 +1,5 @@
 """Parts that a user writes: a task, metric, clip function or grouping, by its import path."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import sys

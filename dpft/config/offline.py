@@ -4,8 +4,6 @@ The decision is kept in ``HF_HUB_OFFLINE``, which the hub's client, transformers
 on import, and which child processes inherit.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from queue import Empty, SimpleQueue

@@ -1,7 +1,5 @@
 """Settings as they are typed: how they are read, and what Hydra refuses in one sentence each."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

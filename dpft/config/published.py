@@ -4,8 +4,6 @@ Counts are of questions, as `docs/reference/tasks` gives them: meaning represent
 triple sets of DART. MNLI's two parts are one split; a copy may hold the matched one alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

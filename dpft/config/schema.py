@@ -5,8 +5,6 @@ no setting is silently without effect. ``Annotated`` adds a range and an `Effect
 configs the same run, or repetitions of one experiment, follows from the effects (`experiment`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

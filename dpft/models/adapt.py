@@ -1,7 +1,5 @@
 """Adaptation: which parameters of a model are trained, or what is put beside them."""
 
-from __future__ import annotations
-
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has
 from dpft.config.schema import Adapt

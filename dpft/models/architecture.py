@@ -3,8 +3,6 @@
 A run that is trained and one that is only planned are made by the same functions.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """Models in files: a folder in ``save_pretrained`` form or the hub, and what can be read of it."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """Models on the hub and in Python packages, as far as is known of them without importing torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """How a model of images wants them: size, normalisation and patches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

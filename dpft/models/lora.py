@@ -1,7 +1,5 @@
 """LoRA: a low-rank update beside the frozen projections of attention (Hu et al. 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

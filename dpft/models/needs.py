@@ -1,7 +1,5 @@
 """What an objective needs of a model; apart from the models, so that to say it loads none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

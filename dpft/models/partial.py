@@ -1,7 +1,5 @@
 """Models with some or no weights, for a process that holds a part, or gets them from another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack

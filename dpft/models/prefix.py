@@ -4,8 +4,6 @@ The model is frozen. Each of its attention layers sees ``length`` keys and value
 a small network instead of a text. They belong to no record, so every record has the same ones.
 """
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

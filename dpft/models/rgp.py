@@ -13,8 +13,6 @@ The carriers are a function of weights that were released already and of public 
 that they cost no privacy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ it, RGP has moved its weights. With prefix tuning it is the frozen model, and wh
 count twice.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

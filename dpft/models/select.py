@@ -1,7 +1,5 @@
 """Selection: which of a model's own parameters are trained, the others being frozen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Published models of the hub: their families, and the sizes that `dpft plan` simulates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType

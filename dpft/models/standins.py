@@ -4,8 +4,6 @@ The tokenizer has the pieces of the bundled one, which can spell any text, and t
 the family.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -5,8 +5,6 @@ norm, whose statistics would mix records, and standardised convolution weights. 
 section 5.1 and appendix A.1) train WRN16-4. Importing this module makes transformers know it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.nn.functional as F

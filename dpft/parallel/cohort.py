@@ -5,8 +5,6 @@ up once a step. Ranks agree before each collective that not all might reach, so 
 one ends all, and ranks that have drawn different batches never add them up.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

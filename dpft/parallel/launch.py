@@ -1,7 +1,5 @@
 """How this process was started: alone, as a rank of torchrun, or by another launcher."""
 
-from __future__ import annotations
-
 import os
 
 from dpft.config.errors import ConfigError

@@ -1,7 +1,5 @@
 """From ``conf/parallel`` to the cohort of a run: how its processes find each other, and part."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ loads them, in whatever layout. Here each rank's pieces lie one behind the other
 numbers, with a table of plain data: torch's own table is a pickle, which may run code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -5,8 +5,6 @@ reduced and scattered together, so that no rank ever holds all sums. FSDP's own 
 before clipping; training without clipping uses it, and has it add up instead of averaging.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Noise is scaled by the thresholds of all groups, and the counts that move them a
 together. So every process knows all groups and thresholds, clips its own, and adds up the counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType

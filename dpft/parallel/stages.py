@@ -6,8 +6,6 @@ positions and rotations. Stages are the clipping groups of ``per_device``: one p
 these groups has the sums and the noise of the pipeline.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ takes as long as its products at the device's rate, as its bytes at the bandwidt
 as the shortest operation, whichever is longest. Operations follow one another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

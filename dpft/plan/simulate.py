@@ -9,8 +9,6 @@ Not counted: an allocator's rounding and fragmentation, what kernels allocate th
 CUDA context.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Build a run's step for `dpft.plan.simulate`: without weights or data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

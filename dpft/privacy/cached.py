@@ -1,7 +1,5 @@
 """Where answers that took a while to compute are kept; losing them costs time and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.metadata

@@ -7,8 +7,6 @@ selection's runs) is drawn from a derived key by ChaCha20 (`dpft.privacy.keystre
 come from `generator`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 

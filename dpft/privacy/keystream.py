@@ -5,8 +5,6 @@ always zero, since every key is derived for one purpose and used for nothing els
 (`dpft.privacy.keys.derive`).
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

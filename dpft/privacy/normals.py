@@ -8,8 +8,6 @@ are polynomials of such steps, since the ``log`` of one library is not that of a
 docs/reference/noise.md has the whole construction, and what is proven of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

@@ -13,8 +13,6 @@ take numbers below 2^-126 for zero, of factors and of results, in norms and sums
 (`rules.uses` on what that leaves).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache

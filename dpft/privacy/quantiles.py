@@ -14,8 +14,6 @@ is ``b_k = 1/2 + count / B`` with ``B`` the expected batch size, a public number
 batch that was drawn is private. Over the sampling, its mean is the true share.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

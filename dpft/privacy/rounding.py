@@ -1,7 +1,5 @@
 """Figures of a guarantee as text: no digit promises more than was computed. Imports no torch."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, Decimal
 

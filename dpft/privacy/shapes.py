@@ -15,8 +15,6 @@ A blank is shorter than any width. One at least is in every microbatch, since li
 another kernel where nothing is padded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Settings, code and tables take their names from here. No torch: settings are che
 loaded, which takes a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

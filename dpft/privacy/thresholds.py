@@ -1,7 +1,5 @@
 """Clipping thresholds: the range they lie in, and the sensitivity that follows from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ with adapters. PyTorch's cross entropy holds three tensors of that size in its b
 log-probabilities, the gradient with respect to those, and the logits' gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Running averages, counts of what was looked up, and tables that a lookup rescale
 saved with the model, and no clipping bounds what one record leaves in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

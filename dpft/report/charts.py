@@ -5,8 +5,6 @@ clipped fractions and batch sizes come from the training records without noise, 
 ``private/metrics.jsonl``.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -1,7 +1,5 @@
 """Run records on the terminal: figures of several runs side by side, and guarantees."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rich's console, for text that comes from anywhere: no markup, links or escape sequences in it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -4,8 +4,6 @@ Guarantee: unless ``private`` is set, no file under the run's ``private/`` is op
 that is computed from training records without noise can reach the page.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs next to each other: which is best, which are repetitions, and what differs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What cards, pages and terminals say of a run's guarantee, mechanism, labels and evaluations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

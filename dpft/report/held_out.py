@@ -1,7 +1,5 @@
 """What a run is scored by: held out of private data, or seen before; no guarantee covers it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

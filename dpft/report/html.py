@@ -1,7 +1,5 @@
 """Pages of HTML from templates: every text is escaped, and nothing is loaded or run."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Text and tables as Markdown, for text that comes from anywhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

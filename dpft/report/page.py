@@ -1,7 +1,5 @@
 """The data of the HTML page of `dpft report`, whose words and markup are in ``templates/``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What is printed: text from records, data and model files is shown, and directs no terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """What a run ran on: code, packages and machine, as far as results and speed depend on them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

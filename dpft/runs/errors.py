@@ -1,7 +1,5 @@
 """What can go wrong with a run directory; every message says what to type next."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -5,8 +5,6 @@ each file: record, ledger, settings, model and generations. The card (``model/RE
 ``dpft report``, checkpoints and ``private/`` are not in it: they may be edited, made again or go.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

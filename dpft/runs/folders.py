@@ -1,7 +1,5 @@
 """Where runs are stored: the name of a run's folder, the search for runs, and what lies in one."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """When two configurations are the same run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

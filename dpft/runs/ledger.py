@@ -1,7 +1,5 @@
 """The privacy ledger: what was spent, written before it is used."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -3,8 +3,6 @@
 The epsilon of such a run covers its own records and steps alone.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

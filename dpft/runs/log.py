@@ -5,8 +5,6 @@ Only the last line can therefore be torn, by a kill or a power cut, and its `app
 Readers leave it out, and the next writer cuts it off. Any other damage is an error.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

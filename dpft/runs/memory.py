@@ -1,7 +1,5 @@
 """How much memory this process holds, and held at most; whether it ran out."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from collections.abc import Iterator

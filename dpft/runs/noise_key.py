@@ -1,7 +1,5 @@
 """The secret that sampling and noise are drawn from."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

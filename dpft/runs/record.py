@@ -1,7 +1,5 @@
 """The run record: everything that tables, cards and other readers know about a run."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Which runs a report is about, and where its page goes: a run, several, a folder, or a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ jobs and their parent append a JSON line for each event, has the rest: which job
 a run failed, and which runs a sweeper has chosen.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

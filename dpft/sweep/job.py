@@ -4,8 +4,6 @@ Nothing heavy is imported before it is known that the run is not finished, so th
 started again passes over its finished points quickly.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is typed after ``dpft sweep``, and its points: expanded, composed and checked beforehand."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re

@@ -5,8 +5,6 @@ parent is gone, even by SIGKILL, the kernel closes that end and reading returns.
 its whole process group, in which its own workers are. That is safe, since runs survive any kill.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

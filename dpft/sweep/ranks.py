@@ -8,8 +8,6 @@ reaches. So each rank waits for a lock that the job holds: once the job is gone,
 the kernel releases the lock and the rank ends itself. That is safe, since runs survive any kill.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

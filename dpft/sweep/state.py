@@ -4,8 +4,6 @@ What is shown is public where a run is private: steps and epsilon come from its 
 its record. Of a run without privacy only the number of the last step is read from ``private/``.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import socket

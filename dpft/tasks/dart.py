@@ -1,7 +1,5 @@
 """DART (Nan et al. 2021): triples of subject, relation and object in, a sentence out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """E2E NLG (Novikova et al. 2017): a meaning representation in, a restaurant sentence out."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 The published validation split is ``dev``. GLUE keeps the labels of its test splits to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,8 +5,6 @@ from a digest of that record (of its user, where users are units), and not from 
 file; class names are given rather than collected.
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import abstractmethod
 from array import array

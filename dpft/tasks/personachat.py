@@ -1,7 +1,5 @@
 """Persona-Chat (Zhang et al. 2018) as in ConvAI2: reply in a dialogue, given one's own persona."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A `Dataset` lists the forms in which its rows are published. Files of any of the
 in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -5,8 +5,6 @@ clipper observes are the same with and without them. The training records' guara
 steps, since a choice by evaluation has looked at the weights of each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

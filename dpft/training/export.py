@@ -4,8 +4,6 @@ Files are copied and nothing is computed: LoRA was merged when the run saved its
 that a finished run lists as its own are copied, so that no other file in its folders is exported.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

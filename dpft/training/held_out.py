@@ -1,7 +1,5 @@
 """Held-out records, and the loss of a model on them while it is trained on others."""
 
-from __future__ import annotations
-
 import filecmp
 import math
 from collections.abc import Sequence

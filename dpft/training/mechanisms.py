@@ -1,7 +1,5 @@
 """The data of a run and its `Mechanism`, made before torch is imported, which takes seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Predictions of a split: made with live progress, written, read and scored."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The record of a trained run: what was done, what it cost, and what is guaranteed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of one training step. They are noiseless, so they are logged under ``private/`` only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What privacy is asked for, and what of a Trainer or its model cannot go with it."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

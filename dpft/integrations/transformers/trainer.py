@@ -6,8 +6,6 @@ One of its steps is one logical batch: `get_train_dataloader` gives Poisson samp
 before Trainer moves the weights.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -12,8 +12,6 @@ privacy random variables (PRV; bounds from both sides, proven for removing a rec
 ``docs/reference/accounting.md`` compares them with printed numbers and lists the limits.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

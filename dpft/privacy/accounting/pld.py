@@ -5,8 +5,6 @@ between the two kinds of error of whoever asks whether a record was there. Discr
 pessimistic: no value is below the truth.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

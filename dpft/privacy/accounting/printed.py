@@ -3,8 +3,6 @@
 No run is calibrated by them unless its settings ask for it, and none states them as its guarantee.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import warnings

@@ -26,8 +26,6 @@ dp-accounting's ``TruncatedSubsampledGaussianDpEvent`` (Ganesh 2025, arXiv 2508.
 second part by replacing a record: epsilon 3.21 where this is 3.00 (tests/privacy/test_truncation).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers that own trained parameters, and what one captured call of a layer adds to gradients."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

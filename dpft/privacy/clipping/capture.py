@@ -6,8 +6,6 @@ backward reaches that output, the hook hands ``(a, g)`` to the listener, and for
 module without a rule all inputs and outputs are captured so (`frames`).
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,8 +12,6 @@ A shape does not show whether rows are of records: a table of 512 rows may meet 
 could be either, the model is run on fewer records for comparison, once for rows of a shape.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Clip functions: from a record's norm to the factor that its gradient is multiplied with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

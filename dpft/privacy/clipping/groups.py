@@ -22,8 +22,6 @@ custom     each tuple of ``patterns``
 ========== ===================================================================================
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """How a clipper is made: of a style, or of a plan, groups and thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import nn

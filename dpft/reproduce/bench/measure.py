@@ -6,8 +6,6 @@ second affects both equally. This process imports no torch. Results are on disk 
 that a repeated command continues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

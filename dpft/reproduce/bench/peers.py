@@ -3,8 +3,6 @@
 A peer's step ends where ours does: the sum of clipped gradients is formed, nothing is noised.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tables of a benchmark on the terminal and as Markdown, its plot, and the JSON of its results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

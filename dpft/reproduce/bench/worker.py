@@ -4,8 +4,6 @@ It prints one line, `MARK` and the result as JSON, with a ``status``: ``ok``; ``
 variant raised an error and would again; ``oom``, where the device's memory did not suffice.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

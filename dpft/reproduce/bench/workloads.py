@@ -4,8 +4,6 @@ Models are built offline from configurations, without dropout and key-value cach
 what transformers chooses. A step is forward, backward and clipping, without noise and optimizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The content of a file of claims; ``docs/how-to/tables.md`` explains each key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

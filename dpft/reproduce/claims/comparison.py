@@ -18,8 +18,6 @@ frequent answer (mark ``C``), nothing was learned and nothing is decided; where 
 comparison confirms and contradicts nothing.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """Make the comparisons of a claim: of a table's cells, of benchmarks, and of computed numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shlex

@@ -1,7 +1,5 @@
 """Show claims on the terminal and as JSON: a list, or one with all its numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

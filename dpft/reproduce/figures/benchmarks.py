@@ -1,7 +1,5 @@
 """Figures of speed and memory, from files of ``dpft bench``."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence

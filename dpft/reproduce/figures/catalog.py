@@ -4,8 +4,6 @@ A figure's list of runs, ``data/PAPER/NUMBER.yaml``, has a table's form (`dpft.r
 so that planning, missing runs and matching of records are those of tables.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

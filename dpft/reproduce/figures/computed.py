@@ -6,8 +6,6 @@ formed. Its output gradient, ``T_l p_l`` numbers, is kept from the layer's backw
 layer of its group is reached, where the group's norms are known and its sums are formed.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

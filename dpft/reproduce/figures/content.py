@@ -1,7 +1,5 @@
 """What a figure shows, before it is drawn: the same numbers become picture and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

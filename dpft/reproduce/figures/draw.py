@@ -1,7 +1,5 @@
 """From what a figure is made of to its content, and to its files: PNG, SVG and CSV."""
 
-from __future__ import annotations
-
 import io
 import math
 import textwrap

@@ -3,8 +3,6 @@
 They are made for looking at one's own runs on public data; each says so in its caption.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores against settings, sizes, times or memory, and heat maps: printed numbers and ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

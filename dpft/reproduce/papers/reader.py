@@ -1,7 +1,5 @@
 """Read files of data strictly: an unknown, missing or repeated key is an error with its place."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The content of a table's file; ``docs/how-to/tables.md`` explains each key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self

@@ -1,7 +1,5 @@
 """A table with its runs: cells, printed epsilons, and the runs that are missing."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics

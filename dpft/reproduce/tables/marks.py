@@ -1,7 +1,5 @@
 """Marks: letters that keep a number from being taken for more than it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePosixPath

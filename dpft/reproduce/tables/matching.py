@@ -5,8 +5,6 @@ continues it. Runs whose scores stand for the same cell may be repetitions: with
 other hardware, or with data and model from another place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any

@@ -1,7 +1,5 @@
 """From a table to its cells and the distinct runs behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Find the records in some folders, by the run that they are of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A filled table on the terminal, as Markdown and as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A filled table as text, which every renderer shows in its own way."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

@@ -11,8 +11,6 @@ of a mean: other code, libraries and hardware shift a mean by about as much as a
 One per cent is about the deviation in tables that print it.
 """
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
 from typing import Self

@@ -1,7 +1,5 @@
 """The folder of a private selection: what is chosen from, the secret key, and what it draws."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Sequence

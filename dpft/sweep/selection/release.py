@@ -1,7 +1,5 @@
 """What is released of a private selection: the best trial, and the price of having chosen it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

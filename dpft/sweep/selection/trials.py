@@ -4,8 +4,6 @@ Liu & Talwar (2019) showed it for a geometric number; the price in Renyi DP is t
 Steinke (2022, arXiv:2110.03620), Theorem 2 with ``eta = 1``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

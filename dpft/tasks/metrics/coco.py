@@ -7,8 +7,6 @@ to its own installed files.
 Source: Chen et al., 2015, "Microsoft COCO Captions: Data Collection and Evaluation Server".
 """
 
-from __future__ import annotations
-
 import gzip
 import tempfile
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Source: Dusek, Novikova and Rieser, 2020, "Evaluating the State-of-the-Art of En
 Language Generation: The E2E NLG Challenge".
 """
 
-from __future__ import annotations
-
 import math
 import string
 from collections import Counter

@@ -8,8 +8,6 @@ Source: Gehrmann et al., 2021, "The GEM Benchmark: Natural Language Generation, 
 Metrics".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import version
 

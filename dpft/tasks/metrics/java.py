@@ -1,7 +1,5 @@
 """Finds a Java and runs a jar with it: bounded memory, bounded time, UTF-8, always ended."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -7,8 +7,6 @@ Source: Zhang et al., ICLR 2020, "BERTScore: Evaluating Text Generation with BER
 ACL 2020, "BLEURT: Learning Robust Metrics for Text Generation".
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The libraries behind BLEU and ROUGE are imported when they are used.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import string

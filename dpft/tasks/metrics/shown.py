@@ -7,8 +7,6 @@ same records are compared record by record: two models mostly err on the same on
 difference is known far better than either accuracy.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Answers in a conversation: the model's chat template around it, the loss on its own turns."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Whole conversations from a model that was trained on all turns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ right of both: BART counts positions from the first column, and what comes later
 decoder sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Encoding all training records, in pieces."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Callable, Iterator, Sequence

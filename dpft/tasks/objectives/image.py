@@ -1,7 +1,5 @@
 """Image classification: the loss is the cross entropy of the record's class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

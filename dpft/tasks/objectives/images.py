@@ -1,7 +1,5 @@
 """Images as records. Each is decoded and resized by itself, on the CPU."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass

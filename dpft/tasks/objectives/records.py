@@ -3,8 +3,6 @@
 ``parts`` yields the contents of a record: two records are equal if and only if their parts are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Templates of infilling: literal words, one blank, places for a record's texts; label words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

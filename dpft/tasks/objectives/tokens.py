@@ -1,7 +1,5 @@
 """Tokens of many texts at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

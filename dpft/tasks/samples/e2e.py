@@ -7,8 +7,6 @@ fine-tunes on: a model that saw only the public part scores low on it, and gains
 gradients are noisy.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import random

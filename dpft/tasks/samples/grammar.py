@@ -1,7 +1,5 @@
 """What the generated samples share: their words, in YAML files, and the way they are drawn."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from pathlib import Path

@@ -4,8 +4,6 @@ Each visitor has habits of speech and favourite things, and some come far more o
 in data of real people. Users of the splits are different people.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

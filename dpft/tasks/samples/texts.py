@@ -4,8 +4,6 @@ Everything in them is made up, from the words in the YAML files of this folder; 
 the published ones. A sample is a function of its seed, the same on every machine.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterable, Sequence

@@ -6,8 +6,6 @@ data and change with its weights. That records are kept apart is looked at then,
 in which something may permute rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

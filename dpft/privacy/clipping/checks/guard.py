@@ -1,7 +1,5 @@
 """Nothing but the clipper adds to ``.grad`` in its backward; no other process shares a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

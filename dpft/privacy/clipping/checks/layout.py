@@ -9,8 +9,6 @@ or multiplies over goes nowhere. Records that lie on such a dimension may change
 batch or another one: `row_permuting_nodes` returns such functions, and those that no rule knows.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

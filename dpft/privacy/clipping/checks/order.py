@@ -6,8 +6,6 @@ sorted by length, masked positions gathered into as many rows as there are recor
 in many batches before: where the graph lets rows change places, every batch is looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """What the autograd graph of a batch says: whether every use of every parameter was captured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple

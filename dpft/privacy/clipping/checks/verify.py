@@ -1,7 +1,5 @@
 """The check of layer rules against autograd: in one backward, a parameter at a time."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

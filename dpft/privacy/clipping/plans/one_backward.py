@@ -1,7 +1,5 @@
 """One backward: sums from what it brought, at its end or inside it."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

@@ -4,8 +4,6 @@ What `lee_kifer` and `ghost` have in common (Li et al. 2022, section 4.1). One f
 weighs the whole of its loss, so that there can be one group only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

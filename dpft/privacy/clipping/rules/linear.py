@@ -1,7 +1,5 @@
 """Rules for linear layers, tables of embeddings, and bare parameters that are broadcast."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

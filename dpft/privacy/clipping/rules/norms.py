@@ -6,8 +6,6 @@ parameter and are held. Each normalises within one record; layers whose statisti
 have no rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 Families of transformers have copies of a class: a copy is recognised by its compiled code.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
