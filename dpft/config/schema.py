@@ -559,6 +559,8 @@ class Run:
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    # The step as one compiled program (`dpft.privacy.program`); auto: on a GPU.
+    compile: Annotated[bool | Literal["auto"], Effect.EXECUTION] = "auto"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
     # Whichever comes first, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
@@ -602,6 +604,9 @@ class Run:
             advice = f"adapt={self.adapt.name} would train the block that pools"
             expected = f"null, or one of adapt={', '.join(_POOLED)}"
             raise SettingError("model.pooling", self.model.pooling, expected, advice)
+        if self.compile is True and self.parallel.name != "data":
+            advice = f"a step over parallel={self.parallel.name} is no single program"
+            raise SettingError("compile", True, "auto or false", advice)
         if self.evaluate.every is not None and pipeline:
             advice = "no rank of a pipeline has the whole model: type parallel=data"
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)

@@ -227,18 +227,24 @@ def _load(
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
-def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
+def compiles(run: Run, device: torch.device) -> bool:
+    """Return whether microbatches are added up by compiled programs."""
+    wanted = run.compile if isinstance(run.compile, bool) else device.type == "cuda"
+    return wanted and run.parallel.name == "data"
+
+
+def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> FixedShapes | None:
     """Return the shapes of microbatches where these may not depend on which records are drawn.
 
-    Where batches have one size, and where rounding would otherwise make records depend on each
-    other.
+    Where batches have one size, where each shape has a program, and where rounding would otherwise
+    make records depend on each other.
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
         return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    if not mechanism.private or free:
+    if not compiled and (not mechanism.private or free):
         return None
     return FixedShapes(mechanism.batch_size)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,9 @@ from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.noise import Released
-from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
-from dpft.privacy.untouched import random_state_kept
-from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
+from dpft.tasks.units import TrainingSet
+from dpft.training.executors import Programs, add_clipped, exact, forget
 from dpft.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
@@ -43,6 +41,7 @@ def train(
     audit: Auditor | None = None,
     cohort: TrainingCohort | None = None,
     pipeline: PipelinedSums | None = None,
+    programs: Programs | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
     watched: Callable[[int], bool] = lambda step: False,
@@ -66,6 +65,7 @@ def train(
         audit: canaries in slots after the last unit, which are sampled as units are.
         cohort: the processes that train together; None: this one.
         pipeline: forms the sums where ranks hold stages of the model; None: the clipper does.
+        programs: add up microbatches, where the step is compiled; None: eager steps do.
         spend: called with each step and what it released, before the weights move: the ledger.
         after_step: called with each finished step: metrics, progress, checkpoints.
         watched: whether a step's statistics include signal and noise; in one process only.
@@ -90,7 +90,7 @@ def train(
     agreed = cohort.any if cohort.divided else None
     cut = partial(data.microbatches, token_budget=settings.microbatch_tokens)
 
-    def clipped_sum(step: int, pieces: Pieces) -> StepStatistics:
+    def clipped_sum(step: int, pieces: Pieces, programs: Programs | None) -> StepStatistics:
         """Add a batch's clipped gradients to ``.grad``. Releases nothing, so it may be repeated."""
         # Masks belong to rows, and one more record shifts the rows. Masks that an observer knew
         # would break the sensitivity; secret ones can be thought of as each record's own.
@@ -98,7 +98,7 @@ def train(
         statistics = StepStatistics()
         if pipeline is not None:
             statistics = StepStatistics(share=pipeline.pipeline, groups=pipeline.groups)
-            with _exact(clipper):
+            with exact(clipper):
                 found = pipeline.add(data.losses, (data.batch(micro, step) for micro in pieces))
             for one, losses in zip(found, pipeline.losses(found), strict=True):
                 statistics.observe(losses, one.norms, one.factors, len(losses))
@@ -106,7 +106,12 @@ def train(
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
             records = len(micro) - micro.count(BLANK)
-            add_clipped(data, model, clipper, batch, records, statistics, agreed)
+            if programs is not None:
+                programs.add(batch, records, statistics)
+            else:
+                add_clipped(data, model, clipper, batch, records, statistics, agreed)
+        if programs is not None:
+            programs.settle()
         return statistics
 
     for step in range(start, mechanism.steps):
@@ -121,13 +126,13 @@ def train(
         with together(cohort, f"step {step}: {drawn}"):
             pieces = cohort.pieces(units, cut)
             try:
-                statistics = clipped_sum(step, pieces)
+                statistics = clipped_sum(step, pieces, programs)
                 lost = False
             except LostRecordError:
                 lost = True
             if lost:  # outside of the clause, whose traceback holds memory
                 forget(clipper)
-                statistics = clipped_sum(step, pieces)  # the clipper is careful from here on
+                statistics = clipped_sum(step, pieces, None)  # the clipper is careful from here on
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
         measure = cohort.size == 1 and watched(step)
@@ -150,51 +155,6 @@ def train(
             _check_weights(optimizer, step, agreed)
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
-
-
-def add_clipped(
-    data: Units,
-    model: nn.Module,
-    clipper: Clipper,
-    batch: UnitBatch,
-    records: int,
-    statistics: StepStatistics,
-    agreed: Callable[[bool], bool] | None = None,
-) -> None:
-    """Add the clipped gradients of one microbatch to ``.grad``.
-
-    Raises:
-        LostRecordError: see `Clipper.backward`; form the whole logical batch's sum again.
-    """
-    with _exact(clipper):
-        index = clipper.to_check(len(batch), batch.real)
-        if index is not None:
-            # Layer rules are checked on a few units, in a separate forward that uses up no
-            # random numbers.
-            with random_state_kept(*model.parameters()):
-                losses, some = finite_losses(data, model, batch.units(index), agreed)
-                if len(losses):
-                    clipper.check(losses, rows=some.rows_per_unit, real=some.real)
-                else:  # the batch itself is checked
-                    clipper.take()
-        if clipper.private and not clipper.careful:
-            losses = data.losses(model, batch)  # the clipper drops records that are not finite
-        else:
-            losses, batch = finite_losses(data, model, batch, agreed)
-        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
-    statistics.observe(batch.of_units(losses), clipper.norms, clipper.factors, records)
-
-
-def _exact(clipper: Clipper) -> AbstractContextManager[None]:
-    """Switch TF32 off: it rounds as the shape of the batch requires, which couples records."""
-    return full_precision() if clipper.private else nullcontext()
-
-
-def forget(clipper: Clipper) -> None:
-    """Discard a sum that was not completed."""
-    clipper.reset()
-    for parameter in clipper.parameters.values():
-        parameter.grad = None
 
 
 def _norm_of_sum(clipper: Clipper) -> float:

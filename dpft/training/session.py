@@ -44,6 +44,7 @@ from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.assembly import make_optimizer, whole_again
 from dpft.training.evaluation import Evaluations
+from dpft.training.executors import Programs
 from dpft.training.loop import train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
@@ -176,6 +177,10 @@ class Session(Closing):
             evaluated = self._evaluate(start)
             if evaluated and self._tracker is not None:
                 self._tracker.step(start, evaluated)
+            programs = None
+            if prepared.compiled:
+                model = prepared.parts.loaded.model
+                programs = Programs(prepared.units, model, self._clipper, run.precision)
             train(
                 model=prepared.parts.loaded.model,
                 data=prepared.units,
@@ -189,6 +194,7 @@ class Session(Closing):
                 audit=prepared.auditor,
                 cohort=self._cohort,
                 pipeline=prepared.parts.pipeline,
+                programs=programs,
                 spend=self._spend,
                 after_step=after_step,
                 watched=watched,

@@ -25,7 +25,13 @@ from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.own import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
-from dpft.training.assembly import TrainingParts, assemble, deciding_parts, fixed_shapes
+from dpft.training.assembly import (
+    TrainingParts,
+    assemble,
+    compiles,
+    deciding_parts,
+    fixed_shapes,
+)
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, read_data
@@ -53,6 +59,7 @@ class Prepared:
         own: code of other packages that a step's sum follows from.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
+        compiled: whether microbatches are added up by compiled programs.
         ledger: what the ledger holds before the first step, if there is one.
     """
 
@@ -72,6 +79,7 @@ class Prepared:
     cohort: TrainingCohort
     own: Mapping[str, str]
     held_out: HeldOut | None
+    compiled: bool
     ledger: LedgerContents | None = None
 
 
@@ -142,7 +150,8 @@ def prepare(
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.from_first(stored)  # only the first rank has the folder
-    shapes = fixed_shapes(run, parts)
+    compiled = compiles(run, device)
+    shapes = fixed_shapes(run, parts, compiled)
     own = deciding_parts(run)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
@@ -157,6 +166,7 @@ def prepare(
             **all_round_like(device, cohort),
             **cohort.layout,  # sums of shares are added up in another order
             **({} if shapes is None else {"shapes": "fixed"}),
+            **({"step": "compiled"} if compiled else {}),
             **({"plugins": own} if own else {}),
         },
     }
@@ -205,6 +215,7 @@ def prepare(
         cohort=cohort,
         own=own,
         held_out=held_out,
+        compiled=compiled,
         ledger=held,
     )
 

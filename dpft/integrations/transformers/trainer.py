@@ -47,8 +47,8 @@ from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
+from dpft.training.executors import add_clipped, forget
 from dpft.training.held_out import check_repeated
-from dpft.training.loop import add_clipped, forget
 from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.

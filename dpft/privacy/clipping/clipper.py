@@ -43,6 +43,24 @@ class Started(NamedTuple):
     real: Tensor | None
 
 
+class Sums(NamedTuple):
+    """What `Clipper.sums` returns.
+
+    Attributes:
+        losses: ``(B,)``, zero for padding.
+        norms: ``(B, K)``.
+        factors: ``(B, K)``.
+        finite: whether all losses and norms are finite, a bool on the device.
+        sums: the clipped sum of each trained parameter, in order.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    factors: Tensor
+    finite: Tensor
+    sums: Sequence[Tensor]
+
+
 class Clipper:
     """Leaves the sum of clipped per-example gradients in ``.grad``; built by `make_clipper`.
 
@@ -51,6 +69,7 @@ class Clipper:
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
+        looks: whether the host looks at norms where that costs nothing; see `careful`.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
@@ -93,6 +112,7 @@ class Clipper:
         self._rules = rules
         self._unfinished = False
         self._careful = False
+        self.looks = True
         self._forms: dict[str, str] = {}
         if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
@@ -131,7 +151,7 @@ class Clipper:
         must not part ways over what one of them has seen: they look.
         """
         device = next(iter(self.parameters.values())).device
-        return self._careful or self.sharded or not waits(device)
+        return self._careful or self.sharded or (self.looks and not waits(device))
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, checks, and a `backward` that broke off.
@@ -290,6 +310,62 @@ class Clipper:
     def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
         self._take_over(batch)
+        self._keep_real(real)
+
+    def sums(
+        self,
+        losses: Tensor,
+        thresholds: Sequence[Tensor],
+        rows: int = 1,
+        real: Tensor | None = None,
+    ) -> Sums:
+        """Return what `backward` would add to ``.grad``, without a look at any number.
+
+        This is what a program is traced from (`dpft.privacy.program`): no check compares numbers,
+        and a record that is not finite makes ``finite`` false. Styles of two backwards form their
+        sums by book-keeping.
+
+        Args:
+            losses: as of `backward`.
+            thresholds: one number for each group, which takes the place of `thresholds`.
+            rows: as of `backward`.
+            real: as of `backward`.
+        """
+        captured = self.capture.take()
+        losses = _silenced(losses, real)
+        before = self.thresholds, [p.grad for p in self.parameters.values()]
+        self.thresholds = tuple(thresholds)  # type: ignore[arg-type]
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        try:
+            if self.private:
+                plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
+                with torch.autocast(losses.device.type, enabled=False), self.guard.on():
+                    structure = self.checker.structure(losses, captured)
+                    batch = ClippingBatch(self, structure, losses, rows, looks=False)
+                    PRIVATE_PLANS[plan](batch)
+                    norms, factors, finite = batch.outcome()
+            else:
+                losses.sum().backward(inputs=[*self.parameters.values()])
+                norms = factors = losses.new_empty(len(losses), 0)
+                finite = losses.isfinite().all()
+            self._fill_grads()
+            sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+        finally:
+            self.thresholds, grads = before
+            for parameter, grad in zip(self.parameters.values(), grads, strict=True):
+                parameter.grad = grad
+        return Sums(losses, norms, factors, finite, sums)
+
+    def add(self, sums: Sums, real: Tensor | None = None) -> None:
+        """Add a microbatch's sums to ``.grad``, as `backward` does, and take over its norms."""
+        held = [p.grad for p in self.parameters.values() if p.grad is not None]
+        if held:
+            torch._foreach_add_(held, list(sums.sums))
+        else:
+            for parameter, total in zip(self.parameters.values(), sums.sums, strict=True):
+                parameter.grad = total.clone()
+        self.norms, self.factors = sums.norms, sums.factors
         self._keep_real(real)
 
     def collect(self) -> None:

@@ -23,7 +23,8 @@ from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records
 from dpft.training.assembly import attach_clipper
-from dpft.training.loop import _check_finite, _check_weights, add_clipped
+from dpft.training.executors import add_clipped
+from dpft.training.loop import _check_finite, _check_weights
 from dpft.training.statistics import StepStatistics
 
 EXAMPLES = [

@@ -121,7 +121,7 @@ class Checker:
 
     def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
         """Compare the rules with autograd on some records, ahead of their batch."""
-        structure = self._structure(losses, captured)
+        structure = self.structure(losses, captured)
         verified = self._compared(losses, structure, rows, real, retain_graph=False)
         self.schedule.check_ahead(_kind(losses, structure.reached, rows), verified)
 
@@ -129,7 +129,7 @@ class Checker:
         self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
         """Return the structure of the losses' graph, once it and the rules were checked."""
-        structure = self._structure(losses, captured)
+        structure = self.structure(losses, captured)
         reached = structure.reached
         kind = _kind(losses, reached, rows)
         due = self.schedule.due(losses, kind, self._capture.hooks())
@@ -151,7 +151,8 @@ class Checker:
         self._soon = soon
         return structure
 
-    def _structure(self, losses: Tensor, captured: Captured) -> Structure:
+    def structure(self, losses: Tensor, captured: Captured) -> Structure:
+        """Return what the losses' graph says of the layer calls, once all uses were found."""
         self._guard.check_hooks()
         if frozen := [n for n, p in self._parameters.items() if not p.requires_grad]:
             raise UnsupportedLayerError(

@@ -85,6 +85,7 @@ class ClippingBatch:
         size: ``B``.
         group_of: the index of a parameter's group.
         dropped: whether a record was found that has to be dropped.
+        looks: whether the host may look at any number: not while a program is traced.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.
         sharded: whether sums go to a cohort as they are formed, and not into ``.grad`` at once.
@@ -97,13 +98,15 @@ class ClippingBatch:
         losses: Tensor,
         rows: int,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
+        looks: bool = True,
     ) -> None:
         self.capture = clipper.capture
         self.guard = clipper.guard
         self.groups = clipper.groups
         self.parameters = clipper.parameters
         # Stages of a pipeline wait for each other.
-        self.careful = clipper.careful or arrived is not None
+        self.careful = looks and (clipper.careful or arrived is not None)
+        self.looks = looks
         self.structure = structure
         self.losses = losses
         self.rows = rows
@@ -199,6 +202,8 @@ class ClippingBatch:
 
     def all_clip_factors(self, book: Book) -> list[Factors]:
         """Return factors of all groups, before any sum, from one look at the norms."""
+        if not self.looks:
+            return [self.clip_factors(k, book) for k in range(len(self.groups))]
         found = [self._total(k, book) for k in range(len(self.groups))]
         device = self._finite.device  # groups may lie on several
         fine = torch.stack([squared.sound().all().to(device) for squared in found])
@@ -264,6 +269,17 @@ class ClippingBatch:
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:
         """Return norms and clip factors of all groups, ``(B, K)`` each, once sums were formed."""
+        norms, factors, finite = self.outcome()
+        if self._unread:
+            self._expected.insert(0, (finite, LostRecordError()))
+        if self._expected:
+            holds = torch.stack([one.to(norms.device) for one, _ in self._expected])
+            if not bool(holds.all()):
+                raise self._expected[int(holds.long().argmin())][1]
+        return norms, factors
+
+    def outcome(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same, and whether all norms and losses are finite; the host reads nothing."""
         self._scatter()
         for k in range(len(self.groups)):
             if k not in self._norms:
@@ -271,14 +287,8 @@ class ClippingBatch:
         device = self._finite.device  # groups may lie on several
         every = range(len(self.groups))
         norms = torch.stack([self._norms[k].to(device) for k in every], 1)
-        if self._unread:
-            finite = norms.isfinite().all() & self._finite.all()
-            self._expected.insert(0, (finite, LostRecordError()))
-        if self._expected:
-            holds = torch.stack([one.to(device) for one, _ in self._expected])
-            if not bool(holds.all()):
-                raise self._expected[int(holds.long().argmin())][1]
-        return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
+        factors = torch.stack([self._factors[k].to(device) for k in every], 1)
+        return norms, factors, norms.isfinite().all() & self._finite.all()
 
     def _entries(self, k: int, book: Book) -> list[Entry]:
         """Return the parameters of group ``k`` that took part."""

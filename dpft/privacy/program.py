@@ -1,0 +1,183 @@
+"""The private step of one microbatch as one program: traced once for a shape, then replayed.
+
+The clipper's own algorithm runs on tensors without data (fake tensors), and what it does is noted
+as a graph of tensor operations: forward, losses, backward, norms, clip factors and clipped sums. No
+control flow can depend on data there: an operation that reads a number is an error. The graph is
+compiled by inductor, and on a GPU captured as a CUDA graph, so that nothing in Python runs for each
+layer. Weights, thresholds and the mask of padding are inputs; shapes are constants.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+
+from dpft.privacy.clipping import Clipper
+from dpft.privacy.clipping.clipper import Sums
+
+Backend = Literal["inductor", "graph"]
+"""What runs a program: compiled code, or the operations of the graph one by one (for tests)."""
+
+_WARM_UPS = 3  # before a CUDA graph is captured: libraries allocate their workspaces
+
+
+class UntraceableError(RuntimeError):
+    """A step cannot be written as one program. The message names the operation."""
+
+
+class Program:
+    """The step of all microbatches with one shape.
+
+    Args:
+        clipper: attached to the model in its training mode. A microbatch of this shape has gone
+            through its `backward`, which checks what no trace can. Without privacy (``plan="none"``)
+            the sums are those of autograd.
+        losses: computes one loss per unit, ``(B,)``, from the tensors of a microbatch.
+        tensors: of a microbatch of this shape, on the model's device.
+        real: mask of the units that are not padding, ``(B,)`` in bool on that device, or None.
+        rows: rows of the model's batch for each unit.
+        backend: what runs the program.
+
+    Raises:
+        UntraceableError: the step reads a number, or the compiler failed.
+    """
+
+    def __init__(
+        self,
+        clipper: Clipper,
+        losses: Callable[[Sequence[Tensor]], Tensor],
+        tensors: Sequence[Tensor],
+        real: Tensor | None,
+        rows: int,
+        backend: Backend = "inductor",
+    ) -> None:
+        self._clipper = clipper
+        self._losses = losses
+        self._rows = rows
+        self._given = real is not None
+        self._device = next(iter(clipper.parameters.values())).device
+        inputs = self._inputs(tensors, real)
+        try:
+            graph = self._traced(inputs)
+            self._weights = _lift(graph)
+            self._run = self._compiled(graph, inputs, backend)
+        except UntraceableError:
+            raise
+        except Exception as error:  # whatever the model, torch or a compiler raises
+            raise UntraceableError(_reason(error)) from error
+
+    def __call__(self, tensors: Sequence[Tensor], real: Tensor | None) -> Sums:
+        """Run the step. The next call may overwrite the sums, and nothing else."""
+        with torch.no_grad():
+            losses, norms, factors, finite, *sums = self._run(self._inputs(tensors, real))
+        return Sums(losses, norms, factors, finite, sums)
+
+    def _inputs(self, tensors: Sequence[Tensor], real: Tensor | None) -> list[Tensor]:
+        thresholds = torch.tensor(self._clipper.thresholds, dtype=torch.float64)
+        inputs = [*tensors, thresholds.to(self._device, non_blocking=True)]
+        return inputs if real is None else [*inputs, real]
+
+    def _step(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        tensors, real = list(inputs), None
+        if self._given:
+            real = tensors.pop()
+        thresholds = tensors.pop()
+        losses = self._losses(tensors)
+        found = self._clipper.sums(losses, thresholds.unbind(), rows=self._rows, real=real)
+        return tuple(x.detach() for x in (found.losses, *found[1:4], *found.sums))
+
+    def _traced(self, inputs: Sequence[Tensor]) -> fx.GraphModule:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with ExitStack() as stack:
+            # A backward in other threads would not see that it is traced.
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.random.fork_rng())
+            # Autocast would keep a rounded weight that has no data.
+            stack.callback(torch.clear_autocast_cache)
+            fake = [mode.from_tensor(x) for x in inputs]
+            stack.enter_context(mode)
+            trace = make_fx(self._step, tracing_mode="fake", _allow_non_fake_inputs=True)
+            graph: fx.GraphModule = trace(*fake)
+        return graph
+
+    def _compiled(
+        self, graph: fx.GraphModule, inputs: list[Tensor], backend: Backend
+    ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+        weights = self._weights
+        if backend == "graph":
+            return lambda inputs: graph(*weights, *inputs)
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx
+
+        options: dict[str, Any] = {
+            # The masks of dropout are those of the eager step.
+            "fallback_random": True,
+            # What is rounded to bfloat16 there is rounded here, in norms and sums alike.
+            "emulate_precision_casts": True,
+            # On a CPU even the calls of kernels are compiled; a CUDA graph needs none.
+            "cpp_wrapper": self._device.type == "cpu",
+        }
+        with torch.no_grad(), config.patch(options), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler, about its own options
+            compiled: Any = compile_fx(graph, [*weights, *inputs])
+            compiled(*weights, *inputs)  # which compiles it
+        if self._device.type == "cuda":
+            return _Replayed(lambda inputs: compiled(*weights, *inputs), inputs)
+        return lambda inputs: compiled(*weights, *inputs)
+
+
+class _Replayed:
+    """A function of tensors as a CUDA graph: the host issues one command for all kernels."""
+
+    pool: Any = None  # of memory, which all graphs share, since one runs at a time
+
+    def __init__(
+        self, run: Callable[[list[Tensor]], Sequence[Tensor]], inputs: Sequence[Tensor]
+    ) -> None:
+        self._inputs = [x.clone() for x in inputs]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                run(self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        _Replayed.pool = _Replayed.pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(self._graph, pool=_Replayed.pool):
+            self._outputs = run(self._inputs)
+
+    def __call__(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        torch._foreach_copy_(self._inputs, inputs)
+        self._graph.replay()
+        kept = [x.clone() for x in self._outputs[:4]]  # the sums are added up before the next call
+        return [*kept, *self._outputs[4:]]
+
+
+def _lift(graph: fx.GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds its first inputs; return them in order."""
+    found: dict[str, tuple[fx.Node, Tensor]] = {}
+    first = next(iter(graph.graph.nodes))
+    for node in graph.graph.find_nodes(op="get_attr"):
+        name = str(node.target)
+        if name not in found:
+            with graph.graph.inserting_before(first):
+                placeholder = graph.graph.placeholder(f"held_{name}")
+            placeholder.meta = dict(node.meta)
+            found[name] = placeholder, getattr(graph, name).detach()
+        node.replace_all_uses_with(found[name][0])
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return [tensor for _, tensor in found.values()]
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -1,0 +1,226 @@
+"""How a microbatch's clipped gradients are added up: eagerly, or by a program that is replayed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from dpft.privacy import Clipper, LostRecordError, UnsupportedLayerError
+from dpft.privacy.clipping.clipper import Sums
+from dpft.privacy.precision import full_precision
+from dpft.privacy.program import Backend, Program, UntraceableError
+from dpft.privacy.untouched import random_state_kept
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.units import UnitBatch, Units, finite_losses
+from dpft.training.statistics import StepStatistics
+
+# After so many microbatches of a shape its program is compared with an eager step again, and then
+# after four times as many.
+_AGAIN = 64
+
+# Largest difference of a norm or sum from the eager one, as a share of it.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 5e-2}
+# What a parameter's sum may be off where its own size is rounding: a share of all sums' size.
+_SHARE = 0.01
+
+
+def add_clipped(
+    data: Units,
+    model: nn.Module,
+    clipper: Clipper,
+    batch: UnitBatch,
+    records: int,
+    statistics: StepStatistics,
+    agreed: Callable[[bool], bool] | None = None,
+) -> None:
+    """Add the clipped gradients of one microbatch to ``.grad``.
+
+    Raises:
+        LostRecordError: see `Clipper.backward`; form the whole logical batch's sum again.
+    """
+    with exact(clipper):
+        index = clipper.to_check(len(batch), batch.real)
+        if index is not None:
+            # Layer rules are checked on a few units, in a separate forward that uses up no
+            # random numbers.
+            with random_state_kept(*model.parameters()):
+                losses, some = finite_losses(data, model, batch.units(index), agreed)
+                if len(losses):
+                    clipper.check(losses, rows=some.rows_per_unit, real=some.real)
+                else:  # the batch itself is checked
+                    clipper.take()
+        if clipper.private and not clipper.careful:
+            losses = data.losses(model, batch)  # the clipper drops records that are not finite
+        else:
+            losses, batch = finite_losses(data, model, batch, agreed)
+        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+    statistics.observe(batch.of_units(losses), clipper.norms, clipper.factors, records)
+
+
+def exact(clipper: Clipper) -> AbstractContextManager[None]:
+    """Switch TF32 off: it rounds as the shape of the batch requires, which couples records."""
+    return full_precision() if clipper.private else nullcontext()
+
+
+def forget(clipper: Clipper) -> None:
+    """Discard a sum that was not completed."""
+    clipper.reset()
+    for parameter in clipper.parameters.values():
+        parameter.grad = None
+
+
+class ProgramError(RuntimeError):
+    """A program and the eager step differ by more than rounding. Nothing of it was released."""
+
+
+@dataclass
+class _Shape:
+    """Microbatches of one shape: their program, once there is one, and the next that is checked."""
+
+    program: Program | None = None
+    eager: bool = False
+    batches: int = 0
+    next_check: int = 1
+
+
+class Programs:
+    """Adds microbatches to the clipper's sums, by one program for each of their shapes.
+
+    The first microbatch of a shape also runs eagerly, with every check, and so do ever fewer later
+    ones: the program must give the same norms and sums. Those of the program are kept, so that a
+    run which continues from a checkpoint adds the same bits as one that was not interrupted. A
+    model that is no single program runs eagerly, after one warning.
+
+    Args:
+        precision: of the products, a key of `TOLERANCE`.
+        backend: what runs the programs.
+    """
+
+    def __init__(
+        self,
+        data: Units,
+        model: nn.Module,
+        clipper: Clipper,
+        precision: str,
+        backend: Backend = "inductor",
+    ) -> None:
+        self._data, self._model, self._clipper = data, model, clipper
+        self._tolerance = TOLERANCE[precision]
+        self._backend: Backend = backend
+        self._shapes: dict[object, _Shape] = {}
+        self._finite: list[Tensor] = []
+        clipper.looks = False  # eager steps allow for the same rounding as programs
+
+    def add(self, batch: UnitBatch, records: int, statistics: StepStatistics) -> None:
+        """Add the clipped gradients of one microbatch of ``records`` records to ``.grad``.
+
+        Raises:
+            LostRecordError: see `Clipper.backward`.
+            ProgramError: the program is wrong.
+        """
+        clipper, real = self._clipper, batch.real
+        tensors = [*batch.batch.tensors.values(), batch.weights]
+        key = (*batch.batch.tensors, *[(x.shape, x.dtype) for x in tensors], real is None)
+        shape = self._shapes.setdefault(key, _Shape())
+        shape.batches += 1
+        eagerly = partial(add_clipped, self._data, self._model, clipper, batch, records)
+        if shape.eager or (real is not None and not bool(real.any())):
+            eagerly(statistics)
+            return
+        mask = None if real is None else real.to(batch.weights.device, non_blocking=True)
+        with exact(clipper):
+            if shape.program is None or shape.batches >= shape.next_check:
+                found = self._verified(shape, eagerly, batch, tensors, mask)
+            else:
+                found = shape.program(tensors, mask)
+        if found is None:
+            eagerly(statistics)
+            return
+        self._finite.append(found.finite)
+        clipper.add(found, real)
+        losses = batch.of_units(found.losses)
+        statistics.observe(losses, clipper.norms, clipper.factors, records)
+
+    def settle(self) -> None:
+        """Raise LostRecordError if a record since the last time was not finite."""
+        finite, self._finite = self._finite, []
+        if finite and not bool(torch.stack(finite).all()):  # the one wait of a step
+            raise LostRecordError
+
+    def _verified(
+        self,
+        shape: _Shape,
+        eagerly: Callable[[StepStatistics], None],
+        batch: UnitBatch,
+        tensors: Sequence[Tensor],
+        mask: Tensor | None,
+    ) -> Sums | None:
+        """Return what the program gives, once it was compared; None if there is no program."""
+        clipper = self._clipper
+        parameters = clipper.parameters.values()
+        before, below = [p.grad for p in parameters], clipper.below.clone()
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            with random_state_kept(*parameters):
+                eagerly(StepStatistics())
+            sums, norms = [p.grad for p in parameters], clipper.norms
+        finally:
+            clipper.below = below
+            for parameter, grad in zip(parameters, before, strict=True):
+                parameter.grad = grad
+        if shape.program is None:
+            try:
+                shape.program = self._program(batch, tensors, mask)
+            except (UntraceableError, UnsupportedLayerError) as error:
+                if not any(one.eager for one in self._shapes.values()):
+                    warnings.warn(
+                        f"the step runs without compiling, as it is no single program ({error}); "
+                        "compile=false saves the attempt",
+                        stacklevel=2,
+                    )
+                shape.eager = True
+                return None
+        found = shape.program(tensors, mask)
+        if bool(found.finite):
+            self._compare(found, norms, sums, mask)
+            shape.next_check = max(_AGAIN, 4 * shape.batches)
+        return found
+
+    def _program(self, batch: UnitBatch, tensors: Sequence[Tensor], mask: Tensor | None) -> Program:
+        names = [*batch.batch.tensors]
+
+        def losses(tensors: Sequence[Tensor]) -> Tensor:
+            *given, weights = tensors
+            rows = Batch(dict(zip(names, given, strict=True)))
+            return self._data.losses(self._model, UnitBatch(rows, weights))
+
+        rows = batch.rows_per_unit
+        return Program(self._clipper, losses, tensors, mask, rows, self._backend)
+
+    def _compare(
+        self, found: Sums, norms: Tensor, sums: Sequence[Tensor | None], mask: Tensor | None
+    ) -> None:
+        total = math.hypot(*(_size(x) for x in found.sums))
+        pairs = {"the norms": (found.norms if mask is None else found.norms[mask], norms)}
+        for name, own, other in zip(self._clipper.parameters, found.sums, sums, strict=True):
+            pairs[f"the sum of {name}"] = own, other if other is not None else own * 0
+        for what, (own, other) in pairs.items():
+            size, difference = _size(other), _size(own - other)
+            if not difference <= self._tolerance * (size + _SHARE * total):
+                raise ProgramError(
+                    f"compiled, {what} differ from the eager step's by {difference:.2g} of "
+                    f"{size:.2g}; expected rounding alone. Nothing of this step was released. Type "
+                    "compile=false, and please report this"
+                )
+
+
+def _size(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
