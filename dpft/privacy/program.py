@@ -35,8 +35,8 @@ class Program:
 
     Args:
         clipper: attached to the model in its training mode. A microbatch of this shape has gone
-            through its `backward`, which checks what no trace can. Without privacy (``plan="none"``)
-            the sums are those of autograd.
+            through its `backward`, which checks what no trace can. Where its plan is ``none`` the
+            sums are those of autograd.
         losses: computes one loss per unit, ``(B,)``, from the tensors of a microbatch.
         tensors: of a microbatch of this shape, on the model's device.
         real: mask of the units that are not padding, ``(B,)`` in bool on that device, or None.

@@ -1,0 +1,104 @@
+"""Runs whose step is compiled train as those whose step is not."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from dpft.config.errors import SettingError
+from dpft.privacy.program import Program
+from dpft.tasks.units import Records
+from dpft.training.executors import ProgramError, Programs
+from tests.small_runs import ready, settings, trained
+from tests.training.test_loop import weights
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch):
+    """Programs are traced, and run operation by operation: a compiler takes a minute for each."""
+    monkeypatch.setattr("dpft.training.session.Programs", partial(Programs, backend="graph"))
+
+
+def both(folder, *words):
+    """The weights after an eager run and after one of programs."""
+    words = ("privacy.noise_seed=1", "model.dropout=0", "threads=1", *words)
+    found = []
+    for name in ("false", "true"):
+        run = settings(folder, *words, f"compile={name}", f"name=compile-{name}")
+        found.append(weights(trained(run).parts.loaded.model))
+    return found
+
+
+def same(eager, compiled, tolerance):
+    moved = 0.0
+    for name, parameter in eager.items():
+        torch.testing.assert_close(compiled[name], parameter, rtol=tolerance, atol=tolerance)
+        moved += float(parameter.abs().sum())
+    assert moved > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        (["clip=per_layer_adaptive", "optim.steps=3"], 1e-4),
+        (["clip=none", "optim.name=sgd", "optim.lr=0.1"], 1e-5),
+        (["clip=ghost", "adapt=lora", "sampling=truncated_poisson"], 1e-4),
+        (["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"], 1e-3),
+    ],
+    ids=lambda words: "-".join(words) if isinstance(words, list) else "",
+)
+def test_a_run_of_programs_gives_the_weights_of_an_eager_one(tmp_path, words, tolerance):
+    same(*both(tmp_path, *words), tolerance)
+
+
+def spoiled(monkeypatch, spoil):
+    """Have the losses of records, ``(B,)``, changed by a function of them and of their tokens."""
+    losses = Records.losses
+
+    def changed(units, model, batch):
+        return spoil(losses(units, model, batch), batch.batch.tensors["input_ids"])
+
+    monkeypatch.setattr(Records, "losses", changed)
+
+
+def test_records_that_are_not_finite_contribute_zero(tmp_path, monkeypatch):
+    def bad(losses, ids):
+        return torch.where(ids[:, 1] % 3 == 1, losses * math.nan, losses)
+
+    spoiled(monkeypatch, bad)
+    eager, compiled = both(tmp_path, "clip=per_layer", "optim.name=sgd", "optim.lr=0.1")
+    assert all(parameter.isfinite().all() for parameter in compiled.values())
+    same(eager, compiled, 1e-4)
+
+
+def test_a_model_that_is_no_program_trains_after_one_warning(tmp_path, monkeypatch):
+    def reads(losses, ids):
+        return losses * 2 if bool(ids.sum() > 0) else losses
+
+    spoiled(monkeypatch, reads)
+    with pytest.warns(UserWarning, match="no single program") as warned:
+        eager, compiled = both(tmp_path, "clip=bk")
+    assert len(warned) == 1
+    same(eager, compiled, 1e-4)
+
+
+def test_a_wrong_program_releases_nothing(tmp_path, monkeypatch):
+    own = Program.__call__
+
+    def wrong(program, *inputs):
+        found = own(program, *inputs)
+        return found._replace(sums=[found.sums[0] * 1.01, *found.sums[1:]])
+
+    monkeypatch.setattr(Program, "__call__", wrong)
+    run = settings(tmp_path, "compile=true")
+    with pytest.raises(ProgramError, match=r"embeddings\.weight differ"):
+        trained(run)
+    with ready(run) as (prepared, _, _):
+        assert prepared.ledger is None or not prepared.ledger.steps_spent
+
+
+def test_what_is_no_single_program_is_refused_by_its_settings(tmp_path):
+    with pytest.raises(SettingError) as error:
+        settings(tmp_path, "compile=true", "parallel=fsdp")
+    assert error.value.key == "compile"
