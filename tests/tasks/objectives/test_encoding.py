@@ -9,7 +9,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.objectives import encoding
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.classifier import ClassExample, Classifier, InfillExample
+from dpft.tasks.objectives.classifier import ClassExample, Classifier
 from dpft.tasks.objectives.encoding import (
     Packed,
     encoded,
@@ -83,7 +83,7 @@ EXAMPLES = {
     "typed": [
         ClassExample(tuple(range(n)), None if n == 5 else (1,) * n, n % 3, n % 2) for n in range(8)
     ],
-    "infill": [InfillExample(tuple(range(n)), n // 2, n % 3, 1) for n in range(1, 9)],
+    "infill": [ClassExample(tuple(range(n)), None, n % 3, 1, n // 2) for n in range(1, 9)],
 }
 
 
