@@ -21,6 +21,8 @@ from dpft.config.files import regular
 Location = tuple[str, Path | None]
 SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
 """The hub's names of splits of most data sets."""
+CONVERTED = "refs/convert/parquet"
+"""Where the hub keeps its own parquet conversion of a data set that is a script."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
@@ -98,7 +100,7 @@ class Hub:
         splits: the hub's names of our splits; with ``+`` between several.
         rows: makes rows of the task from the hub's rows, which are mappings.
         config: of a data set that has several.
-        revision: where the hub keeps its own parquet conversion of a data set that is a script.
+        revision: such as `CONVERTED`.
     """
 
     id: str

@@ -10,7 +10,7 @@ gradients are noisy.
 import csv
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -226,9 +226,12 @@ def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[
 
 
 def write_csvs(folder: Path, seed: int = 0) -> None:
-    """Write the private part as the official files are: UTF-8 with the columns mr and ref."""
+    """Write the private part as the official files are."""
     for file_name, split, count in FILES:
-        with (folder / file_name).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("mr", "ref"))
-            writer.writerows(generate("private", split, count, seed))
+        write_csv(folder / file_name, generate("private", split, count, seed))
+
+
+def write_csv(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    """Write pairs (mr, ref) as the official files are: UTF-8 with the columns mr and ref."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("mr", "ref"), *rows])
