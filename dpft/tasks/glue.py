@@ -15,7 +15,7 @@ from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, Question
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.samples.texts import write_glue
-from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 
 _BROKEN = 1e-3
 
@@ -197,9 +197,12 @@ class MNLI(Glue):
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
-            parquet_form(
-                {"train": ("train",), "dev": ("validation_matched", "validation_mismatched")},
-                lambda path: _read_hub_mnli(parquet(path), _subset(path)),
+            ParquetForm(
+                {
+                    "train": "train.parquet",
+                    "dev": "validation_matched.parquet+validation_mismatched.parquet",
+                },
+                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
             ),
         ),
         Hub(

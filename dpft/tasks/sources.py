@@ -56,23 +56,13 @@ class Form:
 class ParquetForm(Form):
     """The hub's parquet files, which may be in folders of the folder.
 
-    They are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on.
-
-    Attributes:
-        names: by split, the names without suffix and number; one set of each.
+    They are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on. The names of
+    several sets that are one split have ``+`` between them.
     """
 
-    names: Mapping[str, tuple[str, ...]]
-
     def found(self, folder: Path, split: str) -> list[Path]:
-        return [file for name in self.names.get(split, ()) for file in _one_set(folder, name)]
-
-
-def parquet_form(
-    names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Sequence[Any]]
-) -> ParquetForm:
-    """Return the form of parquet files with these names."""
-    return ParquetForm({s: f"**/{called[0]}*.parquet" for s, called in names.items()}, read, names)
+        names = [name for name in self.files.get(split, "").split("+") if name]
+        return [file for name in names for file in _one_set(folder, Path(name).stem)]
 
 
 def _one_set(folder: Path, name: str) -> list[Path]:
@@ -130,8 +120,8 @@ class Dataset:
             return self.forms
         hub = self.hub
         # Of several splits of the hub that make one of ours, a folder's first is read.
-        names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
-        return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
+        names = {split: f"{name.split('+')[0]}.parquet" for split, name in hub.splits.items()}
+        return (*self.forms, ParquetForm(names, lambda path: hub_rows(hub, [*table_rows(path)])))
 
     def form_in(self, folder: Path) -> Form | None:
         """Return the first form of which a folder holds files of any split."""
@@ -165,7 +155,16 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     if folder is not None:
         rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
-        rows = _read_hub(dataset, name, split)
+        hub = dataset.hub
+        if hub is None:
+            raise DataError(
+                f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
+            )
+        if split not in hub.splits:
+            raise SplitError(
+                f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}"
+            )
+        rows = hub_rows(hub, _load_hub(hub, name, split))
     else:
         sample = _sample(dataset, seed)
         if split not in sample:
@@ -187,17 +186,6 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         f"{folder} holds no {split} split: no file {other!r}; put it there, choose another split, "
         "or type task.data_dir=FOLDER"
     )
-
-
-def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
-    hub = dataset.hub
-    if hub is None:
-        raise DataError(
-            f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
-        )
-    if split not in hub.splits:
-        raise SplitError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
-    return hub_rows(hub, _load_hub(hub, name, split))
 
 
 def _advice(name: str) -> str:
@@ -240,11 +228,6 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
 def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
     """Return a function that makes rows one by one, from a row of the hub and its place."""
     return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
-
-
-def parquet(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a parquet file; raise DataError if it is not one."""
-    return list(table_rows(path))
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:
