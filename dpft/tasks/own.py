@@ -393,8 +393,8 @@ class OwnData(Task):
                 )
             return partial(read_table, files[0]) if files else None
         if kind == "hub":
-            names = {s: getattr(self, f"{s}_split") for s in SPLITS}
-            if names[split] is None:
+            names = {s: name for s in SPLITS if (name := getattr(self, f"{s}_split")) is not None}
+            if split not in names:
                 return None
             where = str(self.hub)
             hub = Hub(where, names, lambda rows: Loaded(rows, where).rows(), self.hub_config)
