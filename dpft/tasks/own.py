@@ -36,22 +36,15 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found in one split of a table.
-
-    Attributes:
-        rows: of the split.
-        owners: of the rows; None where they are not needed.
-        fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
-        contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
-            in a million at ten million records.
-        labels: how many records have a label; empty where they have none.
-    """
+    """What was found in one split of a table."""
 
     rows: Rows
-    owners: Owners | None
-    fingerprint: str
+    owners: Owners | None  # of the rows; None where they are not needed
+    fingerprint: str  # `dpft.tasks.base.fingerprint` of the records that are used
+    # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
+    # million at ten million records.
     contents: IntArray
-    labels: Counter[int]
+    labels: Counter[int]  # how many records have a label; empty where they have none
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:
@@ -93,13 +86,28 @@ class OwnData(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_places()
-        if self.unit == "user":
-            self._check_users()
-        elif self.user_column is not None and self.synthetic is None:
+        users, synthetic = self.unit == "user", self.synthetic is not None
+        if self.user_column is not None and not users and not synthetic:
             raise ConfigError(
                 f"got task.user_column={self.user_column} and task.unit=record, which protects "
                 "single records; type task.unit=user to protect all records of a user together, or "
                 "task.user_column=null"
+            )
+        if users and self.user_column is None:
+            raise ConfigError(
+                "task.unit=user needs the user of each record. Type task.user_column=NAME"
+            )
+        if users and synthetic:
+            raise ConfigError(
+                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
+                "task.unit=record. task.user_column may stay: it holds out the same users"
+            )
+        # Which records are the first ones depends on how many each user has.
+        sliced = self.hub is not None and "[" in (self.train_split or "")
+        if users and (self.limit_train is not None or sliced):
+            raise ConfigError(
+                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
+                "all training records of every user: type task.limit_train=null"
             )
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
@@ -119,23 +127,6 @@ class OwnData(Task):
             raise ConfigError(
                 f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
                 "data_dir, task.hub=OWNER/NAME, or task.source=sample"
-            )
-
-    def _check_users(self) -> None:
-        if self.user_column is None:
-            raise ConfigError(
-                "task.unit=user needs the user of each record. Type task.user_column=NAME"
-            )
-        if self.synthetic is not None:
-            raise ConfigError(
-                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
-                "task.unit=record. task.user_column may stay: it holds out the same users"
-            )
-        # Which records are the first ones depends on how many each user has.
-        if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
-            raise ConfigError(
-                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
-                "all training records of every user: type task.limit_train=null"
             )
 
     # Data.

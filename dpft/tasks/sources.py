@@ -29,15 +29,11 @@ LONGEST = 10_000_000
 
 @dataclass(frozen=True)
 class Form:
-    """A published form of a data set.
+    """A published form of a data set."""
 
-    Attributes:
-        files: by split, relative to the folder; with ``*`` every match is read, in sorted order.
-        read: returns the rows of a file; raises `DataError` naming file and line.
-    """
-
+    # By split, relative to the folder; with ``*`` every match is read, in sorted order.
     files: Mapping[str, str]
-    read: Callable[[Path], Sequence[Any]]
+    read: Callable[[Path], Sequence[Any]]  # raises `DataError` naming file and line
 
     def rows(self, file: Path) -> Sequence[Any]:
         """Return the rows of a file; raise `DataError` if it is no regular file."""
@@ -83,36 +79,22 @@ def _one_set(folder: Path, name: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Hub:
-    """The copy on the hub.
-
-    Attributes:
-        id: of the data set.
-        splits: the hub's names of our splits; with ``+`` between several.
-        rows: makes rows of the task from the hub's rows, which are mappings.
-        config: of a data set that has several.
-        revision: such as `CONVERTED`.
-    """
+    """The copy on the hub."""
 
     id: str
-    splits: Mapping[str, str]
-    rows: Callable[[Any], Sequence[Any]]
-    config: str | None = None
-    revision: str | None = None
+    splits: Mapping[str, str]  # the hub's names of our splits; with ``+`` between several
+    rows: Callable[[Any], Sequence[Any]]  # makes rows of the task from the hub's mappings
+    config: str | None = None  # of a data set that has several
+    revision: str | None = None  # such as `CONVERTED`
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set in all its forms.
+    """A data set in all its forms."""
 
-    Attributes:
-        forms: what a folder may hold, tried in order.
-        hub: the hub's copy; None if there is none.
-        write_sample: writes a generated sample, in the first form, into a folder from a seed.
-    """
-
-    forms: tuple[Form, ...]
+    forms: tuple[Form, ...]  # of a folder, tried in order
     hub: Hub | None
-    write_sample: Callable[[Path, int], None]
+    write_sample: Callable[[Path, int], None]  # in the first form, into a folder, from a seed
 
     def all_forms(self) -> tuple[Form, ...]:
         """Return the forms that a folder may hold, the hub's parquet files last."""

@@ -29,15 +29,10 @@ from dpft.tasks.views import IntArray, View
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row.
+    """One row."""
 
-    Attributes:
-        place: file and line, for messages.
-        values: cells by column.
-    """
-
-    place: str
-    values: Mapping[str, Any]
+    place: str  # file and line, for messages
+    values: Mapping[str, Any]  # cells by column
 
     def cell(self, column: str, setting: str) -> Any:
         """Return the cell of a column, which ``setting`` names."""

@@ -26,18 +26,14 @@ from dpft.tasks.views import Owners
 
 @dataclass(frozen=True)
 class UnitBatch:
-    """The rows of some units.
+    """The rows of some units."""
 
-    Attributes:
-        batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
-        weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The
-            weights of a unit add up to 1.
-        real: mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit
-            is padding then. None: none is padding.
-    """
-
-    batch: Batch
+    batch: Batch  # ``B * m`` rows, the ``m`` rows of a unit next to each other
+    # Of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The weights of
+    # a unit add up to 1.
     weights: Tensor
+    # Mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit is
+    # padding then. None: none is padding.
     real: Tensor | None = None
 
     def __len__(self) -> int:
