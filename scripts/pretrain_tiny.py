@@ -211,15 +211,8 @@ def main() -> None:
         f"rows {len(examples)}, "
         f"tokens per row {sum(len(e.ids) for e in examples) / len(examples):.1f}"
     )
-    loss = train(
-        model,
-        examples,
-        dev,
-        epochs=args.epochs,
-        batch_size=args.batch_size,
-        lr=args.lr,
-        seed=args.seed,
-    )
+    how = {"epochs": args.epochs, "batch_size": args.batch_size, "lr": args.lr, "seed": args.seed}
+    loss = train(model, examples, dev, **how)
     model.save_pretrained(args.folder)
     tokenizer.save_pretrained(args.folder)
     load(args.folder)

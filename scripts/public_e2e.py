@@ -6,6 +6,7 @@ Everything is made up, with many wordings and many names; ``dpft.tasks.samples.e
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -35,8 +36,8 @@ def _invented(rng: random.Random) -> str:
 
 
 def _name(rng: random.Random) -> str:
-    gaps = _Gaps(rng)
-    return rng.choice([name.format_map(gaps) for name in _TEXT["names"]])
+    gaps, names = _Gaps(rng), cast(Words, _TEXT["names"])
+    return rng.choice([name.format_map(gaps) for name in names])
 
 
 def _near(rng: random.Random) -> str:
@@ -120,5 +121,7 @@ def _record(rng: random.Random) -> Record:
 
 def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
     """Return ``count`` pairs (mr, ref) of the public part."""
-    parts = {"part": "public", "record": _record, "reference": _reference}
-    return e2e.generate(split, count, seed, **parts, fewest=1 if split == "train" else 3)
+    return e2e.generate(
+        split, count, seed, part="public", record=_record, reference=_reference,
+        fewest=1 if split == "train" else 3,
+    )  # fmt: skip

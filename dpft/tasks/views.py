@@ -98,9 +98,9 @@ class Owners(View[str]):
         place[order] = np.arange(len(order), dtype=np.int32)
         return cls(distinct.take(pa.array(order)), place[codes])
 
-    def part(self, rows: IntArray | slice) -> Owners:
+    def part(self, chosen: IntArray | slice) -> Owners:
         """Return the owners of some records, without the names of the others."""
-        present, codes = np.unique(self.codes[rows], return_inverse=True)
+        present, codes = np.unique(self.codes[chosen], return_inverse=True)
         return Owners(self.names.take(pa.array(present)), codes)
 
     _part = part
