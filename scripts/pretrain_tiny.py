@@ -3,7 +3,7 @@
     python scripts/pretrain_tiny.py            # writes dpft/models/tiny
 
 Hardware and time: two threads of an Intel Xeon (--threads 2), 6.5 CPU minutes, dev loss 0.562.
-The text is the public part of ``dpft.tasks.samples.e2e``; nothing is downloaded.
+The text is that of ``scripts/public_e2e.py``; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pretraining import byte_level_tokenizer
+from public_e2e import ORDINARY, generate
 
 from dpft.tasks.e2e import linearise
-from dpft.tasks.samples.e2e import generate
 
 FOLDER = Path(__file__).parents[1] / "dpft" / "models" / "tiny"
 N_POSITIONS = 256
@@ -35,34 +35,6 @@ Row = tuple[str, str]
 # Transformers types its tokenizers and models too loosely for a strict checker.
 Tok = Any
 Model = Any
-# Ordinary words of restaurant talk that the generated text lacks: the tokenizer learns them whole.
-# Chosen after looking at which common words of the official E2E text split: see
-# docs/reference/tiny_model.md.
-ORDINARY = (
-    "a about above affordable after all along also although always amazing an any around "
-    "atmosphere average bad based be because been before best better between big breakfast "
-    "british but by cafe can center centre cheap cheaper child children chips choice city clean "
-    "close coffee come costs cuisine customers day decent delicious delivers delivery dine diner "
-    "dining dinner dishes does drink eat eatery enjoy environment establishment euros even "
-    "excellent expensive experience family families fantastic fast find fine five food for four "
-    "friendly from fun get give go good great had has have heart here high higher home however if "
-    "in inexpensive inside is it its just kids kind known large less local location looking "
-    "lovely low lower lunch make many meal meals menu mid more most much named near nearby need "
-    "new nice night no non not number of offering offers often ok on one only open options or "
-    "other our out outside over pay people place places please poor popular pounds price priced "
-    "prices pricey provides providing quality quick quiet range ranging rate rated rates rating "
-    "ratings really reasonable reasonably received receives recommended relaxed reviews right "
-    "river round same sells serve served serves service serving setting several small so some "
-    "someone spend spot star stars stop style such suitable sushi take tasty than that the their "
-    "them there they this three time to traditional try two under up very visit want warm was we "
-    "welcome welcomes well what when where which while who whole wide will wine with within "
-    "without would you young your situated pasta pizza burger curry rice noodles spice chicken "
-    "cheese bread tea bistro room today harbour old town thai mexican lebanese turkish korean "
-    "golden blue green red black twenty ten six north south east west street road lane palace "
-    "mill king queen eagle rainbow holiday express grove vault man ranch plaza phoenix portland "
-    "rest plates readers expect stroll score tell sends leave comes gets cambridge oxford london "
-    "england"
-)
 
 
 def build_tokenizer(rows: list[Row], vocab_size: int) -> Tok:
@@ -72,7 +44,7 @@ def build_tokenizer(rows: list[Row], vocab_size: int) -> Tok:
         for mr, ref in rows:
             yield linearise(mr)
             yield " " + ref
-        for word in ORDINARY.split():
+        for word in ORDINARY:
             # Often enough to become one token, ahead of the pieces of made-up names.
             yield f" {word} {word.capitalize()}" * 150
 
@@ -228,26 +200,19 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
     begun = time.process_time()
-    rows = generate("public", "train", args.rows, args.seed)
+    rows = generate("train", args.rows, args.seed)
     tokenizer = build_tokenizer(rows, args.vocab_size)
     torch.manual_seed(args.seed)
     model = build_model(len(tokenizer), tokenizer.eos_token_id)
     examples = encode(tokenizer, rows)
-    dev = encode(tokenizer, generate("public", "dev", 1000, args.seed))
+    dev = encode(tokenizer, generate("dev", 1000, args.seed))
     print(
         f"vocabulary {len(tokenizer)}, parameters {model.num_parameters():,}, "
         f"rows {len(examples)}, "
         f"tokens per row {sum(len(e.ids) for e in examples) / len(examples):.1f}"
     )
-    loss = train(
-        model,
-        examples,
-        dev,
-        epochs=args.epochs,
-        batch_size=args.batch_size,
-        lr=args.lr,
-        seed=args.seed,
-    )
+    how = {"epochs": args.epochs, "batch_size": args.batch_size, "lr": args.lr, "seed": args.seed}
+    loss = train(model, examples, dev, **how)
     model.save_pretrained(args.folder)
     tokenizer.save_pretrained(args.folder)
     load(args.folder)

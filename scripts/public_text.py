@@ -29,8 +29,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from public_e2e import generate
+
 from dpft.tasks.e2e import linearise
-from dpft.tasks.samples.e2e import generate
 
 LONGEST = 3000  # characters of a document: longer texts are cut between sentences
 SHORTEST = 40
@@ -325,7 +327,7 @@ def main() -> None:
         facts = {"package": source.requirement, "manager": source.manager, "sha256": source.sha256}
         card["sources"][name] = facts | {"licence": source.licence} | counts
         print(name, counts, flush=True)
-    for mr, ref in generate("public", "train", args.generated):
+    for mr, ref in generate("train", args.generated):
         parts = [linearise(mr), f" {ref}"]
         if not tasks.isdisjoint(grams(parts[1])):
             continue

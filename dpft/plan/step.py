@@ -136,7 +136,7 @@ def _objective(kind: str, run: Run, shape: StepShape, config: Any) -> Losses:
             return Classifier(none, shape.length, load_task(run.task).needs.classes)
         case "masked":
             words = run.task["label_words"]
-            return _Filling(none, shape.length, "", words, tuple(words))
+            return _Filling(none, shape.length, tuple(words), "", words)
     images = _images(run, config)
     if shape.length != images.widest()[0]:
         raise ConfigError(

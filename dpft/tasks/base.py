@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpft.config import imported
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
-from dpft.tasks.objectives.records import Record, TextRecord
+from dpft.tasks.objectives.records import Record
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
@@ -58,10 +58,7 @@ class Task(ABC):
     written_as: ClassVar[str] = "train.jsonl"  # the name of a training file of `write_records`
 
     def __post_init__(self) -> None:
-        if self.source not in ("auto", "files", "hub", "sample"):
-            raise ConfigError(
-                f"task.source is {self.source!r}; expected auto, files, hub or sample"
-            )
+        one_of("task.source", self.source, ("auto", "files", "hub", "sample"))
         for name in ("limit_train", "limit_eval", "max_length"):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
@@ -111,16 +108,10 @@ class Task(ABC):
         A task that overrides this writes a published form.
         """
         if rows is None:
-            items = [{"text": target} for target in targets]
-        else:
-            records = [self.record(row) for row in rows]
-            if not all(isinstance(record, TextRecord) for record in records):
-                raise ConfigError(f"records of task {self.name} are no texts; none can be written")
-            items = [
-                {"source": record.source, "target": target}  # type: ignore[attr-defined]
-                for record, target in zip(records, targets, strict=True)
-            ]
-        write_lines(path, items)
+            write_lines(path, ({"text": target} for target in targets))
+            return
+        pairs: Any = zip(map(self.record, rows), targets, strict=True)
+        write_lines(path, ({"source": record.source, "target": t} for record, t in pairs))
 
     @property
     def writes_whole(self) -> bool:

@@ -86,7 +86,7 @@ class Classification(Classes):
         tokenizer = loaded.text_tokenizer
         if self.mode == "head":
             return Classifier(tokenizer, self.max_length, self.classes)
-        return Infilling(tokenizer, self.max_length, self.template, self.label_words, self.classes)
+        return Infilling(tokenizer, self.max_length, self.classes, self.template, self.label_words)
 
     def record(self, row: Row) -> LabelledText:
         return LabelledText(row.texts, row.label)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,13 @@ from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
-from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, well_formed
+from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, well_formed
 from dpft.tasks.table_files import Json
 
-_JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
+_JSON = (
+    'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [{"text": '
+    '"..."}, ...]}'
+)
 
 
 class Lexicalisation(NamedTuple):
@@ -27,7 +30,7 @@ class Lexicalisation(NamedTuple):
 
     @property
     def whole(self) -> tuple[int, tuple[Triple, ...]]:
-        """The triple set that it is of."""
+        """Return the triple set that it is of."""
         return self.entry, self.triples
 
 
@@ -37,10 +40,14 @@ def read_json(path: Path) -> list[Lexicalisation]:
     for number, row in enumerate(Json(path).rows()):
         if not {"tripleset", "annotations"} <= set(row.values):
             raise DataError(f"{row.place}: got {str(row.values)[:60]}; expected {_JSON}")
-        texts = _annotated(row.values["annotations"], row.place)
+        listed = row.values["annotations"]
+        whole = isinstance(listed, list) and all(
+            isinstance(x, Mapping) and "text" in x for x in listed
+        )
+        if not whole:
+            raise DataError(f"{row.place}: got annotations {str(listed)[:60]}; expected {_JSON}")
+        texts = [annotation["text"] for annotation in listed]
         rows += _rows(number, row.values["tripleset"], texts, row.place)
-    if not rows:
-        raise DataError(f"{path} is an empty list; expected {_JSON}")
     return rows
 
 
@@ -57,25 +64,12 @@ def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[L
             f"{where}: got tripleset {str(triples)[:60]}; expected one or more of subject, "
             "relation and object, none empty"
         )
-    for text in texts:
-        if not isinstance(text, str):
-            raise DataError(f"{where}: got reference {str(text)[:60]}; expected a text")
-    for part in (*texts, *(part for triple in triples for part in triple)):
+    for part in (*texts, *chain(*triples)):
+        if not isinstance(part, str):
+            raise DataError(f"{where}: got reference {str(part)[:60]}; expected a text")
         well_formed(part, where)
     whole = tuple((s.strip(), r.strip(), o.strip()) for s, r, o in triples)
     return [Lexicalisation(number, whole, text.strip()) for text in texts or [""]]
-
-
-def _annotated(annotations: Any, where: str) -> list[Any]:
-    """Return texts of annotations."""
-    if isinstance(annotations, Sequence) and all(
-        isinstance(annotation, Mapping) and "text" in annotation for annotation in annotations
-    ):
-        return [annotation["text"] for annotation in annotations]
-    raise DataError(
-        f'{where}: got annotations {str(annotations)[:60]}; expected [{{"source": "...", "text": '
-        '"..."}, ...]'
-    )
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
@@ -116,7 +110,7 @@ class DART(Generation):
     record_is = "one lexicalisation: a triple set with one reference sentence"
     dataset = Dataset(
         (Form({s: f"dart-v1.1.1-full-{s}.json" for s in ("train", "dev", "test")}, read_json),),
-        Hub("GEM/dart", SAME_SPLITS, _from_hub, revision="refs/convert/parquet"),
+        Hub("GEM/dart", SAME_SPLITS, _from_hub, revision=CONVERTED),
         write_sample=write_dart,
     )
 
@@ -158,12 +152,9 @@ class DART(Generation):
             for group in groups[: self.limit_eval]
         ]
 
-    def write_records(
-        self, rows: Sequence[Lexicalisation] | None, targets: Sequence[str], path: Path
-    ) -> None:
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_json` reads, with the triples as they were read."""
-        assert rows is not None
-        pairs = [(row.triples, [target]) for row, target in zip(rows, targets, strict=True)]
+        pairs = [(row.triples, [target]) for row, target in zip(rows or (), targets, strict=True)]
         write_triples(path, pairs, source="synthetic")
 
     def flags(self) -> list[Stored]:

@@ -1,6 +1,5 @@
 """E2E NLG (Novikova et al. 2017): a meaning representation in, a restaurant sentence out."""
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from dpft.config.errors import DataError
 from dpft.tasks.base import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.e2e import write_csvs
-from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.samples.e2e import FILES, write_csv, write_csvs
+from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import Separated
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
@@ -27,8 +26,6 @@ def read_csv(path: Path) -> list[Row]:
         if [*row.values] != ["mr", "ref"]:
             raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr,ref")
         rows.append(_checked([*row.values.values()], row.place))
-    if not rows:
-        raise DataError(f"{path} has no rows; expected at least one record")
     return rows
 
 
@@ -79,19 +76,9 @@ class E2E(Generation):
     written_as = "trainset.csv"
     record_is = "one row of the training file: a meaning representation with one reference sentence"
     dataset = Dataset(
-        forms=(
-            Form(
-                {"train": "trainset.csv", "dev": "devset.csv", "test": "testset_w_refs.csv"},
-                read_csv,
-            ),
-        ),
-        hub=Hub(
-            "tuetschek/e2e_nlg",
-            SAME_SPLITS,
-            one_by_one(_from_hub),
-            revision="refs/convert/parquet",
-        ),
-        write_sample=write_csvs,
+        (Form({split: file for file, split, _ in FILES}, read_csv),),
+        Hub("tuetschek/e2e_nlg", SAME_SPLITS, one_by_one(_from_hub), revision=CONVERTED),
+        write_csvs,
     )
 
     def record(self, row: Row) -> TextRecord:
@@ -112,11 +99,7 @@ class E2E(Generation):
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_csv` reads, with the meaning representations as they were."""
-        assert rows is not None
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("mr", "ref"))
-            writer.writerows((mr, target) for (mr, _), target in zip(rows, targets, strict=True))
+        write_csv(path, zip((mr for mr, _ in rows or ()), targets, strict=True))
 
     def instances(self, split: str) -> list[Instance]:
         """Return runs of consecutive rows with one meaning representation, as the scorer's."""

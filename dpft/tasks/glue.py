@@ -4,7 +4,7 @@ The published validation split is ``dev``. GLUE keeps the labels of its test spl
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +15,8 @@ from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Instance, Prediction, Question
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.samples.texts import write_glue
-from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 
-# A file with more broken lines than this share is another file than GLUE's.
 _BROKEN = 1e-3
 
 
@@ -25,9 +24,9 @@ _BROKEN = 1e-3
 class Columns:
     """Columns of a file, by the names in its header."""
 
-    texts: tuple[str, ...]  # columns of the texts
-    label: str  # column of the label
-    values: tuple[str, ...]  # the cell for each class, in the order of labels
+    texts: tuple[str, ...]
+    label: str
+    values: tuple[str, ...]  # the cell of the label for each class
     # Whether lines with another number of fields than the header are left out, and empty
     # texts kept, as loaders of GLUE do with QQP, rather than refused.
     lenient: bool = False
@@ -51,24 +50,23 @@ def _cells(
     path: Path, names: Sequence[str], lenient: bool = False
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the place and the cells by column of each line that is not blank."""
-    lines = enumerate(text_lines(path, f"a GLUE file with columns {', '.join(names)}"), 1)
-    header = next(lines)[1].split("\t")
+    lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
+    header = lines[0].split("\t")
     if not set(names) <= set(header):
         raise DataError(
             f"{path}, line 1: got columns {', '.join(header)}; expected {', '.join(names)}"
         )
     good, broken = 0, []
-    for number, line in lines:
+    for number, line in enumerate(lines[1:], 2):
         fields = line.split("\t")
-        if not line.strip():
-            continue
-        if len(fields) == len(header):
+        if len(fields) == len(header) and line.strip():
             good += 1
             yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
-        else:
+        elif line.strip():
             broken.append(number)
-        if broken and not lenient:
-            break
+            if not lenient:
+                break
+    # A file with more broken lines than this share is another file than GLUE's.
     if broken and len(broken) > (max(1, _BROKEN * good) if lenient else 0):
         raise DataError(
             f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
@@ -112,29 +110,25 @@ def _subset(path: Path) -> str:
     return next((name for name in ("mismatched", "matched") if name in path.name), "")
 
 
-def _dataset(name: str, columns: Columns) -> Dataset:
-    """Return the files and the hub's copy, whose texts have the same names."""
-    return Dataset(
-        forms=(Form({"train": "train.tsv", "dev": "dev.tsv"}, partial(read_tsv, columns=columns)),),
-        hub=Hub(
-            "nyu-mll/glue",
-            {"train": "train", "dev": "validation"},
-            partial(read_hub, texts=columns.texts, classes=len(columns.values)),
-            config=name,
-        ),
-        write_sample=partial(write_glue, name),
-    )
-
-
-def _words(words: Mapping[str, str]) -> Any:
-    return field(default_factory=lambda: dict(words))
-
-
-@dataclass(frozen=True)
 class Glue(Classification):
     """A task of GLUE: its test split has no labels."""
 
     columns: ClassVar[Columns]
+
+    def __init_subclass__(cls) -> None:
+        """Derive the files and the hub's copy, whose texts have the same names."""
+        cls.texts = len(cls.columns.texts)
+        files = {"train": "train.tsv", "dev": "dev.tsv"}
+        cls.dataset = vars(cls).get("dataset") or Dataset(
+            (Form(files, partial(read_tsv, columns=cls.columns)),),
+            Hub(
+                "nyu-mll/glue",
+                {"train": "train", "dev": "validation"},
+                partial(read_hub, texts=cls.columns.texts, classes=len(cls.classes)),
+                config=cls.name,
+            ),
+            partial(write_glue, cls.name),
+        )
 
     def questions(self, path: Path) -> Sequence[Question]:
         """Return the lines of one of GLUE's files, such as a test split's, which has no labels."""
@@ -155,49 +149,31 @@ class Glue(Classification):
         return super().rows(split)
 
 
-@dataclass(frozen=True)
 class SST2(Glue):
     """Classify the sentiment of a sentence of a film review."""
-
-    template: str = "<S1> It was [MASK] ."
-    label_words: Mapping[str, str] = _words({"negative": "terrible", "positive": "great"})
 
     name = "sst2"
     record_is = "one row of the training file: a phrase of a film review with its sentiment"
     classes = ("negative", "positive")
-    texts = 1
     columns = Columns(("sentence",), "label", ("0", "1"))
-    dataset = _dataset("sst2", columns)
 
 
-@dataclass(frozen=True)
 class QNLI(Glue):
     """Decide whether a sentence holds the answer to a question."""
-
-    template: str = "<S1> ? [MASK] , <S2>"
-    label_words: Mapping[str, str] = _words({"entailment": "Yes", "not_entailment": "No"})
 
     name = "qnli"
     record_is = "one row of the training file: a question and a sentence with their label"
     classes = ("entailment", "not_entailment")
-    texts = 2
     columns = Columns(("question", "sentence"), "label", classes)
-    dataset = _dataset("qnli", columns)
 
 
-@dataclass(frozen=True)
 class QQP(Glue):
     """Decide whether two questions ask the same."""
-
-    template: str = "<S1> [MASK] , <S2>"
-    label_words: Mapping[str, str] = _words({"not_duplicate": "No", "duplicate": "Yes"})
 
     name = "qqp"
     record_is = "one row of the training file: two questions with their label"
     classes = ("not_duplicate", "duplicate")
-    texts = 2
     columns = Columns(("question1", "question2"), "is_duplicate", ("0", "1"), lenient=True)
-    dataset = _dataset("qqp", columns)
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Return ``accuracy``, and ``f1`` of the class ``duplicate``."""
@@ -205,22 +181,15 @@ class QQP(Glue):
         return {**super().score(predictions), "f1": f1}
 
 
-@dataclass(frozen=True)
 class MNLI(Glue):
     """Decide whether a premise entails a hypothesis."""
-
-    template: str = "<S1> ? [MASK] , <S2>"
-    label_words: Mapping[str, str] = _words(
-        {"entailment": "Yes", "neutral": "Maybe", "contradiction": "No"}
-    )
 
     name = "mnli"
     record_is = "one row of the training file: a premise and a hypothesis with their label"
     classes = ("entailment", "neutral", "contradiction")
-    texts = 2
     columns = Columns(("sentence1", "sentence2"), "gold_label", classes)
     dataset = Dataset(
-        forms=(
+        (
             # Matched before mismatched, by name.
             Form(
                 {"train": "train.tsv", "dev": "dev_m*atched.tsv"},
@@ -228,16 +197,19 @@ class MNLI(Glue):
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
-            parquet_form(
-                {"train": ("train",), "dev": ("validation_matched", "validation_mismatched")},
-                lambda path: _read_hub_mnli(parquet(path), _subset(path)),
+            ParquetForm(
+                {
+                    "train": "train.parquet",
+                    "dev": "validation_matched.parquet+validation_mismatched.parquet",
+                },
+                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
             ),
         ),
-        hub=Hub(
+        Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
             _read_hub_mnli,
             config="mnli",
         ),
-        write_sample=partial(write_glue, "mnli"),
+        partial(write_glue, "mnli"),
     )

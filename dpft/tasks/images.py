@@ -6,13 +6,17 @@ Names of classes, and what CIFAR's archives hold, are in ``images.yaml``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import math
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError, suggestion
@@ -20,7 +24,6 @@ from dpft.config.files import regular
 from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.config.schema import Count
 from dpft.models.needs import Needs
-from dpft.tasks import unpickle
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.images import LabelledImage, Pixels
@@ -38,13 +41,82 @@ Rows = list[LabelledImage]
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 KEPT = 1 << 14
 """Up to this many bytes an encoded image is kept in memory; of a larger one, its path."""
-# Pixels a side of images that are kept decoded.
-_SMALL = 64
 # Pixels a side of CIFAR and SVHN.
 _SIDE = 32
 _SETS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
+
+
+class _Array:
+    """Stands in for an array in a pickle, and collects its bytes."""
+
+    array: npt.NDArray[np.uint8]
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        self.fill(data, dtype, shape, "F" if fortran else "C")
+
+    def fill(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+        if not isinstance(dtype, _DType) or dtype.name not in ("u1", "uint8", b"u1"):
+            raise pickle.UnpicklingError("an array that is not of 8-bit numbers")
+        if not isinstance(data, bytes | bytearray) or math.prod(shape) != len(data):
+            raise pickle.UnpicklingError("an array whose shape does not fit its contents")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order=order)
+        return self
+
+
+class _DType:
+    """Stands in for an array's type in a pickle."""
+
+    def __init__(self, name: str | bytes, *_: Any) -> None:
+        self.name = name
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore the byte order and the like: one byte has none."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads plain values and 8-bit arrays, and calls nothing that a file names.
+
+    It knows the names that numpy's arrays are pickled with, from Python 2 to protocol 5.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        # Before numpy 2 the module was called numpy.core.
+        match module.replace("numpy.core.", "numpy._core."), name:
+            case "numpy", "ndarray":
+                return _Array
+            case "numpy", "dtype":
+                return _DType
+            case "numpy._core.multiarray", "_reconstruct":
+                return lambda *_: _Array()
+            case "numpy._core.numeric", "_frombuffer":
+                return lambda *args: _Array().fill(*args)
+            case "_codecs", "encode":
+                return lambda text, coding: text.encode("latin-1")
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not called")
+
+
+def _unpickled(path: Path) -> dict[str, Any]:
+    """Return a pickled dictionary, with keys as text; texts of Python 2 come out as bytes."""
+    try:
+        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        return {
+            key.decode() if isinstance(key, bytes) else str(key): (
+                value.array if isinstance(value, _Array) else value
+            )
+            for key, value in content.items()
+        }
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; expected all files of the official archive"
+        ) from error
+    except Exception as error:  # a broken pickle can raise almost anything
+        raise DataError(
+            f"{path} is no pickle of plain values and 8-bit arrays: {error}; expected a dictionary "
+            "of those"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -54,9 +126,7 @@ class Layout:
     folder: str  # what it unpacks to
     train: Sequence[str]  # files of the training split, in order
     test: str
-    meta: str  # the file that names the classes
-    names: str  # the key of the names there
-    labels: str  # the key of the classes in the other files
+    labels: str  # the key of the classes in each file
     classes: Sequence[str]
     md5: Mapping[str, str]  # of each file of images
 
@@ -67,32 +137,20 @@ class Layout:
 
 def read_pickles(first: Path, layout: Layout) -> Rows:
     """Read the CIFAR split whose first file is ``first``."""
-    if first.name not in (layout.train[0], layout.test):
-        raise DataError(
-            f"{first} is no whole split; expected {layout.train[0]}, with which the whole training "
-            f"split is read, or {layout.test}"
-        )
-    folder = first.parent
-    meta = unpickle.load(folder / layout.meta)
-    names = [n.decode() if isinstance(n, bytes) else n for n in meta.get(layout.names) or []]
-    if names != list(layout.classes):
-        raise DataError(
-            f"{folder / layout.meta}: got {layout.names} {names}; expected "
-            f"{', '.join(layout.classes)}"
-        )
     rows: Rows = []
     for name in layout.files("test" if first.name == layout.test else "train"):
-        batch = unpickle.load(folder / name)
+        file = first.with_name(name)
+        batch = _unpickled(file)
         data, labels = batch.get("data"), batch.get(layout.labels)
         shape = getattr(data, "shape", None)
         if shape is None or shape[1:] != (3 * _SIDE**2,) or not isinstance(labels, list):
             raise DataError(
-                f"{folder / name}: got data of shape {shape} and {layout.labels} of type "
+                f"{file}: got data of shape {shape} and {layout.labels} of type "
                 f"{type(labels).__name__}; expected (N, {3 * _SIDE**2}) and a list"
             )
         # Stored plane by plane: red, green, blue.
         planes = np.asarray(data).reshape(-1, 3, _SIDE, _SIDE)
-        rows += _labelled(planes.transpose(0, 2, 3, 1), labels, folder / name)
+        rows += _labelled(planes.transpose(0, 2, 3, 1), labels, file)
     return rows
 
 
@@ -111,12 +169,14 @@ def read_mat(path: Path) -> Rows:
         raise DataError(f"cannot read {path} as a MATLAB file: {error}; {expected}") from error
     images, classes = (np.asarray(content.get(name)) for name in ("X", "y"))
     fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[:3] == (_SIDE, _SIDE, 3)
-    if not fits or classes.shape != (images.shape[3], 1):
+    if (
+        not fits
+        or classes.shape != (images.shape[3], 1)
+        or not np.isin(classes, np.arange(1, 11)).all()
+    ):
         raise DataError(
             f"{path}: got X {images.shape} in {images.dtype} and y {classes.shape}; {expected}"
         )
-    for number in np.flatnonzero((classes < 1) | (classes > 10)):
-        raise DataError(f"{path}: y of image {number} is {classes[number, 0]}; {expected}")
     labels = (classes[:, 0].astype(int) % 10).tolist()
     return _labelled(images.transpose(3, 0, 1, 2), labels, path)
 
@@ -125,11 +185,10 @@ def _labelled(pixels: Pixels, labels: Sequence[int], file: Path) -> Rows:
     """Return the images of a file, ``(N, H, W, 3)``, with their classes."""
     if len(labels) != len(pixels):
         raise DataError(f"{file}: got {len(labels)} labels for {len(pixels)} images")
+    pairs = zip(np.ascontiguousarray(pixels), labels, strict=True)
     return [
         LabelledImage(image, label, f"{file.name}, image {number}")
-        for number, (image, label) in enumerate(
-            zip(np.ascontiguousarray(pixels), labels, strict=True)
-        )
+        for number, (image, label) in enumerate(pairs)
     ]
 
 
@@ -154,29 +213,23 @@ def read_signs(path: Path) -> Rows:
 
 
 def read_list(path: Path) -> Rows:
-    """Read the images that Food-101's ``meta/{train,test}.txt`` lists, as ``class/number`` a line.
-
-    Images are not decoded, and of all but the smallest only the path is kept.
-    """
+    """Read the images that Food-101's ``meta/{train,test}.txt`` lists, ``class/number`` a line."""
     index = {name: number for number, name in enumerate(_SETS["food101"]["classes"])}
     images = path.parent.parent / "images"
-    rows: dict[str, LabelledImage] = {}
+    rows: Rows = []
     for number, line in enumerate(text_lines(path, "a list of images"), 1):
         if not (entry := line.strip()):
             continue
         where = f"{path}, line {number}"
-        if entry in rows:
-            raise DataError(f"{where}: {entry} is there twice; expected each image once")
         name, _, image = entry.partition("/")
-        if not image or Path(image).name != image:
-            raise DataError(f"{where}: got {entry!r}; expected class/number, as apple_pie/1005649")
-        if name not in index:
+        if name not in index or not image or Path(image).name != image:
             raise DataError(
-                f"{where}: got class {name!r}{suggestion(name, index)}; expected one of Food-101's"
+                f"{where}: got {entry!r}{suggestion(name, index)}; expected class/number, as in "
+                "apple_pie/1005649, with one of Food-101's classes"
             )
-        file = image_file(images / name / f"{image}.jpg", where)
-        rows[entry] = LabelledImage(file, index[name], f"{entry}.jpg")
-    return [*rows.values()]
+        file = image_file(images / f"{entry}.jpg", where)
+        rows.append(LabelledImage(file, index[name], f"{entry}.jpg"))
+    return rows
 
 
 def image_file(file: Path, where: str) -> bytes | Path:
@@ -184,15 +237,19 @@ def image_file(file: Path, where: str) -> bytes | Path:
     try:
         return file if regular(file).stat().st_size > KEPT else file.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{where}: cannot read {file}: {error.strerror}; expected an image"
-        ) from error
+        raise DataError(f"{where}: cannot read {file}: {error.strerror}") from error
 
 
-def hub_images(
-    image: str, label: str, *, decode: bool = False
-) -> Callable[[Iterable[Mapping[str, Any]]], Rows]:
-    """Return a reader of rows of the hub's form: an encoded image and the index of its class.
+def _hub(
+    dataset: str,
+    image: str = "image",
+    label: str = "label",
+    *,
+    decode: bool = False,
+    test: str = "test",
+    config: str | None = None,
+) -> Hub:
+    """Return the hub's copy, whose rows are an encoded image and the index of its class.
 
     With ``decode`` pixels are kept, which is right for images no larger than their encoding. They
     are then the same records as those of the official files, where encoding is lossless.
@@ -204,30 +261,27 @@ def hub_images(
 
             # The library would decode every image as it is read.
             rows = rows.cast_column(image, Image(decode=False))
-        return [record(number, row) for number, row in enumerate(rows)]
+        found: Rows = []
+        for number, row in enumerate(rows):
+            cell, index = row[image], row[label]
+            data, path = _encoded(cell), cell.get("path") if isinstance(cell, Mapping) else None
+            if data is None or not isinstance(index, int):
+                raise DataError(
+                    f"image {number}: got {image} of type {type(cell).__name__} and {label} "
+                    f"{index!r}; expected an encoded image and the number of a class"
+                )
+            name = f"image {number}" + (f" ({Path(path).name})" if path is not None else "")
+            record = LabelledImage(data, index, name)
+            found.append(LabelledImage(record.pixels(), index, name) if decode else record)
+        return found
 
-    def record(number: int, row: Mapping[str, Any]) -> LabelledImage:
-        cell, index = row.get(image), row.get(label)
-        data = cell.get("bytes") if isinstance(cell, Mapping) else cell
-        if not isinstance(data, bytes) or not isinstance(index, int):
-            raise DataError(
-                f"image {number}: got {image} of type {type(cell).__name__} and {label} {index!r}; "
-                "expected an encoded image and the number of a class"
-            )
-        path = cell.get("path") if isinstance(cell, Mapping) else None
-        name = f"image {number}" if path is None else f"image {number} ({Path(path).name})"
-        found = LabelledImage(data, index, name)
-        if not decode:
-            return found
-        pixels = found.pixels()
-        if max(pixels.shape) > _SMALL:
-            raise DataError(
-                f"{name}: got {pixels.shape[0]} by {pixels.shape[1]} pixels; expected at most "
-                f"{_SMALL} a side, as of images that are kept decoded"
-            )
-        return LabelledImage(pixels, index, name)
+    return Hub(dataset, {"train": "train", "test": test}, read, config)
 
-    return read
+
+def _encoded(cell: Any) -> bytes | None:
+    """Return the encoded image of a cell of the hub's form; None if it has none."""
+    data = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    return data if isinstance(data, bytes) else None
 
 
 @dataclass(frozen=True)
@@ -297,7 +351,7 @@ class Images(Classes):
         return [*super().flags(), *map(flag, self._copies)]
 
     def details(self, split: str) -> Sequence[str]:
-        return [*super().details(split), *sentences(map(flag, self._copies))]
+        return sentences(map(flag, self._copies))
 
     @cached_property
     def _copies(self) -> tuple[Flag, ...]:
@@ -309,8 +363,9 @@ class Images(Classes):
             found = ((form, form.found(folder, split)) for form in self.dataset.all_forms())
             form, files = next(((form, files) for form, files in found if files), (None, []))
             if isinstance(form, ParquetForm):
-                if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
-                    flags.append(Flag.LOSSY_COPIES)
+                cells = [cell for file in files for cell in next(table_rows(file), {}).values()]
+                if any((_encoded(cell) or b"").startswith(b"\xff\xd8\xff") for cell in cells):
+                    flags.append(Flag.LOSSY_COPIES)  # JPEG
             elif files:
                 for path in (files[0].with_name(name) for name in layout.files(split)):
                     digest = hashlib.md5(path.read_bytes(), usedforsecurity=False)
@@ -319,17 +374,12 @@ class Images(Classes):
         return tuple(dict.fromkeys(flags))
 
 
-def _holds_jpeg(row: Mapping[str, Any]) -> bool:
-    cells = [cell.get("bytes") if isinstance(cell, Mapping) else cell for cell in row.values()]
-    return any(isinstance(cell, bytes) and cell.startswith(b"\xff\xd8\xff") for cell in cells)
-
-
 def _cifar(layout: Layout, hub: str, label: str) -> Dataset:
     first = {split: f"{layout.folder}/{layout.files(split)[0]}" for split in ("train", "test")}
     return Dataset(
-        forms=(Form(first, partial(read_pickles, layout=layout)),),
-        hub=Hub(hub, {"train": "train", "test": "test"}, hub_images("img", label, decode=True)),
-        write_sample=partial(samples.write_cifar, layout),
+        (Form(first, partial(read_pickles, layout=layout)),),
+        _hub(hub, "img", label, decode=True),
+        partial(samples.write_cifar, layout),
     )
 
 
@@ -357,14 +407,9 @@ class SVHN(Images):
     name = "svhn"
     classes = tuple(_SETS["svhn"]["classes"])
     dataset = Dataset(
-        forms=(Form({"train": "train_32x32.mat", "test": "test_32x32.mat"}, read_mat),),
-        hub=Hub(
-            "ufldl-stanford/svhn",
-            {"train": "train", "test": "test"},
-            hub_images("image", "label", decode=True),
-            config="cropped_digits",
-        ),
-        write_sample=samples.write_svhn,
+        (Form({"train": "train_32x32.mat", "test": "test_32x32.mat"}, read_mat),),
+        _hub("ufldl-stanford/svhn", decode=True, config="cropped_digits"),
+        samples.write_svhn,
     )
 
 
@@ -375,12 +420,12 @@ class GTSRB(Images):
     classes = tuple(_SETS["gtsrb"]["classes"])
     # The second is the smaller set of the competition's first stage, which torchvision downloads.
     dataset = Dataset(
-        forms=tuple(
+        tuple(
             Form({"train": f"GTSRB/{training}/*/GT-*.csv", "test": "GT-final_test.csv"}, read_signs)
             for training in ("Final_Training/Images", "Training")
         ),
-        hub=Hub("tanganke/gtsrb", {"train": "train", "test": "test"}, hub_images("image", "label")),
-        write_sample=samples.write_gtsrb,
+        _hub("tanganke/gtsrb"),
+        samples.write_gtsrb,
     )
 
 
@@ -390,12 +435,10 @@ class Food101(Images):
     name = "food101"
     classes = tuple(_SETS["food101"]["classes"])
     dataset = Dataset(
-        forms=tuple(
+        tuple(
             Form({split: f"{root}meta/{split}.txt" for split in ("train", "test")}, read_list)
             for root in ("food-101/", "")
         ),
-        hub=Hub(
-            "ethz/food101", {"train": "train", "test": "validation"}, hub_images("image", "label")
-        ),
-        write_sample=partial(samples.write_food101, _SETS["food101"]["classes"]),
+        _hub("ethz/food101", test="validation"),
+        partial(samples.write_food101, _SETS["food101"]["classes"]),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import LabelledText, Record
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, TableRow, read_table, table_file
+from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, TableRow, read_table
 from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
 _BLOCK = 1 << 12
@@ -36,22 +36,15 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found in one split of a table.
-
-    Attributes:
-        rows: of the split.
-        owners: of the rows; None where they are not needed.
-        fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
-        contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
-            in a million at ten million records.
-        labels: how many records have a label; empty where they have none.
-    """
+    """What was found in one split of a table."""
 
     rows: Rows
-    owners: Owners | None
-    fingerprint: str
+    owners: Owners | None  # of the rows; None where they are not needed
+    fingerprint: str  # `dpft.tasks.base.fingerprint` of the records that are used
+    # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
+    # million at ten million records.
     contents: IntArray
-    labels: Counter[int]
+    labels: Counter[int]  # how many records have a label; empty where they have none
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:
@@ -62,66 +55,6 @@ def contents_of(records: Iterable[Record]) -> IntArray:
 
 def _short(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
-
-
-def read_splits(
-    rows: Rows,
-    splits: Sequence[str],
-    advance: Callable[[int], None],
-    *,
-    record: Callable[[TableRow], Record],
-    owner: Callable[[TableRow], str] | None = None,
-    split: Callable[[TableRow, str], str] | None = None,
-    limit: int | None = None,
-    owned: bool = False,
-) -> Mapping[str, Reading]:
-    """Read a table once, and sort its rows into splits.
-
-    Args:
-        rows: of the table.
-        splits: names of all splits.
-        advance: called with the number of rows that were read.
-        record: makes the record of a row.
-        owner: makes the user of a row; None: not needed.
-        split: makes the split of a row and its record's digest; None: all are of the first.
-        limit: number of records of the first split that are used, and are in its fingerprint.
-        owned: True if the fingerprint of the first split covers the owners too.
-    """
-    codes = {name: code for code, name in enumerate(splits)}
-    digests = [hashlib.sha256() for _ in codes]
-    counts, labels = [0] * len(codes), [Counter[int]() for _ in codes]
-    sides, contents = array("B"), array("Q")
-
-    def named() -> Iterable[str]:
-        for number, row in enumerate(rows, 1):
-            made = record(row)
-            content = framed(made.parts())
-            digest = hashlib.sha256(content)
-            side = 0 if split is None else codes[split(row, digest.hexdigest())]
-            if side or limit is None or counts[0] < limit:
-                digests[side].update(content)
-            counts[side] += 1
-            sides.append(side)
-            contents.append(_short(digest.digest()))
-            if isinstance(made, LabelledText):
-                labels[side][made.label] += 1
-            if number % _BLOCK == 0:
-                advance(_BLOCK)
-            if owner is not None:
-                yield owner(row)
-
-    owners = Owners.of(named())
-    side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
-    found = {}
-    for name, code in codes.items():
-        chosen = np.flatnonzero(side == code)
-        theirs = None if owner is None else owners.part(chosen)
-        if owned and theirs is not None and code == 0:
-            digest_owners(digests[code], theirs)
-        found[name] = Reading(
-            rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen], labels[code]
-        )
-    return found
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -153,13 +86,28 @@ class OwnData(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_places()
-        if self.unit == "user":
-            self._check_users()
-        elif self.user_column is not None and self.synthetic is None:
+        users, synthetic = self.unit == "user", self.synthetic is not None
+        if self.user_column is not None and not users and not synthetic:
             raise ConfigError(
                 f"got task.user_column={self.user_column} and task.unit=record, which protects "
                 "single records; type task.unit=user to protect all records of a user together, or "
                 "task.user_column=null"
+            )
+        if users and self.user_column is None:
+            raise ConfigError(
+                "task.unit=user needs the user of each record. Type task.user_column=NAME"
+            )
+        if users and synthetic:
+            raise ConfigError(
+                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
+                "task.unit=record. task.user_column may stay: it holds out the same users"
+            )
+        # Which records are the first ones depends on how many each user has.
+        sliced = self.hub is not None and "[" in (self.train_split or "")
+        if users and (self.limit_train is not None or sliced):
+            raise ConfigError(
+                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
+                "all training records of every user: type task.limit_train=null"
             )
         if self.dev_share + self.test_share >= 1:
             raise ConfigError(
@@ -172,30 +120,13 @@ class OwnData(Task):
         hub = ["task.hub"] if self.hub is not None else []
         folder = ["task.data_dir"] if self.data_dir is not None else []
         other = [f"task.source={self.source}"]
-        sample = other if self.source == "sample" else []
         taken = other if (self.source, bool(hub)) in (("files", True), ("hub", False)) else []
-        given = [place for place in (files, hub, folder, sample or taken) if place]
+        given = [place for place in (files, hub, folder) if place]
+        given += [other] if taken or self.source == "sample" else []
         if len(given) > 1 or taken:
             raise ConfigError(
                 f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
                 "data_dir, task.hub=OWNER/NAME, or task.source=sample"
-            )
-
-    def _check_users(self) -> None:
-        if self.user_column is None:
-            raise ConfigError(
-                "task.unit=user needs the user of each record. Type task.user_column=NAME"
-            )
-        if self.synthetic is not None:
-            raise ConfigError(
-                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
-                "task.unit=record. task.user_column may stay: it holds out the same users"
-            )
-        # Which records are the first ones depends on how many each user has.
-        if self.limit_train is not None or (self.hub and "[" in (self.train_split or "")):
-            raise ConfigError(
-                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
-                "all training records of every user: type task.limit_train=null"
             )
 
     # Data.
@@ -304,7 +235,7 @@ class OwnData(Task):
         ]
 
     def details(self, split: str) -> list[str]:
-        reading = self._reading(split)
+        reading, training = self._reading(split), self._reading("train")
         columns = reading.rows[0].values
         characters, broken = array("q"), 0
         for row in reading.rows:
@@ -323,20 +254,17 @@ class OwnData(Task):
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
         if owners is not None:
-            counts = np.bincount(owners.codes)
+            counts, most = np.bincount(owners.codes), self.records_per_user
             lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
-            over = np.count_nonzero(counts > self.records_per_user)
-            lines.append(f"{over:,} users have more than {self.records_per_user} records")
+            over = np.count_nonzero(counts > most)
+            lines.append(f"{over:,} users have more than {most} records")
         if split != "train":
-            twice = np.isin(reading.contents, self._reading("train").contents)
+            twice = np.isin(reading.contents, training.contents)
             lines.append(f"{np.count_nonzero(twice):,} records are also in the training data")
-            trained = self._reading("train").owners
-            if owners is not None and trained is not None:
-                shared = pc.sum(pc.is_in(owners.names, trained.names)).as_py() or 0
-                lines.append(
-                    f"{shared:,} users are also in the training data"
-                    f"{': no guarantee covers scores of what they wrote' if shared else ''}"
-                )
+            if owners is not None and training.owners is not None:
+                shared = pc.sum(pc.is_in(owners.names, training.owners.names)).as_py() or 0
+                doubt = ": no guarantee covers scores of what they wrote" if shared else ""
+                lines.append(f"{shared:,} users are also in the training data{doubt}")
         return lines
 
     @property
@@ -368,93 +296,102 @@ class OwnData(Task):
 
     def _read(self, split: str) -> Mapping[str, Reading]:
         if split == "train" and self.synthetic is not None:
-            return self._sorted(table_file(Path(self.synthetic)).rows(), split)
+            return self._sorted(read_table(Path(self.synthetic)), (split,))
+        shared = [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
         # Whichever split is asked for: a share leaves the training data, be it used or not.
-        for one in ("dev", "test"):
-            if (given := getattr(self, f"{one}_share")) and self._has(one):
+        for one in shared:
+            if self._reader(one) is not None:
                 raise ConfigError(
-                    f"task.{one}_share={given}, but the data has a {one} split of its own; "
-                    f"expected one of both. Type task.{one}_share=0, or take the split away"
+                    f"task.{one}_share={getattr(self, f'{one}_share')}, but the data has a {one} "
+                    f"split of its own; expected one of both. Type task.{one}_share=0, or take the "
+                    "split away"
                 )
-        if self._has(split) and not (split == "train" and self.dev_share + self.test_share):
-            return self._sorted(self._table(split), split)
-        if split != "train" and not getattr(self, f"{split}_share"):
-            raise self._no_split(split, f", or task.{split}_share=0.1 to hold records out")
-        if not self._has("train"):
-            raise self._no_split("train")
-        found = self._sorted(self._table("train"), "train", shared=True)
+        if split not in shared and not (split == "train" and shared):
+            return self._sorted(self._table(split), (split,))
+        found = self._sorted(self._table("train"), SPLITS)
         # With synthetic records another file is trained on.
-        asked = [] if self.synthetic is not None else ["train"]
-        asked += [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
+        asked = shared if self.synthetic is not None else ["train", *shared]
         return {one: found[one] for one in asked}
 
-    def _sorted(self, rows: Rows, split: str, *, shared: bool = False) -> Mapping[str, Reading]:
-        """Return the rows of a table as those of one split, or of all where they are ``shared``."""
+    def _sorted(self, rows: Rows, splits: tuple[str, ...]) -> Mapping[str, Reading]:
+        """Read a table once, and sort its rows into splits by `_falls_to` if there are several."""
         if not len(rows):
             raise DataError(f"{rows.path} has no rows; expected at least one record")
+        shared, trains = len(splits) > 1, splits[0] == "train"
         # Synthetic training records belong to no user.
-        trained = split == "train" and self.synthetic is None
-        named = self.user_column is not None and (shared or trained)
-        return read_splits(
-            rows,
-            SPLITS if shared else (split,),
-            self._state["advance"],
-            record=self.record,
-            owner=self._owner if named else None,
-            split=self._falls_to if shared else None,
-            limit=self.limit_train if split == "train" else None,
-            owned=self.unit == "user" and split == "train",
-        )
+        owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
+        limit = self.limit_train if trains else None
+        digests, labels = [hashlib.sha256() for _ in splits], [Counter[int]() for _ in splits]
+        sides, contents = array("B"), array("Q")
+        used = 0
 
-    def _no_split(self, split: str, instead: str = "") -> SplitError:
-        setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
-        return SplitError(
-            f"task {self.name} was given no {split} split. Type task.{setting}{instead}"
-        )
+        def names() -> Iterable[str]:
+            nonlocal used
+            for number, row in enumerate(rows, 1):
+                record = self.record(row)
+                content = framed(record.parts())
+                digest = hashlib.sha256(content)
+                side = splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0
+                if side or limit is None or used < limit:
+                    digests[side].update(content)
+                used += not side
+                sides.append(side)
+                contents.append(_short(digest.digest()))
+                if isinstance(record, LabelledText):
+                    labels[side][record.label] += 1
+                if number % _BLOCK == 0:
+                    self._state["advance"](_BLOCK)
+                if owned:
+                    yield self._owner(row)
 
-    def _has(self, split: str) -> bool:
-        """Return True if the data has such a split of its own."""
-        kind, place = self.location
-        if kind == "hub":
-            return getattr(self, f"{split}_split") is not None
-        if kind == "sample":
-            return True
-        assert place is not None
-        if any(getattr(self, f"{s}_file") is not None for s in SPLITS):
-            return getattr(self, f"{split}_file") is not None
-        return any(form.found(place, split) for form in self.dataset.forms)
+        owners = Owners.of(names())
+        side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
+        found = {}
+        for code, name in enumerate(splits):
+            chosen = np.flatnonzero(side == code)
+            theirs = owners.part(chosen) if owned else None
+            if theirs is not None and self.unit == "user" and name == "train":
+                digest_owners(digests[code], theirs)
+            digest = digests[code].hexdigest()
+            found[name] = Reading(rows.take(chosen), theirs, digest, content[chosen], labels[code])
+        return found
 
     def _table(self, split: str) -> Rows:
         """Return the rows of a split that the data has of its own."""
         tables: dict[str, Rows] = self._state["tables"]
         if split not in tables:
-            tables[split] = self._find_table(split)
+            if (reader := self._reader(split)) is None:
+                setting = f"{split}_{'split=NAME' if self.location[0] == 'hub' else 'file=FILE'}"
+                share = f", or task.{split}_share=0.1 to hold records out"
+                raise SplitError(
+                    f"task {self.name} was given no {split} split. Type task.{setting}"
+                    f"{'' if split == 'train' else share}"
+                )
+            tables[split] = reader()
         return tables[split]
 
-    def _find_table(self, split: str) -> Rows:
+    def _reader(self, split: str) -> Callable[[], Rows] | None:
+        """Return what reads a split that the data has of its own; None if it has none."""
         dataset, (kind, place), file = self.dataset, self.location, getattr(self, f"{split}_file")
-        if file is None and kind == "files":
-            assert place is not None
+        if any(getattr(self, f"{s}_file") is not None for s in SPLITS):
+            return None if file is None else partial(read_table, Path(file))
+        if place is not None:
             files = [file for form in dataset.forms for file in form.found(place, split)]
-            if not files:
-                raise self._no_split(split)
             if len(files) > 1:
                 raise DataError(
                     f"{place} holds {' and '.join(file.name for file in files)}; expected one file "
                     f"for the {split} split: take one away, or type task.{split}_file=FILE"
                 )
-            file = files[0]
-        if file is not None:
-            return table_file(Path(file)).rows()
+            return partial(read_table, files[0]) if files else None
         if kind == "hub":
-            names = {s: getattr(self, f"{s}_split") for s in SPLITS}
-            named = {s: name for s, name in names.items() if name is not None}
+            names = {s: name for s in SPLITS if (name := getattr(self, f"{s}_split")) is not None}
+            if split not in names:
+                return None
             where = str(self.hub)
-            hub = Hub(where, named, lambda rows: Loaded(rows, where).rows(), self.hub_config)
+            hub = Hub(where, names, lambda rows: Loaded(rows, where).rows(), self.hub_config)
             dataset = own_dataset(self.name, hub)
-        rows = read(dataset, self.name, self.location, split, self.sample_seed)
-        assert isinstance(rows, Rows)
-        return rows
+        args = (dataset, self.name, self.location, split, self.sample_seed)
+        return partial(cast(Callable[..., Rows], read), *args)
 
     def _falls_to(self, row: TableRow, digest: str) -> str:
         """Return the split of a row of the training data.

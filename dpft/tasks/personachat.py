@@ -49,18 +49,13 @@ def read_text(path: Path) -> list[Reply]:
         if not line.strip():
             continue
         index, _, text = line.partition(" ")
-        if index not in ("1", str(previous + 1)):
+        if index not in ("1", str(previous + 1)) or (index == "1" and not replied):
             raise DataError(
-                f"{where}: got {line[:60]!r} after number {previous}; expected {previous + 1}, or "
-                "1 where a dialogue begins"
+                f"{where}: got {line[:60]!r} after number {previous} of dialogue {dialogue + 1}; "
+                f"expected {previous + 1}, or 1 for the next dialogue once this one has a reply"
             )
         previous = int(index)
         if previous == 1:
-            if not replied:
-                raise DataError(
-                    f"{where}: dialogue {dialogue + 1} ended without a reply; expected one or "
-                    "more, with a tab between utterance and reply"
-                )
             if not text:  # the line that was added above
                 break
             dialogue, persona, history, replied = dialogue + 1, [], [], False
@@ -165,51 +160,39 @@ class PersonaChat(Generation):
                 "Persona-Chat has no test split: that of ConvAI2 was never published. Type "
                 "decode.split=dev for the validation file"
             )
-        if split == "train" and self.synthetic is not None:
-            return super().rows(split)
-        if self.split_by_persona is None:
-            kind, folder = self.location
-            there = folder and any(f.found(folder, "train") for f in self.dataset.all_forms())
-            if split == "train" and kind == "files" and not there:
-                raise DataError(
-                    f"{folder} holds no training file of Persona-Chat; put "
-                    "train_self_original.txt there, or type task.split_by_persona=0.8 to train on "
-                    "the dialogues of about 80% of the validation file's personas"
-                )
-            return super().rows(split)
-        rows = super().rows("dev")
-        chosen = [row for row in rows if self._trains(row) == (split == "train")]
+        share = self.split_by_persona
+        if share is None or (split == "train" and self.synthetic is not None):
+            try:
+                return super().rows(split)
+            except SplitError as error:
+                if split != "train":
+                    raise
+                raise SplitError(
+                    f"{error}; or type task.split_by_persona=0.8 to train on the dialogues of "
+                    "about 80% of the validation file's personas"
+                ) from error
+
+        def trains(row: Reply) -> bool:
+            # Follows from the persona alone: one reply more moves no other, and no persona is on
+            # both sides.
+            digest = hashlib.sha256("\n".join(sorted(row.persona)).encode()).digest()
+            return int.from_bytes(digest[:8]) / 2**64 < share
+
+        chosen = [row for row in super().rows("dev") if trains(row) == (split == "train")]
         if not chosen:
-            raise DataError(
-                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}"
-            )
+            raise DataError(f"task.split_by_persona={share} leaves no dialogue for {split}")
         return chosen
 
-    def _trains(self, row: Reply) -> bool:
-        """Return whether a reply falls to training, which follows from its persona alone.
-
-        One reply more moves no other, and no persona is on both sides.
-        """
-        digest = hashlib.sha256("\n".join(sorted(row.persona)).encode()).digest()
-        assert self.split_by_persona is not None
-        return int.from_bytes(digest[:8]) / 2**64 < self.split_by_persona
-
-    def write_records(
-        self, rows: Sequence[Reply] | None, targets: Sequence[str], path: Path
-    ) -> None:
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_lines` reads, each record a dialogue of its own.
 
         ParlAI's text format has no place for a history whose replies are not records.
         """
-        assert rows is not None
-        content = (
-            {
-                "personality": row.persona,
-                "utterances": [{"candidates": [target], "history": row.history or [SILENCE]}],
-            }
-            for row, target in zip(rows, targets, strict=True)
+        pairs = zip(rows or (), targets, strict=True)
+        turns = (
+            (r.persona, {"candidates": [t], "history": r.history or [SILENCE]}) for r, t in pairs
         )
-        write_lines(path, content)
+        write_lines(path, ({"personality": who, "utterances": [said]} for who, said in turns))
 
     def record(self, row: Reply) -> TextRecord:
         return TextRecord((" ".join(row.persona), *row.history), row.text)

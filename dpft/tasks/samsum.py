@@ -13,7 +13,7 @@ from dpft.tasks.base import Generation
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction, text_room, texts
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.texts import write_samsum
+from dpft.tasks.samples.texts import entries, write_samsum
 from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import read_table
 
@@ -58,15 +58,12 @@ class SAMSum(Generation):
     written_as = "train.json"
     record_is = "one dialogue with its summary"
     dataset = Dataset(
-        forms=(
+        (
             Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_rows),
-            Form(
-                {"train": "train.jsonl", "dev": "validation.jsonl", "test": "test.jsonl"},
-                read_rows,
-            ),
+            Form({one: f"{name}.jsonl" for one, name in SAME_SPLITS.items()}, read_rows),
         ),
-        hub=Hub("knkarthick/samsum", SAME_SPLITS, one_by_one(_row)),
-        write_sample=write_samsum,
+        Hub("knkarthick/samsum", SAME_SPLITS, one_by_one(_row)),
+        write_samsum,
     )
 
     def record(self, row: Row) -> TextRecord:
@@ -75,12 +72,8 @@ class SAMSum(Generation):
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_rows` reads."""
-        assert rows is not None
-        made = [
-            {"id": str(number), "dialogue": dialogue, "summary": target}
-            for number, ((dialogue, _), target) in enumerate(zip(rows, targets, strict=True))
-        ]
-        path.write_text(json.dumps(made, ensure_ascii=False, indent=1), encoding="utf-8")
+        pairs = zip((dialogue for dialogue, _ in rows or ()), targets, strict=True)
+        path.write_text(json.dumps(entries(pairs), ensure_ascii=False, indent=1), encoding="utf-8")
 
     def objective(self, loaded: LoadedModel) -> Causal:
         # A small model may have fewer positions than the task allows tokens.

@@ -21,21 +21,19 @@ from dpft.config.files import regular
 Location = tuple[str, Path | None]
 SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
 """The hub's names of splits of most data sets."""
+CONVERTED = "refs/convert/parquet"
+"""Where the hub keeps its own parquet conversion of a data set that is a script."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A published form of a data set.
+    """A published form of a data set."""
 
-    Attributes:
-        files: by split, relative to the folder; with ``*`` every match is read, in sorted order.
-        read: returns the rows of a file; raises `DataError` naming file and line.
-    """
-
+    # By split, relative to the folder; with ``*`` every match is read, in sorted order.
     files: Mapping[str, str]
-    read: Callable[[Path], Sequence[Any]]
+    read: Callable[[Path], Sequence[Any]]  # raises `DataError` naming file and line
 
     def rows(self, file: Path) -> Sequence[Any]:
         """Return the rows of a file; raise `DataError` if it is no regular file."""
@@ -54,23 +52,13 @@ class Form:
 class ParquetForm(Form):
     """The hub's parquet files, which may be in folders of the folder.
 
-    They are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on.
-
-    Attributes:
-        names: by split, the names without suffix and number; one set of each.
+    They are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on. The names of
+    several sets that are one split have ``+`` between them.
     """
 
-    names: Mapping[str, tuple[str, ...]]
-
     def found(self, folder: Path, split: str) -> list[Path]:
-        return [file for name in self.names.get(split, ()) for file in _one_set(folder, name)]
-
-
-def parquet_form(
-    names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Sequence[Any]]
-) -> ParquetForm:
-    """Return the form of parquet files with these names."""
-    return ParquetForm({s: f"**/{called[0]}*.parquet" for s, called in names.items()}, read, names)
+        names = [name for name in self.files.get(split, "").split("+") if name]
+        return [file for name in names for file in _one_set(folder, Path(name).stem)]
 
 
 def _one_set(folder: Path, name: str) -> list[Path]:
@@ -91,36 +79,22 @@ def _one_set(folder: Path, name: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Hub:
-    """The copy on the hub.
-
-    Attributes:
-        id: of the data set.
-        splits: the hub's names of our splits; with ``+`` between several.
-        rows: makes rows of the task from the hub's rows, which are mappings.
-        config: of a data set that has several.
-        revision: where the hub keeps its own parquet conversion of a data set that is a script.
-    """
+    """The copy on the hub."""
 
     id: str
-    splits: Mapping[str, str]
-    rows: Callable[[Any], Sequence[Any]]
-    config: str | None = None
-    revision: str | None = None
+    splits: Mapping[str, str]  # the hub's names of our splits; with ``+`` between several
+    rows: Callable[[Any], Sequence[Any]]  # makes rows of the task from the hub's mappings
+    config: str | None = None  # of a data set that has several
+    revision: str | None = None  # such as `CONVERTED`
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set in all its forms.
+    """A data set in all its forms."""
 
-    Attributes:
-        forms: what a folder may hold, tried in order.
-        hub: the hub's copy; None if there is none.
-        write_sample: writes a generated sample, in the first form, into a folder from a seed.
-    """
-
-    forms: tuple[Form, ...]
+    forms: tuple[Form, ...]  # of a folder, tried in order
     hub: Hub | None
-    write_sample: Callable[[Path, int], None]
+    write_sample: Callable[[Path, int], None]  # in the first form, into a folder, from a seed
 
     def all_forms(self) -> tuple[Form, ...]:
         """Return the forms that a folder may hold, the hub's parquet files last."""
@@ -128,8 +102,8 @@ class Dataset:
             return self.forms
         hub = self.hub
         # Of several splits of the hub that make one of ours, a folder's first is read.
-        names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
-        return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
+        names = {split: f"{name.split('+')[0]}.parquet" for split, name in hub.splits.items()}
+        return (*self.forms, ParquetForm(names, lambda path: hub_rows(hub, [*table_rows(path)])))
 
     def form_in(self, folder: Path) -> Form | None:
         """Return the first form of which a folder holds files of any split."""
@@ -163,7 +137,16 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     if folder is not None:
         rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
-        rows = _read_hub(dataset, name, split)
+        hub = dataset.hub
+        if hub is None:
+            raise DataError(
+                f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
+            )
+        if split not in hub.splits:
+            raise SplitError(
+                f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}"
+            )
+        rows = hub_rows(hub, _load_hub(hub, name, split))
     else:
         sample = _sample(dataset, seed)
         if split not in sample:
@@ -185,17 +168,6 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         f"{folder} holds no {split} split: no file {other!r}; put it there, choose another split, "
         "or type task.data_dir=FOLDER"
     )
-
-
-def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
-    hub = dataset.hub
-    if hub is None:
-        raise DataError(
-            f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
-        )
-    if split not in hub.splits:
-        raise SplitError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
-    return hub_rows(hub, _load_hub(hub, name, split))
 
 
 def _advice(name: str) -> str:
@@ -238,11 +210,6 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
 def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
     """Return a function that makes rows one by one, from a row of the hub and its place."""
     return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
-
-
-def parquet(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a parquet file; raise DataError if it is not one."""
-    return list(table_rows(path))
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -29,15 +29,10 @@ from dpft.tasks.views import IntArray, View
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row.
+    """One row."""
 
-    Attributes:
-        place: file and line, for messages.
-        values: cells by column.
-    """
-
-    place: str
-    values: Mapping[str, Any]
+    place: str  # file and line, for messages
+    values: Mapping[str, Any]  # cells by column
 
     def cell(self, column: str, setting: str) -> Any:
         """Return the cell of a column, which ``setting`` names."""
@@ -53,16 +48,9 @@ class TableRow:
     def text(self, column: str, setting: str) -> str:
         """Return a text that is not empty; raise DataError for anything else."""
         value = self.cell(column, setting)
-        if not isinstance(value, str):
-            raise DataError(
-                f"{self.place}: column {column!r} is {brief(value)} ({type(value).__name__}); "
-                "expected text"
-            )
-        if not value.strip():
-            raise DataError(
-                f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
-                "it"
-            )
+        if not isinstance(value, str) or not value.strip():
+            got = "empty" if isinstance(value, str) else f"{brief(value)} ({type(value).__name__})"
+            raise DataError(f"{self.place}: column {column!r} is {got}; expected text")
         if value.isascii() and len(value) <= LONGEST:  # quick, for ten million texts
             return value
         return well_formed(value, f"{self.place}, column {column!r}")
@@ -194,11 +182,9 @@ class JsonLines(TableFile):
 
     def values(self, cells: dict[str, Any], place: str) -> Mapping[str, Any]:
         try:
-            value = _DECODER.decode(cells[_OBJECT])
+            value = json.loads(cells[_OBJECT])
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{place}: {_problem(error)}; expected JSON, each column once"
-            ) from error
+            raise DataError(f"{place}: {_problem(error)}; expected JSON") from error
         if not isinstance(value, dict):
             raise DataError(
                 f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'
@@ -215,7 +201,7 @@ class Json(JsonLines):
         if not head.lstrip().startswith(b"["):
             return super().batches()
         try:
-            listed = _DECODER.decode(file_text(self.path, _LIST))
+            listed = json.loads(file_text(self.path, _LIST))
         except (ValueError, RecursionError) as error:
             line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise DataError(f"{self.path}{line}: {_problem(error)}; expected {_LIST}") from error
@@ -295,30 +281,24 @@ class Parquet(TableFile):
 
 
 class Loaded(TableFile):
-    """Rows that another library loaded: mappings, or a data set of ``datasets``."""
+    """Rows of a data set of ``datasets``."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    def __init__(self, rows: Any, where: str) -> None:
         super().__init__(Path(where))
         self._rows = rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        arrow = getattr(self._rows, "with_format", None)
-        table = pa.Table.from_pylist([*self._rows]) if arrow is None else arrow("arrow")[:]
+        table = self._rows.with_format("arrow")[:]
         places = [f"row {n}" for n in range(1, table.num_rows + 1)]
         yield from table.add_column(0, _PLACE, pa.array(places, pa.string())).to_batches()
 
 
-def table_file(path: Path) -> TableFile:
-    """Return the file of a path by its suffix, one of `SUFFIXES`; raise DataError for others."""
+def read_table(path: Path) -> Rows:
+    """Return all rows of a file with one of the `SUFFIXES`; raise DataError for others."""
     form = _FORMS.get(path.suffix.lower())
     if form is None:
         raise DataError(f"{path} has suffix {path.suffix!r}; expected one of {', '.join(SUFFIXES)}")
-    return form(path)
-
-
-def read_table(path: Path) -> Rows:
-    """Return all rows of a file, in memory."""
-    return table_file(path).rows()
+    return form(path).rows()
 
 
 def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[pa.RecordBatch]:
@@ -330,15 +310,14 @@ def _batches(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterato
         return pa.record_batch([pa.array(text, pa.string()) for text in texts], names)
 
     block: list[tuple[str, ...]] = []
-    size, sent = 0, False
+    size = 0
     for row in rows:
         block.append(row)
         size += sum(map(len, row))
         if len(block) == _BLOCK or size > LONGEST:
             yield batch(block)
-            block, size, sent = [], 0, True
-    if block or not sent:
-        yield batch(block)
+            block, size = [], 0
+    yield batch(block)
 
 
 def _check_each_once(place: str, columns: Sequence[str]) -> None:
@@ -348,22 +327,10 @@ def _check_each_once(place: str, columns: Sequence[str]) -> None:
 
 def _problem(error: ValueError | RecursionError) -> str:
     """Return what is wrong with a text that `json` refused, as a clause."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} (column {error.colno})"
-    if isinstance(error, RecursionError):
-        return "it is nested too deep"
-    return str(error).partition(":")[0]  # a number of thousands of digits
+    deep = isinstance(error, RecursionError)
+    return "it is nested too deep" if deep else str(error).partition(":")[0]
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(x for x in names if names.count(x) > 1)!r} is there twice")
-    return found
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 _FORMS: Mapping[str, Callable[[Path], TableFile]] = MappingProxyType(
     {
         ".jsonl": JsonLines,

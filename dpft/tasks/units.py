@@ -7,6 +7,7 @@ is one clipped gradient, however many records there are.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -25,18 +26,14 @@ from dpft.tasks.views import Owners
 
 @dataclass(frozen=True)
 class UnitBatch:
-    """The rows of some units.
+    """The rows of some units."""
 
-    Attributes:
-        batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
-        weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The
-            weights of a unit add up to 1.
-        real: mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit
-            is padding then. None: none is padding.
-    """
-
-    batch: Batch
+    batch: Batch  # ``B * m`` rows, the ``m`` rows of a unit next to each other
+    # Of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The weights of
+    # a unit add up to 1.
     weights: Tensor
+    # Mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit is
+    # padding then. None: none is padding.
     real: Tensor | None = None
 
     def __len__(self) -> int:
@@ -83,27 +80,7 @@ class UnitBatch:
 
 
 class Units(Protocol):
-    """The units to train on, and the loss of each.
-
-    Attributes:
-        lengths: tokens of each unit's longest record.
-        shapes: gives microbatches shapes that do not depend on the units in them; None: they do.
-    """
-
-    @property
-    def lengths(self) -> IntArray: ...
-
-    @property
-    def shapes(self) -> FixedShapes | None: ...
-
-    def __len__(self) -> int: ...
-
-    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        """Cut a logical batch into pieces of at most ``token_budget`` padded tokens, or one unit.
-
-        `dpft.privacy.shapes.BLANK` is the index of padding.
-        """
-        ...
+    """Units of privacy, and the loss of each."""
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
@@ -114,28 +91,43 @@ class Units(Protocol):
         ...
 
 
-class TrainingSet(Units, Protocol):
-    """Units whose own random choices follow from a key."""
+class TrainingSet(ABC):
+    """Units that are made of encoded records.
 
-    def under(self, key: bytes) -> TrainingSet: ...
+    Attributes:
+        lengths: tokens of each unit's longest record.
+        shapes: gives microbatches shapes that do not depend on the units in them; None: they do.
+    """
 
+    lengths: IntArray
 
-class _Encoded:
-    """Units that are made of encoded records: how their rows become a batch."""
+    def __init__(
+        self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
+    ) -> None:
+        self._objective, self._examples, self.shapes = objective, examples, shapes
 
-    _objective: Losses
-    _examples: Sequence[Any]
-    shapes: FixedShapes | None
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
+        """Cut a logical batch into pieces of at most ``token_budget`` padded tokens, or one unit.
+
+        `dpft.privacy.shapes.BLANK` is the index of padding.
+        """
+        if self.shapes is None:
+            return microbatches(indices, self.lengths, token_budget)
+        return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        if list(indices) == [BLANK]:
-            return _padding(self._objective)
-        if self.shapes is None:
-            chosen, real = [self._chosen(i, step) for i in indices], None
-            width, widths = max(map(len, chosen)), None
-        else:
-            padding = [self._objective.blank()]
-            chosen = [padding if i == BLANK else self._chosen(i, step) for i in indices]
+        """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
+        objective = self._objective
+        if list(indices) == [BLANK]:  # every rank runs the same number of forward passes
+            weights = torch.ones(1, 1, dtype=torch.float64)
+            batch = objective.collate([objective.blank()])
+            return UnitBatch(batch, weights, torch.tensor([False]))
+        chosen = [[objective.blank()] if i == BLANK else self._chosen(i, step) for i in indices]
+        real, width, widths = None, max(map(len, chosen)), None
+        if self.shapes is not None:
             width, *widths = self.shapes.of(indices, self._shape)
             real = torch.tensor([i != BLANK for i in indices])
         rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
@@ -143,32 +135,34 @@ class _Encoded:
             # Padded with the unit's own rows: another's could spoil the loss if it is not finite.
             rows += [*unit, *[unit[0]] * (width - len(unit))]
             weights[number, : len(unit)] = 1 / len(unit)
-        collate = self._objective.collate
-        return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
+        batch = objective.collate(rows) if widths is None else objective.collate(rows, widths)
+        return UnitBatch(batch, weights, real)
 
+    @abstractmethod
+    def under(self, key: bytes) -> TrainingSet:
+        """Return the same units, whose own random choices follow from a key."""
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
+        """Return one loss per unit, ``(B,)``, nothing summed across units."""
+
+    @abstractmethod
     def _chosen(self, unit: int, step: int) -> list[Any]:
-        raise NotImplementedError
+        """Return the encoded records of a unit that take part in a step."""
 
+    @abstractmethod
     def _shape(self, unit: int) -> Shape:
-        raise NotImplementedError
+        """Return a shape for all of the unit's records, whichever are chosen."""
 
 
-class Records(_Encoded):
+class Records(TrainingSet):
     """Each record is a unit."""
 
     def __init__(
         self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
     ) -> None:
-        self._objective, self._examples, self.shapes = objective, examples, shapes
+        super().__init__(objective, examples, shapes)
         self.lengths = lengths(examples)
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        if self.shapes is None:
-            return microbatches(indices, self.lengths, token_budget)
-        return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def under(self, key: bytes) -> Records:
         return self  # chooses nothing at random
@@ -185,7 +179,7 @@ class Records(_Encoded):
         return (1, *self._objective.widths(self._examples[unit]))
 
 
-class Users(_Encoded):
+class Users(TrainingSet):
     """All records of one owner are a unit.
 
     Args:
@@ -217,7 +211,7 @@ class Users(_Encoded):
                 f"got {len(owners)} owners of {len(examples)} examples and {most} records of a "
                 "user; expected an owner for each example, and at least 1"
             )
-        self._objective, self._examples, self.shapes = objective, examples, shapes
+        super().__init__(objective, examples, shapes)
         # In order of name, which one user's records more or less do not change.
         self._owners = Owners.of(owners)
         self._order, self._bounds = self._owners.groups()
@@ -226,9 +220,6 @@ class Users(_Encoded):
         self._rows = np.minimum(np.diff(self._bounds), most)
         self.lengths = np.maximum.reduceat(lengths(examples)[self._order], self._bounds[:-1])
 
-    def __len__(self) -> int:
-        return len(self._owners.names)
-
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
         """Put users with equally many records together.
 
@@ -236,7 +227,7 @@ class Users(_Encoded):
         to a user of eight would be computed eight times.
         """
         if self.shapes is not None:
-            return self.shapes.microbatches(indices, self._shape, token_budget)
+            return super().microbatches(indices, token_budget)
         pieces: list[list[int]] = []
         longest = 0
         for i in sorted(indices, key=lambda i: (self._rows[i], self.lengths[i], i)):
@@ -273,7 +264,6 @@ class Users(_Encoded):
         return [self._examples[i] for i in records.tolist()]
 
     def _shape(self, unit: int) -> Shape:
-        """Return a shape for all of the user's records, whichever are drawn."""
         if self.shapes is not None and self.shapes.places is not None:
             return (self._most, *self._objective.widest())
         rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
@@ -303,9 +293,3 @@ def finite_losses(
     if not len(batch):
         batch = data.batch([BLANK], 0).to(losses.device)
     return data.losses(model, batch), batch
-
-
-def _padding(objective: Losses) -> UnitBatch:
-    """Return a padding microbatch, so that every rank runs the same number of forward passes."""
-    weights = torch.ones(1, 1, dtype=torch.float64)
-    return UnitBatch(objective.collate([objective.blank()]), weights, torch.tensor([False]))

@@ -98,16 +98,12 @@ class Owners(View[str]):
         place[order] = np.arange(len(order), dtype=np.int32)
         return cls(distinct.take(pa.array(order)), place[codes])
 
-    def part(self, rows: IntArray | slice) -> Owners:
+    def part(self, chosen: IntArray | slice) -> Owners:
         """Return the owners of some records, without the names of the others."""
-        codes = self.codes[rows]
-        present = np.zeros(len(self.names), bool)
-        present[codes] = True
-        place = np.cumsum(present, dtype=np.int32) - 1
-        return Owners(self.names.filter(pa.array(present)), place[codes])
+        present, codes = np.unique(self.codes[chosen], return_inverse=True)
+        return Owners(self.names.take(pa.array(present)), codes)
 
-    def _part(self, chosen: slice) -> Owners:
-        return self.part(chosen)
+    _part = part
 
     def groups(self) -> tuple[IntArray, IntArray]:
         """Return the records in order of owner, and where the records of each owner begin.

@@ -1,5 +1,7 @@
 """What every task shares: loading by name, fingerprints, forms of a data set."""
 
+from dataclasses import replace
+
 import pytest
 
 from dpft.config.compose import compose
@@ -7,6 +9,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
+from dpft.tasks.glue import Glue
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from tests.tasks.files import write_parquet
 
@@ -47,7 +50,10 @@ def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
 def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
     shipped = compose([f"task={name}"])["task"]
     task = load_task(shipped)
-    assert task == type(task)()
+    words = (
+        {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
+    )  # of the file alone
+    assert replace(task, **words) == type(task)()
     assert f"{type(task).__module__}:{type(task).__name__}" == TASKS[name]
 
 

@@ -11,6 +11,7 @@ from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
+WORDS = {"label_words": {"negative": "bad", "positive": "good"}}
 QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
 
@@ -103,7 +104,7 @@ def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
             {"mode": "infill", "label_words": {"negative": False, "positive": True}},
             "task.label_words is .*expected a group of settings",
         ),
-        ({"mode": "infill", "template": "<S1> <S2> [MASK]"}, "records have one text"),
+        ({"mode": "infill", "template": "<S1> <S2> [MASK]", **WORDS}, "records have one text"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

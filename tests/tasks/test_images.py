@@ -57,8 +57,6 @@ def planes(images):
 
 def write_cifar10(folder, images, labels, protocol=4):
     """Every batch holds the same images."""
-    meta = {b"label_names": [name.encode() for name in TEN.classes]}
-    write(folder / TEN.folder / TEN.meta, pickle.dumps(meta, protocol))
     batch = pickle.dumps({b"data": planes(images), b"labels": labels}, protocol)
     for name in (*TEN.train, TEN.test):
         write(folder / TEN.folder / name, batch)
@@ -146,9 +144,8 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, payload, named):
 
 
 def test_cifar100_takes_the_fine_labels(tmp_path):
-    meta = {b"fine_label_names": [n.encode() for n in HUNDRED.classes], b"coarse_label_names": []}
     batch = {b"data": planes(noise(2)), b"fine_labels": [99, 3], b"coarse_labels": [5, 6]}
-    for name, content in (("meta", meta), ("train", batch), ("test", batch)):
+    for name, content in (("train", batch), ("test", batch)):
         write(tmp_path / HUNDRED.folder / name, pickle.dumps(content))
     task = CIFAR100(data_dir=str(tmp_path))
     assert [i.references for i in task.instances("test")] == [("worm",), ("bear",)]

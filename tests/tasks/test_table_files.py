@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpft.config.errors import DataError
 from dpft.tasks import table_files
 from dpft.tasks.own_texts import LanguageModeling
-from dpft.tasks.table_files import table_file
+from dpft.tasks.table_files import read_table
 from tests.tasks.files import write_parquet
 
 ROWS = [
@@ -47,7 +47,7 @@ def write(folder, form, rows=ROWS):
 def test_every_form_gives_the_same_rows_in_any_part(tmp_path, monkeypatch, form):
     monkeypatch.setattr(table_files, "_BLOCK", 3)
     path = write(tmp_path, form)
-    rows = table_file(path).rows()
+    rows = read_table(path)
     assert [row.values for row in rows] == ROWS
     assert [rows[i].values for i in (3, 0, -1)] == [ROWS[3], ROWS[0], ROWS[3]]
     for part in (slice(1, 3), slice(None, None, -2), slice(9, 12)):

@@ -11,7 +11,6 @@ import math
 import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
 
@@ -21,26 +20,24 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from dpft.tasks.metrics import coco, java
 from dpft.tasks.metrics.scorers import check_texts
 
-SIGNATURE = (
-    f"bleu:nrefs:var|case:ascii-lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
-    "+nist:order:5|case:ascii-lc|tok:13a"
-    f"+coco:pycocoevalcap:{version('pycocoevalcap')}|meteor:{coco.METEOR_VERSION}"
-    f"|ptb:{coco.PTB_VERSION}"
-)
-"""What decides the numbers, for a run record. `signature` adds the Java in use."""
-
 BLEU_ORDER = 4
 NIST_ORDER = 5
 # NIST's length penalty is 0.5 when a text has 2/3 of the words of the references.
 _BETA = math.log(2) / math.log(1.5) ** 2
 _ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_TOKENIZER = Tokenizer13a()  # type: ignore[no-untyped-call]
 
 Ngram = tuple[str, ...]
 
 
 def signature() -> str:
-    """Return `SIGNATURE` and the version of the Java in use."""
-    return f"{SIGNATURE}|java:{java.java_version()}"
+    """Return what decides the numbers, for a run record."""
+    return (
+        f"bleu:nrefs:var|case:ascii-lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
+        "+nist:order:5|case:ascii-lc|tok:13a"
+        f"+coco:pycocoevalcap:{version('pycocoevalcap')}|meteor:{coco.METEOR_VERSION}"
+        f"|ptb:{coco.PTB_VERSION}|java:{java.java_version()}"
+    )
 
 
 def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -70,13 +67,8 @@ def mteval_tokenize(text: str) -> list[str]:
 
     Only A to Z are lowercased: "É" stays. Line breaks count as spaces.
     """
-    tokenized: str = _tokenizer()(" ".join(text.splitlines()))
+    tokenized: str = _TOKENIZER(" ".join(text.splitlines()))
     return tokenized.translate(_ASCII_LOWER).split()
-
-
-@cache
-def _tokenizer() -> Tokenizer13a:
-    return Tokenizer13a()  # type: ignore[no-untyped-call]
 
 
 def bleu(

@@ -43,17 +43,15 @@ def score(
     bertscore: str | None = None,
     bleurt: str | None = None,
 ) -> dict[str, float | None]:
-    """Score a corpus on the scales that papers print for DART.
+    """Return the scores of a corpus on the scales that papers print for DART.
 
-    Returns:
-        "BLEU" in [0, 100], "METEOR" in [0, 1], "ROUGE_1", "ROUGE_2", "ROUGE_L" in [0, 100],
-        "BERTScore" (F1) up to 1 and "BLEURT", mostly between -2 and 1. The last two are None where
-        they cannot be computed; `signature` says why. Higher is better.
+    BLEU and ROUGE are in [0, 100], the others in [0, 1]; but BLEURT may be negative. BERTScore and
+    BLEURT are None where they cannot be computed; `signature` says why.
     """
-    check_texts(predictions, references)
-    kept = [[ref for ref in refs if ref.strip()] for refs in references]
     from dpft.tasks.metrics import neural
 
+    check_texts(predictions, references)
+    kept = [[ref for ref in refs if ref.strip()] for refs in references]
     return {
         # Every letter is lowercased, where E2E's scorer lowercases A to Z only.
         "BLEU": bleu(predictions, kept, lowercase=True),
@@ -69,8 +67,11 @@ def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> di
     scorer = RougeScorer(list(ROUGES), use_stemmer=True)
     sums = dict.fromkeys(ROUGES, 0.0)
     for prediction, refs in zip(predictions, references, strict=True):
-        words = _spaced(prediction)
-        scores = [scorer.score(_spaced(ref), words) for ref in refs]
+        # Without sentences being split first, which would need a downloaded model.
+        words, *others = (
+            " ".join(word_tokenize(text, preserve_line=True)) for text in (prediction, *refs)
+        )
+        scores = [scorer.score(other, words) for other in others]
         for name in ROUGES:
             sums[name] += jackknife([found[name].fmeasure for found in scores])
     return {ROUGES[name]: 100 * total / len(predictions) for name, total in sums.items()}
@@ -88,8 +89,3 @@ def jackknife(scores: Sequence[float]) -> float:
     if not others:
         return best
     return (len(others) * best + others[0]) / len(scores)
-
-
-def _spaced(text: str) -> str:
-    # Without sentences being split first, which would need a downloaded model.
-    return " ".join(word_tokenize(text, preserve_line=True))

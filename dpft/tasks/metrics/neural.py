@@ -16,12 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    BertForSequenceClassification,
-    DistilBertModel,
-)
+from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification, DistilBertModel
 
 from dpft.tasks.views import blocks
 
@@ -42,16 +37,11 @@ class Weights:
 
     def encoded(self, *texts: list[str], length: int, **options: Any) -> Any:
         """Return padded tokens of texts, or of pairs of texts, on the model's device."""
-        return self.tokenizer(
-            *texts,
-            padding=True,
-            truncation="longest_first",
-            max_length=length,
-            return_tensors="pt",
-            **options,
-        ).to(self.model.device)
+        how = {"padding": True, "truncation": "longest_first", "max_length": length, **options}
+        return self.tokenizer(*texts, return_tensors="pt", **how).to(self.model.device)
 
 
+@torch.no_grad()
 def bertscore(
     weights: Weights, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float | None:
@@ -64,24 +54,18 @@ def bertscore(
         return None
     scores = []
     for run in blocks(zip(predictions, references, strict=True), _ITEMS_AT_ONCE):
-        vectors = _vectors(weights, {text.strip() for p, refs in run for text in (p, *refs)})
+        texts = sorted({text.strip() for p, refs in run for text in (p, *refs)})
+        encoded = weights.encoded(texts, length=weights.model.config.max_position_embeddings)
+        mask = encoded["attention_mask"]
+        hidden = weights.model(encoded["input_ids"], attention_mask=mask).last_hidden_state
+        # Unit vectors of each text's tokens, special ones included: (T, d).
+        unit, lengths = torch.nn.functional.normalize(hidden, dim=-1), mask.sum(1).tolist()
+        vectors = {text: unit[i, : lengths[i]] for i, text in enumerate(texts)}
         scores += [
             max(match(vectors[prediction.strip()], vectors[ref.strip()]) for ref in refs)
             for prediction, refs in run
         ]
     return sum(scores) / len(scores)
-
-
-@torch.no_grad()
-def _vectors(weights: Weights, texts: set[str]) -> dict[str, Tensor]:
-    """Return unit vectors of each text's tokens, special ones included: ``(T, d)``."""
-    ordered = sorted(texts)
-    encoded = weights.encoded(ordered, length=weights.model.config.max_position_embeddings)
-    mask = encoded["attention_mask"]
-    hidden = weights.model(encoded["input_ids"], attention_mask=mask).last_hidden_state
-    unit = torch.nn.functional.normalize(hidden, dim=-1)
-    lengths = mask.sum(1).tolist()
-    return {text: unit[i, : lengths[i]] for i, text in enumerate(ordered)}
 
 
 def match(prediction: Tensor, reference: Tensor) -> float:
@@ -128,10 +112,7 @@ def load_bertscore(name: str | None) -> Weights:
 def load_bleurt(name: str | None) -> Weights:
     """Return the weights of `bleurt-base-128` as a BERT with one output."""
     how = f"refs:mean|max_length:{BLEURT_LENGTH}"
-    found = _load(name, "task.bleurt", BertForSequenceClassification, "bert", 1, how)
-    if found.model is not None and (outputs := found.model.config.num_labels) != 1:
-        return Weights(f"not computed ({name} has {outputs} outputs; expected one)")
-    return found
+    return _load(name, "task.bleurt", BertForSequenceClassification, "bert", 1, how)
 
 
 def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int, how: str) -> Weights:
@@ -147,6 +128,8 @@ def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int, how:
                 f"not computed ({name} is a {config.model_type} of {config.num_hidden_layers} "
                 f"layers; expected a {kind} of {layers} or more)"
             )
+        if kind == "bert" and config.num_labels != 1:
+            return Weights(f"not computed ({name} has {config.num_labels} outputs; expected one)")
         how_loaded = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         model, report = cls.from_pretrained(name, trust_remote_code=False, **how_loaded)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -27,8 +27,6 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 def check_counts(predictions: Sequence[str], references: Sequence[Any]) -> None:
     """Refuse no predictions, and another number of predictions than of items."""
-    if isinstance(predictions, str):
-        raise TypeError("expected a sequence of predictions, got one string; pass [prediction]")
     if not predictions or len(predictions) != len(references):
         raise ValueError(
             f"got {len(predictions)} predictions and references for {len(references)} items; "
@@ -40,8 +38,6 @@ def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]])
     """Refuse what the official scorers of E2E and DART cannot score."""
     check_counts(predictions, references)
     for i, refs in enumerate(references, 1):
-        if isinstance(refs, str):
-            raise TypeError(f"references of item {i} are one string; pass [reference]")
         if not any(ref.strip() for ref in refs):  # official scorers divide by zero here
             got = "only empty references" if refs else "no references"
             raise ValueError(f"item {i} has {got}, expected one with words; leave it out")

@@ -40,11 +40,8 @@ class CausalExample:
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.target:
-            raise ValueError(
-                f"{len(self.prompt)} tokens before {len(self.target)}; expected at least one of "
-                "each: a first token that follows nothing but padding has a loss that depends on "
-                "the batch"
-            )
+            # A first token that follows nothing but padding has a loss that depends on the batch.
+            raise ValueError("got an empty prompt or target; expected at least one token of each")
 
     @property
     def length(self) -> int:
@@ -60,38 +57,26 @@ class CausalExample:
 class Causal:
     """Write the target after the source.
 
-    A prompt is ``before``, the segments of the source, and ``after``; with ``ends``, each segment
-    is followed by the end token. The target begins with a space, where no text that ends in one
-    stands right before it, and ends with the end token.
-
-    Args:
-        tokenizer: the model's, with an end token.
-        max_length: tokens of prompt and target together.
-        loss: ``mean`` or ``sum`` over a record's own target tokens.
-        before: an instruction, which is never cut.
-        after: a delimiter, which is never cut.
-        ends: whether the end token follows each segment.
-        cut: what is cut first where a record is too long: the end of the ``target``, or the start
-            of the ``source``, of a long dialogue.
-        keep: how many of the first segments stay when the source is cut: a persona before a
-            dialogue. They get at most half of ``max_length``, and lose their end beyond that.
-        room: tokens left for the answer where a prompt to answer is cut; None: as many as the
-            model's positions need, see `longest`.
-        perplexity: whether predictions carry the likelihood of their first reference.
-        positions: of the model, for prompt and answer together; None: no limit.
+    A prompt is ``before``, the segments of the source, and ``after``. The target begins with a
+    space, where no text that ends in one stands right before it, and ends with the end token.
     """
 
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
-    loss: str = "mean"
-    before: str = ""
-    after: str = ""
-    ends: bool = True
+    tokenizer: PreTrainedTokenizerBase  # with an end token
+    max_length: int  # tokens of prompt and target together
+    loss: str = "mean"  # or sum, over a record's own target tokens
+    before: str = ""  # an instruction, which is never cut
+    after: str = ""  # a delimiter, which is never cut
+    ends: bool = True  # whether the end token follows each segment
+    # What is cut first where a record is too long: the end of the target, or the start of the
+    # source, of a long dialogue.
     cut: str = "target"
+    # How many of the first segments stay when the source is cut: a persona before a dialogue. They
+    # get at most half of max_length, and lose their end beyond that.
     keep: int = 0
+    # Tokens left for the answer where a prompt to answer is cut; None: see `longest`.
     room: int | None = None
-    perplexity: bool = False
-    positions: int | None = None
+    perplexity: bool = False  # whether predictions carry the likelihood of their first reference
+    positions: int | None = None  # of the model, for prompt and answer together; None: no limit
 
     def encode(self, record: TextRecord) -> CausalExample:
         return self.encode_all([record])[0]
@@ -111,12 +96,9 @@ class Causal:
         before, source, after, lost = self._pieces(segments)
         whole = self._whole(written)
         fixed = len(before) + len(after)
-        if self.cut == "target":
-            # At least one target token is kept, so that every record has a loss.
-            target = whole[: max(1, self.max_length - fixed - len(source))]
-        else:
-            # At least one token is kept before it.
-            target = whole[: max(1, self.max_length - max(1, fixed))]
+        # At least one target token is kept, so that every record has a loss, and one before it.
+        first = fixed + len(source) if self.cut == "target" else max(1, fixed)
+        target = whole[: max(1, self.max_length - first)]
         kept = self._cut(source, fixed, len(target))
         return CausalExample(
             (*before, *kept, *after),
@@ -170,7 +152,7 @@ class Causal:
         return total / (batch.tensors["targets"] != -100).sum(1)
 
     def nll(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+        """Return the negative log-likelihood of target tokens, ``(B, K)``; see `token_nll`."""
         return token_nll(model, batch)
 
     def predict(
@@ -185,17 +167,18 @@ class Causal:
         prompts = self.prompts([instance.record for instance in instances], settings)
         ids = [prompt for prompt, _ in prompts]
         texts = decode(model, self.tokenizer, ids, settings, seed, advance, cohort)
-        likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
+        likelihoods: Sequence[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity and all(instance.references for instance in instances):
-            likelihoods = [*self.likelihoods(model, instances, settings.batch_size, cohort)]
-        found = zip(instances, prompts, texts, likelihoods, strict=True)
+            likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
         return [
             Prediction(
                 *(one.record.source, written.text, one.references, one.subset, nll, tokens),
                 finished=written.finished,
                 cut=lost > 0,
             )
-            for one, (_, lost), written, (nll, tokens) in found
+            for one, (_, lost), written, (nll, tokens) in zip(
+                instances, prompts, texts, likelihoods, strict=True
+            )
         ]
 
     @torch.no_grad()
@@ -245,16 +228,15 @@ class Causal:
         return [[*segment, *end] for segment in segments]
 
     def _whole(self, written: list[int]) -> list[int]:
-        """All that is to be written: the target with its end."""
+        """Return all that is to be written: the target with its end."""
         return [*written, self._end]
 
     def _space(self, record: TextRecord) -> str:
-        """What the target begins with, so that it is no part of the word before it."""
+        """Return what keeps the target from being a part of the word before it."""
         return "" if self._last_text(record)[-1:].isspace() else " "
 
     @cached_property
-    def _end(self) -> int:
-        """The end token, which the tokenizer takes a microsecond to tell."""
+    def _end(self) -> int:  # the tokenizer takes a microsecond to look it up
         return int(self.tokenizer.eos_token_id)
 
     @cached_property
@@ -274,13 +256,13 @@ class Causal:
         return joins(self.tokenizer)
 
     def _ids_behind(self, texts: Sequence[str], before: Iterable[str]) -> list[list[int]]:
-        """The tokens of pieces; ``before`` stands before each, and is seldom asked for."""
+        """Return the tokens of pieces; ``before``, the text before each, is seldom consumed."""
         if self._joins:
             return token_ids(self.tokenizer, texts)
         return ids_behind(self.tokenizer, texts, before)
 
     def _standing_before(self, record: TextRecord) -> list[str]:
-        """What stands right before each segment, and before the target."""
+        """Return the text right before each segment, and before the target."""
         end = str(self.tokenizer.eos_token)
         found, prior = list[str](), self.before
         for segment in record.segments:
@@ -289,13 +271,13 @@ class Causal:
         return [*found, self._last_text(record) or prior]
 
     def _last_text(self, record: TextRecord) -> str:
-        """What stands right before the target; nothing where that is an end token."""
+        """Return the text right before the target; nothing where that is an end token."""
         if self.after or self.ends:
             return self.after
         return next(filter(None, (*reversed(record.segments), self.before)), "")
 
     def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
-        """A prompt, and how many tokens its source lost."""
+        """Return a prompt, and how many tokens its source lost."""
         segments = self._ids_behind(record.segments, self._standing_before(record)[:-1])
         before, source, after, lost = self._pieces(segments)
         kept = self._cut(source, len(before) + len(after), self.max_length - longest)
@@ -355,14 +337,10 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
     The model then needs logits for the last ``K`` positions only, where ``K`` is the longest
     target: prompts pass no output head, which for a small model is much of the cost.
 
-    Args:
-        examples: one or more.
-        widths: ``L`` and ``K``; None: those of the longest example and the longest target.
-
     Returns:
         ``input_ids``, ``attention_mask``, ``position_ids``: ``(B, L - 1)``, without the last token,
         which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target, or
-        a silent one.
+        a silent one. ``widths`` are ``L`` and ``K``.
     """
     width, longest_target = widths or (
         max(example.length for example in examples),

@@ -62,7 +62,7 @@ def write_conversations(
                 **how_to_choose(settings),
                 eos_token_id=None,
                 pad_token_id=end,
-                stopping_criteria=StoppingCriteriaList([_Closed(end, objective.closing, given)]),
+                stopping_criteria=StoppingCriteriaList([_Closed([end, *objective.closing], given)]),
             )[:, len(prompt) :]
             out += [_read(objective, opening, row) for row in written.tolist()]
             advance(rows)
@@ -70,21 +70,16 @@ def write_conversations(
 
 
 class _Closed(StoppingCriteria):
-    """Stops a row that ends in an answer's end token and what closes a conversation.
+    """Stops a row whose answer ends in ``pattern``; its first ``given`` tokens are the prompt."""
 
-    The first ``given`` tokens of a row are the prompt, which is no answer.
-    """
-
-    def __init__(self, end: int, closing: Sequence[int], given: int) -> None:
-        self.given = given
-        self.eos_token_id = end  # transformers fills the rows that stopped only if there is one
-        self.pattern = torch.tensor([end, *closing])
+    def __init__(self, pattern: Sequence[int], given: int) -> None:
+        self.given, self.pattern = given, torch.tensor(pattern)
+        self.eos_token_id = pattern[0]  # transformers fills the rows that stopped if there is one
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         pattern = self.pattern.to(input_ids.device)
-        if input_ids.shape[1] < self.given + len(pattern):
-            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        return (input_ids[:, -len(pattern) :] == pattern).all(1)
+        long = input_ids.shape[1] >= self.given + len(pattern)
+        return long & (input_ids[:, -len(pattern) :] == pattern[-input_ids.shape[1] :]).all(1)
 
 
 def _read(objective: ChatObjective, opening: str, ids: list[int]) -> Written:

@@ -61,10 +61,7 @@ class Choice(Objective):
         advance: Callable[[int], None],
         cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
-        """Return the most likely class of each instance, in order; of equal ones the first.
-
-        A prediction's ``nll`` is that of the true class, in nats, and its ``tokens`` 1.
-        """
+        """Return the most likely class of each instance, and the ``nll`` of the true class."""
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
         found: dict[int, Prediction] = {}
@@ -92,18 +89,6 @@ class Choice(Objective):
         return [found[i] for i in range(len(examples))]
 
 
-class TextChoice(Choice):
-    """A choice for texts of at most ``max_length`` tokens."""
-
-    max_length: int
-
-    def widths(self, example: Any) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
-
-    def widest(self) -> tuple[int]:
-        return (self.max_length,)
-
-
 @dataclass(frozen=True)
 class ClassExample:
     """An encoded record."""
@@ -112,8 +97,9 @@ class ClassExample:
     # Which of two texts each token is of; None where the model does not ask for it.
     types: tuple[int, ...] | None
     label: int  # index of the class
-    # How many tokens the texts lost, since the record is too long.
+    # How many tokens the texts lost at least, since the record is too long.
     cut_source: int = field(default=0, compare=False)
+    mask: int = 0  # position of the blank, of infilling
 
     @property
     def length(self) -> int:
@@ -121,12 +107,48 @@ class ClassExample:
 
 
 @dataclass(frozen=True)
-class Classifier(TextChoice):
-    """One or two texts in, a class out, by a model with a classification head."""
+class TextChoice(Choice):
+    """A choice for one or two texts of at most ``max_length`` tokens, special ones included."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
     classes: tuple[str, ...]
+
+    def widths(self, example: ClassExample) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
+
+    def collate(
+        self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """Pad tokens, and their types if any, on the right.
+
+        Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
+        with the padding on the right, no record's positions depend on the length of another.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where examples have types:
+            ``(B, T)``; ``blank`` and ``labels``: ``(B,)``.
+        """
+        (width,) = widths or (max(example.length for example in examples),)
+        ids = torch.full((len(examples), width), self.tokenizer.pad_token_id, dtype=torch.long)
+        mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+        for row, example in enumerate(examples):
+            ids[row, : example.length] = torch.tensor(example.ids)
+            mask[row, : example.length] = 1
+            if example.types is not None:
+                types[row, : example.length] = torch.tensor(example.types)
+        typed = {} if examples[0].types is None else {"token_type_ids": types}
+        blanks, labels = ([getattr(e, name) for e in examples] for name in ("mask", "label"))
+        one_each = {"blank": torch.tensor(blanks), "labels": torch.tensor(labels)}
+        return Batch({"input_ids": ids, "attention_mask": mask, **typed, **one_each})
+
+
+@dataclass(frozen=True)
+class Classifier(TextChoice):
+    """One or two texts in, a class out, by a model with a classification head."""
 
     def encode(self, record: LabelledText) -> ClassExample:
         encoded = self.tokenizer(*record.texts, verbose=False)
@@ -162,35 +184,13 @@ class Classifier(TextChoice):
             for record, encoding in zip(records, backend.encode_batch_fast(texts), strict=True)
         ]
 
-    def collate(
-        self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
-    ) -> Batch:
-        rows = [(e.ids, e.types) for e in examples]
-        labels = torch.tensor([e.label for e in examples])
-        return Batch({**pad_right(rows, self.tokenizer.pad_token_id, widths), "labels": labels})
-
     def blank(self) -> ClassExample:
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs = {name: x for name, x in batch.tensors.items() if name != "labels"}
+        inputs = {name: x for name, x in batch.tensors.items() if name not in ("blank", "labels")}
         logits: Tensor = model(**inputs).logits
         return logits
-
-
-@dataclass(frozen=True)
-class InfillExample:
-    """An encoded record."""
-
-    ids: tuple[int, ...]  # tokens, special ones included
-    mask: int  # position of the blank
-    label: int  # index of the class
-    # How many tokens the texts lost at least, since the record is too long.
-    cut_source: int = field(default=0, compare=False)
-
-    @property
-    def length(self) -> int:
-        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -200,20 +200,15 @@ class Infilling(TextChoice):
     The loss is the cross entropy over the words of the classes at the blank, not over the whole
     vocabulary. No layer is new: the output head is that of pretraining.
 
+    Of two texts that are too long the longer is cut first, at its end, and the template never.
+
     Args:
-        tokenizer: a masked language model's.
-        max_length: tokens of a record, special ones included; of two texts the longer is cut first,
-            at its end, and the template never.
         template: see `dpft.tasks.objectives.template.parse_template`.
         label_words: the word of each class; looked up with a leading space, as in a sentence.
-        classes: their names, in the order of labels.
     """
 
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
     template: str
     label_words: Mapping[str, str]
-    classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
         fixed = sum(len(ids) for ids in self._fixed) + 2
@@ -261,7 +256,7 @@ class Infilling(TextChoice):
 
         return tuple(map(ids, self.pieces))
 
-    def encode(self, record: LabelledText) -> InfillExample:
+    def encode(self, record: LabelledText) -> ClassExample:
         parts = [
             list(fixed) if piece.text is None else self._ids(piece.of(record.texts))
             for piece, fixed in zip(self.pieces, self._fixed, strict=True)
@@ -274,22 +269,10 @@ class Infilling(TextChoice):
         blank = next(i for i, piece in enumerate(self.pieces) if piece.words == MASK)
         ids = [self.tokenizer.cls_token_id, *(token for part in parts for token in part)]
         mask = 1 + sum(len(part) for part in parts[:blank])
-        return InfillExample((*ids, self.tokenizer.sep_token_id), mask, record.label, cut)
+        return ClassExample((*ids, self.tokenizer.sep_token_id), None, record.label, cut, mask)
 
-    def collate(
-        self, examples: Sequence[InfillExample], widths: Sequence[int] | None = None
-    ) -> Batch:
-        rows = [(e.ids, None) for e in examples]
-        return Batch(
-            {
-                **pad_right(rows, self.tokenizer.pad_token_id, widths),
-                "blank": torch.tensor([e.mask for e in examples]),
-                "labels": torch.tensor([e.label for e in examples]),
-            }
-        )
-
-    def blank(self) -> InfillExample:
-        return InfillExample((self.tokenizer.mask_token_id,), 0, 0)
+    def blank(self) -> ClassExample:
+        return ClassExample((self.tokenizer.mask_token_id,), None, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         blank = batch.tensors["blank"]
@@ -341,32 +324,6 @@ def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[No
 def _at(x: Tensor, positions: Tensor) -> Tensor:
     """Return ``(B, 1, d)`` of ``(B, T, d)``: each record's row at its position."""
     return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
-
-
-def pad_right(
-    rows: Sequence[tuple[Sequence[int], Sequence[int] | None]],
-    padding: int,
-    widths: Sequence[int] | None = None,
-) -> dict[str, Tensor]:
-    """Pad tokens, and their types if any, on the right.
-
-    Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
-    with the padding on the right, no record's positions depend on the length of another.
-
-    Returns:
-        ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where rows have types:
-        ``(B, T)``.
-    """
-    (width,) = widths or (max(len(ids) for ids, _ in rows),)
-    ids = torch.full((len(rows), width), padding, dtype=torch.long)
-    mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
-    for row, (tokens, kinds) in enumerate(rows):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask[row, : len(tokens)] = 1
-        if kinds is not None:
-            types[row, : len(tokens)] = torch.tensor(kinds)
-    typed = {} if rows[0][1] is None else {"token_type_ids": types}
-    return {"input_ids": ids, "attention_mask": mask, **typed}
 
 
 def check_positions(model: nn.Module, max_length: int) -> None:

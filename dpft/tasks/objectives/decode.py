@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.evaluation import answered, evaluating
+from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 logging.getLogger("transformers.modeling_utils").addFilter(
     lambda record: "recommend passing in an `attention_mask`" not in record.getMessage()
 )
+
+
+# Number of a batch, how many tokens each of its prompts may write, and the prompts.
+_Batch = tuple[int, int, list[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,6 @@ def how_to_choose(settings: Decode) -> dict[str, Any]:
         "top_k": 0 if settings.sample else None,
         "length_penalty": settings.length_penalty if settings.beams > 1 else None,
     }
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Prompts that are decoded together, which may write ``new`` tokens each."""
-
-    number: int
-    new: int
-    prompts: list[tuple[int, ...]]
 
 
 @torch.no_grad()
@@ -77,16 +73,17 @@ def decode(
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
     key, end = keys.public_key(seed), tokenizer.eos_token_id
-    encoder = _has_encoder(model)
+    encoder = bool(getattr(model.config, "is_encoder_decoder", False))
     padding = tokenizer.pad_token_id if encoder else end
     start = model.config.decoder_start_token_id if encoder else None
 
     def write(batch: _Batch) -> list[tuple[str, bool]]:
-        torch.manual_seed(keys.seed(key, "texts of a batch", batch.number))
-        width = len(batch.prompts[0])
-        ids = torch.full((len(batch.prompts), width), padding, dtype=torch.long)
+        number, new, given = batch
+        torch.manual_seed(keys.seed(key, "texts of a batch", number))
+        width = len(given[0])
+        ids = torch.full((len(given), width), padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(batch.prompts):
+        for row, prompt in enumerate(given):
             # An encoder reads it from the first column on; what a decoder writes follows it.
             place = slice(len(prompt)) if encoder else slice(width - len(prompt), width)
             ids[row, place] = torch.tensor(prompt)
@@ -94,7 +91,7 @@ def decode(
         output = model.generate(  # type: ignore[operator]
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
-            max_new_tokens=batch.new,
+            max_new_tokens=new,
             **how_to_choose(settings),
             eos_token_id=end,
             pad_token_id=padding,
@@ -109,18 +106,17 @@ def decode(
         return list(zip(map(str.strip, replies), finished, strict=True))
 
     with evaluating(model), own_settings(model, end, padding, start):
-        batches = list(_batches(model, list(times), settings))
-        for batch, replies in answered(batches, write, cohort):
-            for prompt, reply in zip(batch.prompts, replies, strict=True):
+        for batch, replies in answered(_batches(model, times, settings, encoder), write, cohort):
+            for prompt, reply in zip(batch[2], replies, strict=True):
                 texts[prompt] = Written(*reply)
-            advance(sum(times[prompt] for prompt in batch.prompts))
+            advance(sum(times[prompt] for prompt in batch[2]))
     return [texts[prompt] for prompt in prompts]
 
 
 def _batches(
-    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], settings: Decode
-) -> Iterator[_Batch]:
-    """Yield batches of prompts after which equally many tokens may be written, longest first.
+    model: PreTrainedModel, prompts: Iterable[tuple[int, ...]], settings: Decode, encoder: bool
+) -> list[_Batch]:
+    """Return batches of prompts after which equally many tokens may be written, longest first.
 
     Else a prompt that leaves the model little room would stop the other texts of its batch.
     """
@@ -130,19 +126,16 @@ def _batches(
         if most is None:
             return settings.max_new_tokens
         # The decoder of a model with an encoder has positions of its own.
-        left = most if _has_encoder(model) else most - len(prompt)
+        left = most if encoder else most - len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 
     ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
-    number = count()
-    for new, group in groupby(ordered, room):
-        alike = list(group)
-        for start in range(0, len(alike), settings.batch_size):
-            yield _Batch(next(number), new, alike[start : start + settings.batch_size])
-
-
-def _has_encoder(model: Any) -> bool:
-    return bool(getattr(model.config, "is_encoder_decoder", False))
+    pieces = (
+        (new, piece)
+        for new, group in groupby(ordered, room)
+        for piece in blocks(group, settings.batch_size)
+    )
+    return [(number, new, piece) for number, (new, piece) in enumerate(pieces)]
 
 
 @contextmanager

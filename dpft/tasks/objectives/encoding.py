@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ import pyarrow as pa
 from dpft.tasks.views import View, blocks
 
 IntArray = npt.NDArray[np.integer[Any]]
-_LENGTH = "length"
+PIECE = 1024
+"""Records that are encoded at a time."""
 
 
 def lengths(examples: Sequence[Any]) -> IntArray:
     """Return the ``length`` of every example, ``(n,)``."""
-    return values(examples, _LENGTH)
+    return values(examples, "length")
 
 
 def values(examples: Sequence[Any], field: str) -> IntArray:
@@ -27,34 +28,26 @@ def values(examples: Sequence[Any], field: str) -> IntArray:
     return np.array([getattr(example, field, 0) for example in examples], np.int64)
 
 
-def schema_of(kind: type, tokens: pa.DataType) -> pa.Schema | None:
+def schema_of(kind: type) -> pa.Schema | None:
     """Return the columns of a class of examples: its fields and ``length``.
 
-    None if the class is not a dataclass of numbers and sequences of tokens of type ``tokens``.
+    None if the class is not a dataclass of numbers and sequences of tokens.
     """
     if not dataclasses.is_dataclass(kind):
         return None
     types: dict[Any, pa.DataType] = {int: pa.int32()}
-    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.list_(tokens))
+    types |= dict.fromkeys((tuple[int, ...], tuple[int, ...] | None), pa.list_(pa.int32()))
     hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
-    if any(hints[name] not in types for name in names):
+    columns = {field.name: types.get(hints[field.name]) for field in dataclasses.fields(kind)}
+    if None in columns.values():
         return None
-    columns = {_LENGTH: pa.int32()} | {name: types[hints[name]] for name in names}
-    return pa.schema(list(columns.items()))
+    return pa.schema({"length": pa.int32(), **columns})
 
 
 def pack(examples: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return examples of one class as Arrow columns.
-
-    Raises:
-        OverflowError: a token does not fit its type.
-    """
-    columns = [
-        pa.array([getattr(example, field.name) for example in examples], field.type)
-        for field in schema
-    ]
-    return pa.record_batch(columns, schema=schema)
+    """Return examples of one class as Arrow columns."""
+    rows = [{name: getattr(example, name) for name in schema.names} for example in examples]
+    return pa.RecordBatch.from_pylist(rows, schema)
 
 
 class Packed(View[Any]):
@@ -89,10 +82,6 @@ class Packed(View[Any]):
         return [self._item(index) for index in range(len(self))[chosen]]
 
 
-PIECE = 1024
-"""Records that are encoded at a time."""
-
-
 def encoded(
     objective: Any, records: Sequence[Any], advance: Callable[[int], None]
 ) -> Sequence[Any]:
@@ -103,20 +92,16 @@ def encoded(
         tokens and numbers.
     """
     kind = type(encode_all(objective, records[:1])[0])
-    schema = schema_of(kind, token_type(objective))
-    if schema is None:
-        examples: list[Any] = []
-        for piece in blocks(records, PIECE):
-            examples += encode_all(objective, piece)
-            advance(len(piece))
-        return examples
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for piece in blocks(records, PIECE):
-            yield pack(encode_all(objective, piece), schema)
-            advance(len(piece))
-
-    return Packed(kind, pa.Table.from_batches(batches()))
+    schema = schema_of(kind)
+    examples, batches = list[Any](), list[pa.RecordBatch]()
+    for piece in blocks(records, PIECE):
+        found = encode_all(objective, piece)
+        if schema is None:
+            examples += found
+        else:
+            batches.append(pack(found, schema))
+        advance(len(piece))
+    return examples if schema is None else Packed(kind, pa.Table.from_batches(batches))
 
 
 def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:
@@ -128,11 +113,3 @@ def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:
                 return list(objective.encode_all(records))
             break
     return [objective.encode(record) for record in records]
-
-
-def token_type(objective: Any) -> pa.DataType:
-    """Return the smallest type of numbers that holds the tokens."""
-    tokenizer = getattr(objective, "tokenizer", None)
-    if tokenizer is None or not hasattr(tokenizer, "get_vocab"):
-        return pa.int32()
-    return pa.uint16() if max(tokenizer.get_vocab().values()) < 2**16 - 1 else pa.int32()

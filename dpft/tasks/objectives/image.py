@@ -24,29 +24,23 @@ class ImageExample:
 class ImageClassifier(Choice):
     """An image in, a class out.
 
-    Args:
-        size: of the model's input, ``size`` by ``size`` pixels; images are resized to it.
-        mean: subtracted from each channel of values between 0 and 1. A constant of the model, since
-            the mean of the private images would be a release.
-        std: divides each channel after that.
-        patch: side of a patch in pixels; with ``size`` it says how much memory an image takes.
-        classes: their names, in the order of the model's outputs.
-
     Guarantee: a row of a batch is a function of its own image. Images are decoded, resized and
     normalised one by one, and nothing is cropped, flipped or mixed at random.
     """
 
-    size: int
+    size: int  # pixels a side of the model's input, to which images are resized
+    # Subtracted from each channel of values between 0 and 1, and its divisor after that: constants
+    # of the model, since the mean of the private images would be a release.
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    patch: int
-    classes: tuple[str, ...]
+    patch: int  # pixels a side of a patch; with `size` it says how much memory an image takes
+    classes: tuple[str, ...]  # in the order of the model's outputs
 
     def encode(self, record: LabelledImage) -> ImageExample:
-        return ImageExample(record, (self.size // self.patch) ** 2 + 1)
+        return ImageExample(record, *self.widest())
 
     def widths(self, example: ImageExample) -> tuple[int]:
-        return (example.length,)
+        return self.widest()
 
     def widest(self) -> tuple[int]:
         return ((self.size // self.patch) ** 2 + 1,)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from dpft.config.errors import DataError
+from dpft.config.files import regular
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -41,7 +42,7 @@ class LabelledImage:
             yield _contents(self.image)
 
     def pixels(self, size: int | None = None) -> Pixels:
-        """The image as ``(size, size, 3)``, or in its own size ``(H, W, 3)``.
+        """Return the image as ``(size, size, 3)``, or in its own size ``(H, W, 3)``.
 
         Resizing is bilinear, over all pixels that an output pixel covers, whatever the image's
         proportions: as torchvision's ``Resize((size, size))`` does it.
@@ -51,29 +52,26 @@ class LabelledImage:
                 return self.image
             image = Image.fromarray(self.image)
         else:
-            image = self._decoded(_contents(self.image))
+            try:
+                with Image.open(io.BytesIO(_contents(self.image)), formats=_FORMATS) as opened:
+                    if opened.width * opened.height > _PIXELS:
+                        raise ValueError("too large")
+                    image = opened.convert("RGB")
+            # Pillow's parsers raise more than one type on broken files.
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+                raise DataError(
+                    f"{self.source} is not an image that can be read ({type(error).__name__}); "
+                    f"expected one of {', '.join(_FORMATS)}, of at most {_PIXELS:,} pixels"
+                ) from error
         if size is not None and image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(image)
-
-    def _decoded(self, data: bytes) -> Image.Image:
-        try:
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                if image.width * image.height > _PIXELS:
-                    raise ValueError("too large")
-                return image.convert("RGB")
-        # Pillow's parsers raise more than one type on broken files.
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(
-                f"{self.source} is not an image that can be read ({type(error).__name__}); "
-                f"expected one of {', '.join(_FORMATS)}, of at most {_PIXELS:,} pixels"
-            ) from error
 
 
 def _contents(image: bytes | Path) -> bytes:
     if isinstance(image, bytes):
         return image
     try:
-        return image.read_bytes()
+        return regular(image).read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {image}: {error.strerror}; expected an image") from error

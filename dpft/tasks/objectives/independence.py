@@ -70,12 +70,10 @@ def check_independence(
     The shortest and a middle unit are batched with the longest, since what a model does may change
     with the length; where shapes are fixed, each with others of its own shape. A full microbatch of
     copies of the longest is tried too. The check runs as training does, without dropout: masks are
-    other random numbers for other batches. A mask of dropout that all rows share couples records;
-    it is as large for a unit once as for the same unit twice. With a clipper, sums of clipped
-    gradients are compared, which show what losses hide while a new head's weights are small.
-
-    What few draws and batches may not show is found by structure: rates at which whole layers are
-    dropped, and what the loss or the model keeps from one forward to the next (`kept`).
+    other random numbers for other batches. With a clipper, sums of clipped gradients are compared,
+    which show what losses hide while a new head's weights are small. What few batches may not show
+    is found by structure: masks that all rows share, rates at which whole layers are dropped, and
+    what the loss or the model keeps from one forward to the next (`kept`).
 
     Args:
         data: the units, with the losses that are trained on.
@@ -88,9 +86,7 @@ def check_independence(
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
-        WritesError: if a weight or a buffer that is saved was written to, however little, or if
-            anything else is kept of a batch.
-        UnsupportedLayerError: from the clipper, for these batches.
+        WritesError: if a saved weight or buffer was written to, or anything is kept of a batch.
     """
     device = next(model.parameters()).device
     chosen = _chosen(data, token_budget)
@@ -141,8 +137,7 @@ def check_independence(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
             "that uses the attention mask and the positions it is given, and draws no random "
-            "numbers but dropout of each row: use another one, or model.dropout=0 where whole "
-            "layers or what all rows share is dropped"
+            "numbers but dropout of each row: use another one, or model.dropout=0"
         )
 
 
@@ -181,10 +176,8 @@ class _Passes:
     def __init__(
         self, data: TrainingSet, model: Any, clipper: Clipper | None, pipeline: PipelinedSums | None
     ) -> None:
-        self._data = data
-        self._model = model
-        self._clipper = clipper
-        self._pipeline = pipeline
+        self._data, self._model = data, model
+        self._clipper, self._pipeline = clipper, pipeline
         self._turn = 0
 
     def losses(self, batch: UnitBatch) -> Tensor:
@@ -247,17 +240,15 @@ class _Passes:
             parameter.grad = None
 
     def _forward(self, batch: UnitBatch) -> Tensor:
-        self._seed()
+        self._turn += 1
+        torch.manual_seed(self._turn)
         return self._data.losses(self._model, batch)
 
     def _through_stages(self, batches: Sequence[UnitBatch]) -> list[Tensor]:
         assert self._pipeline is not None
-        self._seed()
-        return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
-
-    def _seed(self) -> None:
         self._turn += 1
         torch.manual_seed(self._turn)
+        return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
 
 
 def _shares_a_mask(passes: _Passes, undropped: Undropped, batch: UnitBatch) -> bool:
@@ -288,15 +279,11 @@ def _check_kept(passes: _Passes, batch: UnitBatch, *roots: object) -> None:
     """Refuse a loss or a model that keeps something of a batch, which a later one may see.
 
     The same batch comes twice: what is overwritten with the same, or cached, is no memory.
-
-    Raises:
-        WritesError: naming whose memory it is.
     """
-    states = []
-    for _ in range(2):
-        passes.losses(batch)
-        states.append(kept(*roots))
-    before, after = states
+    passes.losses(batch)
+    before = kept(*roots)
+    passes.losses(batch)
+    after = kept(*roots)
     if changed := sorted((after - before) + (before - after), key=str):
         raise WritesError(
             f"a forward leaves something of its batch in a {changed[0][1]} of {changed[0][0]}, "
@@ -326,7 +313,7 @@ def _sums_differ(
             passes.forget()
             one = passes.sums([together])
         other = passes.sums(apart)
-        if not _repeats(next(iter(clipper.parameters.values())).device):
+        if not _repeats(next(iter(clipper.parameters.values())).device):  # the same bits
             # Every rank runs it again, whatever it has found: they run the layers together.
             for _ in range(2):
                 again = passes.distances(one, passes.sums([together]))
@@ -351,12 +338,10 @@ def kept(*roots: object) -> Counter[tuple[str, str, object]]:
     A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
     which no comparison of losses before the first step shows. That the memory grows does show.
 
-    That is the bits of tensors and arrays, and the lengths of containers, wherever attributes,
-    closures, classes, and global variables of functions lead. Parameters, single numbers, texts and
-    objects of libraries are left out.
-
     Returns:
-        Counts by (holder, type, length or sums of bits).
+        Counts by (holder, type, length or sums of bits): of tensors and arrays, and of containers,
+        wherever attributes, closures, classes and global variables of functions lead. Parameters,
+        single numbers, texts and objects of libraries are left out.
     """
     found: Counter[tuple[str, str, object]] = Counter()
     pending: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]

@@ -57,15 +57,13 @@ def check_blank(
     parameters: Sequence[Tensor] = () if sharded else [*clipper.parameters.values()]
     with clipper.paused():
         what = not_finite_on_a_blank(trained, model, parameters)
-    if what is None:
-        return
-    other = "" if precision == "float32" else ", or type precision=float32"
-    raise ModelError(
-        f"{type(model).__name__} has no finite {what} for an empty record, so it would learn from "
-        "none: its weights are no numbers, or its attention makes none of padding, as some kernels "
-        "of some GPUs do; expected a model that computes numbers beside padding: use another model "
-        f"or another version of torch{other}"
-    )
+    if what is not None:
+        other = "" if precision == "float32" else ", or type precision=float32"
+        raise ModelError(
+            f"{type(model).__name__} has no finite {what} for an empty record, so it would learn "
+            "from none: its weights are no numbers, or its attention makes none of padding, as "
+            f"some kernels of some GPUs do; use another model or another version of torch{other}"
+        )
 
 
 def check_supported(precision: str, device: torch.device) -> None:

@@ -16,15 +16,10 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A text to write, given another.
+    """A text to write, given another."""
 
-    Attributes:
-        segments: the source, in pieces that the model is to tell apart: the turns of a dialogue.
-        target: the text to write.
-    """
-
-    segments: tuple[str, ...]
-    target: str
+    segments: tuple[str, ...]  # the source, in pieces to tell apart: the turns of a dialogue
+    target: str  # the text to write
 
     @property
     def source(self) -> str:

@@ -8,7 +8,7 @@ from dpft.config.errors import ConfigError
 
 MASK = "[MASK]"
 _PLACEHOLDER = re.compile(r"(<[^<>]*>|\[[^\[\]]*\])")
-_TEXT = re.compile(r"<S([12])>")
+_TEXTS = {"<S1>": 0, "<S2>": 1}
 _EXPECTED = f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>'"
 
 
@@ -25,8 +25,7 @@ class Piece:
         """Return the piece, filled in."""
         if self.text is None:
             return self.words
-        filled = texts[self.text].strip()
-        return f" {filled}" if self.space else filled
+        return f"{' ' * self.space}{texts[self.text].strip()}"
 
 
 def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
@@ -36,27 +35,20 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
     which is how byte-level tokens are made.
     """
     pieces: list[Piece] = []
-    words = ""
-    for number, part in enumerate(_PLACEHOLDER.split(template)):
-        if number % 2 == 0:
-            words = part
-            continue
-        space, words = words.endswith(" "), words.removesuffix(" ")
-        pieces += [Piece(words)] if words else []
-        words = ""
-        match = _TEXT.fullmatch(part)
-        if match is not None:
-            pieces.append(Piece("", int(match[1]) - 1, space))
-        elif part == MASK:
-            pieces.append(Piece(MASK))
-        else:
-            raise ConfigError(f"task.template is {template!r} with unknown {part}; {_EXPECTED}")
+    words, *parts = _PLACEHOLDER.split(template)
+    for place, following in zip(parts[::2], parts[1::2], strict=True):
+        if (kept := words.removesuffix(" ")) != "":
+            pieces.append(Piece(kept))
+        if place != MASK and place not in _TEXTS:
+            raise ConfigError(f"task.template is {template!r} with unknown {place}; {_EXPECTED}")
+        inserted = Piece("", _TEXTS.get(place), words.endswith(" "))
+        pieces.append(Piece(MASK) if place == MASK else inserted)
+        words = following
     pieces += [Piece(words)] if words else []
-    blanks = sum(piece.words == MASK for piece in pieces)
-    inserted = {piece.text for piece in pieces} - {None}
-    if blanks != 1 or 0 not in inserted:
+    blanks, used = sum(p.words == MASK for p in pieces), {p.text for p in pieces}
+    if blanks != 1 or 0 not in used:
         raise ConfigError(f"task.template is {template!r} with {blanks} {MASK}; {_EXPECTED}")
-    if texts == 1 and 1 in inserted:
+    if texts == 1 and 1 in used:
         raise ConfigError(
             f"task.template is {template!r}, but records have one text; leave <S2> out"
         )
@@ -64,7 +56,7 @@ def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
 
 
 def check_words(label_words: Mapping[str, str], classes: Sequence[str]) -> None:
-    """Refuse words of other classes than there are, and what is no word."""
+    """Refuse other words than one for each class."""
     for name in (*classes, *label_words):
         if name not in label_words:
             raise ConfigError(
@@ -72,10 +64,8 @@ def check_words(label_words: Mapping[str, str], classes: Sequence[str]) -> None:
                 f"{', '.join(classes)}: type '++task.label_words.{name}=WORD'"
             )
         word = label_words[name]
-        if name not in classes:
+        if name not in classes or not word.strip() or word != word.strip():
             raise ConfigError(
-                f"task.label_words.{name} is {word!r}, but there is no such class; expected "
+                f"task.label_words.{name} is {word!r}; expected a word, for each of the classes "
                 f"{', '.join(classes)}"
             )
-        if not word.strip() or word != word.strip():
-            raise ConfigError(f"task.label_words.{name} is {word!r}; expected a word")

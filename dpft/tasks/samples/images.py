@@ -79,19 +79,14 @@ def write_cifar(layout: Layout, folder: Path, seed: int) -> None:
     """1000 and 200 images as the pickles of CIFAR-10 or CIFAR-100."""
     to = folder / layout.folder
     to.mkdir(parents=True, exist_ok=True)
-    _pickle(to / layout.meta, {layout.names: [name.encode() for name in layout.classes]})
     count = len(layout.classes)
     for split, (labels, images, _) in _splits(count, 1000 // count, 200 // count, seed):
         files = layout.files(split)
         planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        for name, chosen in zip(
-            files, np.array_split(np.arange(len(labels)), len(files)), strict=True
-        ):
-            _pickle(to / name, {"data": planes[chosen], layout.labels: labels[chosen].tolist()})
-
-
-def _pickle(file: Path, content: dict[str, object]) -> None:
-    file.write_bytes(pickle.dumps({key.encode(): value for key, value in content.items()}, 4))
+        parts = zip(*(np.array_split(all_, len(files)) for all_ in (planes, labels)), strict=True)
+        for name, (data, classes) in zip(files, parts, strict=True):
+            content = {b"data": data, layout.labels.encode(): classes.tolist()}
+            (to / name).write_bytes(pickle.dumps(content, 4))
 
 
 def write_svhn(folder: Path, seed: int) -> None:
@@ -111,10 +106,10 @@ def write_gtsrb(folder: Path, seed: int) -> None:
         training = folder / "GTSRB" / "Final_Training" / "Images"
         testing = folder / "GTSRB" / "Final_Test" / "Images"
         for number, (label, pixels) in enumerate(zip(labels.tolist(), images, strict=True)):
+            to, table = testing, folder / "GT-final_test.csv"
             if split == "train":
-                to, table = training / f"{label:05d}", training / f"{label:05d}/GT-{label:05d}.csv"
-            else:
-                to, table = testing, folder / "GT-final_test.csv"
+                to = training / f"{label:05d}"
+                table = to / f"GT-{label:05d}.csv"
             to.mkdir(parents=True, exist_ok=True)
             width, height = generator.integers(24, 41, 2).tolist()
             name = f"{number:05d}.ppm"

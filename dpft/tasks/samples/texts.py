@@ -323,9 +323,14 @@ def write_samsum(folder: Path, seed: int = 0) -> None:
     while len(chats) < 1000:
         turns, summary = _chat(rng)
         chats["\r\n".join(turns)] = summary
-    made = [
-        {"id": str(number), "dialogue": dialogue, "summary": summary}
-        for number, (dialogue, summary) in enumerate(chats.items())
-    ]
+    made = entries(chats.items())
     for name, chosen in (("train", made[:800]), ("val", made[800:900]), ("test", made[900:])):
         (folder / f"{name}.json").write_text(json.dumps(chosen, indent=1), encoding="utf-8")
+
+
+def entries(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Return dialogues with summaries in the form of the published JSON."""
+    return [
+        {"id": str(number), "dialogue": dialogue, "summary": summary}
+        for number, (dialogue, summary) in enumerate(pairs)
+    ]

@@ -34,7 +34,7 @@ def objective(kind, tokenizer, max_length=30):
     if kind == "head":
         return Classifier(tokenizer, max_length, CLASSES)
     words = {"no": "terrible", "yes": "great"}
-    return Infilling(tokenizer, max_length, "<S1> It was [MASK] .", words, CLASSES)
+    return Infilling(tokenizer, max_length, CLASSES, "<S1> It was [MASK] .", words)
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])

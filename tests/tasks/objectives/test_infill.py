@@ -21,7 +21,7 @@ WORDS = {"negative": "terrible", "positive": "great"}
 
 
 def infilling(tokenizer, template=ONE, words=WORDS, max_length=30):
-    return Infilling(tokenizer, max_length, template, words, CLASSES)
+    return Infilling(tokenizer, max_length, CLASSES, template, words)
 
 
 def spelled(name, texts, template, max_length=30):
