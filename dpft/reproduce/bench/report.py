@@ -1,7 +1,6 @@
 """Tables of a benchmark on the terminal and as Markdown, its plot, and the JSON of its results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,10 @@ from dpft.reproduce.bench.measure import PRECISION, Largest
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
+LARGEST_NOTE = (
+    "Largest batch that fits into the device's memory, by binary search in fresh processes, to "
+    f"within 1/{PRECISION}."
+)
 # Ours and peers differ in their markers too, for print in grey.
 _OURS: dict[str, Any] = {"color": "#1f4e79", "marker": "o"}
 _PEERS: dict[str, Any] = {"color": "#b35900", "marker": "s"}
@@ -23,34 +26,23 @@ _STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines
 
 
 def document(
-    settings: BenchSettings, facts: Mapping[str, Any], command: str = ""
+    settings: BenchSettings, facts: Mapping[str, Any], command: str, **results: Any
 ) -> dict[str, Any]:
-    """Return settings and machine as JSON data, to which results are added."""
+    """Return settings, machine and results as JSON data."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "command": command or settings.command,
+        "command": command,
         "labels": labels(settings, facts),
-        "settings": settings.job("measure")
-        | {
+        "settings": {
+            **settings.job("measure"),
             "device": facts["device"],
             "untied": settings.untied,
             "variants": [variant.label for variant in settings.variants],
             "rounds": settings.rounds,
         },
         "environment": facts["environment"],
+        **results,
     }
-
-
-def measured_document(
-    settings: BenchSettings,
-    facts: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    summaries: Sequence[VariantSummary],
-) -> dict[str, Any]:
-    """Return everything about a benchmark: settings, machine, raw measurements, summary."""
-    measured = [{name: value for name, value in row.items() if name != "key"} for row in rows]
-    summary = [asdict(one) for one in summaries]
-    return document(settings, facts) | {"summary": summary, "measurements": measured}
 
 
 def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
@@ -109,10 +101,9 @@ def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
     """Return what failed, and why: nothing is dropped silently."""
     lines = []
     for one in found:
-        if one.message:
-            rounds = one.rounds if isinstance(one, VariantSummary) else 0
-            some = f" (measured in {rounds} rounds)" if rounds else ""
-            lines.append(f"{one.label}{some}: {one.message}")
+        rounds = one.rounds if isinstance(one, VariantSummary) else 0
+        some = f" (measured in {rounds} rounds)" if rounds else ""
+        lines += [f"{one.label}{some}: {one.message}"] if one.message else []
     return lines
 
 
@@ -140,14 +131,6 @@ def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
     if load:
         text += f" Load average of the machine when it began: {load[0]:.2f}."
     return text
-
-
-def largest_note() -> str:
-    """Return what the table of largest batches means."""
-    return (
-        "Largest batch that fits into the device's memory, by binary search in fresh processes, to "
-        f"within 1/{PRECISION}."
-    )
 
 
 def as_markdown(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> str:

@@ -17,7 +17,14 @@ import torch
 
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step
+from dpft.reproduce.bench.workloads import (
+    Inputs,
+    Step,
+    Workload,
+    build,
+    peer_step,
+    style_step,
+)
 from dpft.runs import memory
 
 Report = Callable[[float], None]
@@ -168,8 +175,6 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
     workload = build(job["model"], **asked, dtype=dtype)
     if job["peer"]:
-        from dpft.reproduce.bench.peers import peer_step
-
         step = peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
         return workload, step
     return workload, style_step(job["name"], workload, job["threshold"], job["dtype"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured, Spread
+from dpft.reproduce.bench.documents import UNTIED, BenchFile, Spread, VariantSummary
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
 
@@ -27,14 +27,18 @@ def _ratio(above: Spread | float | None, below: Spread | float | None) -> float 
 
 
 # Title, unit, and the number of a style beside its baseline.
-_Measure = tuple[str, str, Callable[[Measured, Measured], float | None]]
+_Measure = tuple[str, str, Callable[[VariantSummary, VariantSummary], float | None]]
 _LARGEST: tuple[_Measure, ...] = (
     ("largest batch", "records", lambda one, base: one.batch),
-    ("throughput at that batch", RELATIVE, lambda one, base: _ratio(one.speed, base.speed)),
+    (
+        "throughput at that batch",
+        RELATIVE,
+        lambda one, base: _ratio(one.examples_per_second, base.examples_per_second),
+    ),
 )
 _AT_ONE_BATCH: tuple[_Measure, ...] = (
-    ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory, 1)),
-    ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time)),
+    ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory_ratio, 1)),
+    ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time_ratio)),
 )
 
 
@@ -130,10 +134,10 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
     file = max(usable, key=lambda one: (one.model.startswith("vit"), len(_grouped(one))))
     styles = _grouped(file)
     axis = Axis("clipping groups", names=tuple(styles))
-    measured = [*styles.values(), file.styles.get(BASELINE, Measured())]
+    measured = [*styles.values(), file.of(BASELINE)]
     panels = []
     for title, unit, (*values, level) in (
-        ("peak memory", "GB", [_ratio(one.peak, 1e9) for one in measured]),
+        ("peak memory", "GB", [_ratio(one.peak_bytes, 1e9) for one in measured]),
         ("throughput", "records a second", [_ratio(file.batch, one.seconds) for one in measured]),
     ):
         series = [_by_place("private", file, values)]
@@ -163,19 +167,21 @@ def group_count(style: str) -> tuple[int, str] | None:
     return (1000 + _FINE.index(style), style) if style in _FINE else None
 
 
-def _grouped(file: BenchFile) -> dict[str, Measured]:
+def _grouped(file: BenchFile) -> dict[str, VariantSummary]:
     """Return styles with a measured peak by `group_count`'s name, the first of each number."""
-    by_count: dict[int, tuple[str, Measured]] = {}
+    by_count: dict[int, tuple[str, VariantSummary]] = {}
     for style, measured in file.styles.items():
         place = group_count(style)
-        if place is not None and measured.peak is not None:
+        if place is not None and measured.peak_bytes is not None:
             by_count.setdefault(place[0], (place[1], measured))
     return dict(by_count[count] for count in sorted(by_count))
 
 
 def time_by_style(file: BenchFile) -> Panel:
     """Return the time of a step relative to non-private training, for every style of a file."""
-    times = {style: _ratio(one.time, 1) for style, one in file.styles.items() if one.time}
+    times = {
+        style: _ratio(one.time_ratio, 1) for style, one in file.styles.items() if one.time_ratio
+    }
     return Panel(
         f"time, {file.model}",
         Axis("style", names=tuple(times)),
