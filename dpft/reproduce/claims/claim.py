@@ -104,7 +104,7 @@ class BenchCheck(FileSchema):
     ratio: Range
     models: Words
     command: Text
-    tokens: Annotated[int, Strict(), Field(ge=1)] | None = None
+    tokens: Annotated[int, Strict(), Field(ge=1)] = 0
 
 
 @dataclass(frozen=True)

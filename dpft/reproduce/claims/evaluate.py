@@ -36,11 +36,10 @@ from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, cell_of
-from dpft.reproduce.tables.marks import NOT_THE_PAPERS
 from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.text_table import shown_path
-from dpft.reproduce.tables.verdicts import CellVerdict, at_least
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]
 
@@ -130,6 +129,11 @@ class Result:
     commands: list[str] = field(default_factory=list)
 
     @property
+    def all(self) -> list[Comparison]:
+        """Every comparison."""
+        return [*self.printed, *self.ours, *self.aside]
+
+    @property
     def by_print(self) -> Judgement | None:
         """The verdict by the paper's own numbers; None where it prints none."""
         return judge(self.printed) if self.printed else None
@@ -166,11 +170,13 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
         compared = [replace(one, check=number) for one in compared]
         by_side = {side: [one for one in compared if one.side is side] for side in Side}
-        # Of ours the first scale that has numbers counts.
+        # Of ours the first scale that has numbers counts, else the first that could have some.
         scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
-        known = [any(one.known for one in scale) for scale in scales]
-        lacking = [any(one.outcome is Outcome.NOT_YET for one in scale) for scale in scales]
-        best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
+        ranks = [
+            min((0 if x.known else 1 + (x.outcome is Outcome.CANNOT) for x in scale), default=2)
+            for scale in scales
+        ]
+        best = ranks.index(min(ranks))
         ours = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
         result.printed += by_side[Side.PRINTED]
         result.ours += ours
@@ -194,14 +200,8 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
             value = float(numbers["value"])
-            yield Comparison(
-                side=Side.COMPUTED,
-                what=what,
-                expected=range_in_words(*check.within),
-                outcome=in_range(value, value, check.within),
-                text=text,
-                numbers={"value": value},
-            )
+            expected, outcome = range_in_words(*check.within), in_range(value, value, check.within)
+            yield Comparison(Side.COMPUTED, what, expected, outcome, text, {"value": value})
 
 
 def compare_benches(
@@ -213,34 +213,28 @@ def compare_benches(
     most of it is the model: it is shown and decides nothing.
     """
     expected, quantity = in_words(Expected("ratio", *check.ratio)), _QUANTITIES[check.quantity]
-    named = {BASELINE: "non-private"}
-    pairs = {
-        (a, b): f"{named.get(a, a)} to {named.get(b, b)}"
-        for a, b in itertools.product(check.first, check.second)
-        if a != b
-    }
+    named, both = {BASELINE: "non-private"}, itertools.product(check.first, check.second)
+    pairs = {(a, b): f"{named.get(a, a)} to {named.get(b, b)}" for a, b in both if a != b}
     compared: list[Comparison] = []
-    for file in benches:
-        if file.model not in check.models or (file.length or 0) < (check.tokens or 0):
+    usable = (x for x in benches if x.model in check.models and (x.length or 0) >= check.tokens)
+    for file, ((first, second), name) in itertools.product(usable, pairs.items()):
+        if (ratio := file.ratio(check.quantity, first, second)) is None:
             continue
         undecided = check.quantity == "memory" and file.device == "cpu"
-        for (first, second), name in pairs.items():
-            if (ratio := file.ratio(check.quantity, first, second)) is None:
-                continue
-            outcome = in_range(ratio.min, ratio.max, check.ratio)
-            compared.append(
-                Comparison(
-                    side=Side.MEASURED,
-                    what=f"{quantity}: {name}",
-                    expected=f"{expected}, decided on a GPU only" if undecided else expected,
-                    outcome=Outcome.CLOSE if undecided else outcome,
-                    text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
-                    numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
-                    where=", ".join(file.labels),
-                    brief=f"{file.model} on {file.device}",
-                    runs=(file.path.name,),
-                )
+        outcome = in_range(ratio.min, ratio.max, check.ratio)
+        compared.append(
+            Comparison(
+                side=Side.MEASURED,
+                what=f"{quantity}: {name}",
+                expected=f"{expected}, decided on a GPU only" if undecided else expected,
+                outcome=Outcome.CLOSE if undecided else outcome,
+                text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
+                numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
+                where=", ".join(file.labels),
+                brief=f"{file.model} on {file.device}",
+                runs=(file.path.name,),
             )
+        )
     if not compared:
         what = f"{quantity}: {' or '.join(pairs.values())}"
         return [Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)], [check.command]
@@ -261,14 +255,13 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
         table = _varied(table, check)
     for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
         _check_labels(table, pattern)
-    there = ("printed", *table.scales)
-    sides = [Side(one) for one in check.sides if one in there]
+    sides = [Side(one) for one in check.sides if one in ("printed", *table.scales)]
     compared: list[Comparison] = []
     for side in sides:
         part = table.at(side)
-        for group in _groups(check, [row for row in part.rows if row.matches(check.where)]):
-            for column in part.columns:
-                compared += _compare(check, table, group, column, side, evidence)
+        groups = _groups(check, [row for row in part.rows if row.matches(check.where)])
+        for group, column in itertools.product(groups, part.columns):
+            compared += _compare(check, table, group, column, side, evidence)
     if not compared:
         raise PaperError(
             f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
@@ -317,12 +310,8 @@ def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
         for row in rows:
             by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
         return [group for group in by_rest.values() if all(group)]
-    second = [row for row in rows if row.matches(check.second)]
-    return [
-        ([one], [other])
-        for one, other in itertools.product(first, second)
-        if one is not other and rest(one) == rest(other)
-    ]
+    pairs = itertools.product(first, [row for row in rows if row.matches(check.second)])
+    return [([a], [b]) for a, b in pairs if a is not b and rest(a) == rest(b)]
 
 
 def _compare(
@@ -339,12 +328,12 @@ def _compare(
     names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)
     what = f"{column.label}: {' against '.join(names)}"
     blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
+    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
 
     def scores(side: Side) -> list[list[Score]]:
         found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
         return [[score for score in part if score is not None] for part in found]
 
-    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
     firsts, seconds = scores(side)
     if not firsts or not (seconds or stated is not None):
         return []
@@ -354,8 +343,9 @@ def _compare(
         why = "" if missing else "the paper took both numbers from elsewhere"
         why = next((score.why for score in missing if score.why), why)
         runs = tuple(run for score in both for run in score.runs)
-        outcome = Outcome.CANNOT if why else Outcome.NOT_YET
-        return [replace(blank, outcome=outcome, why=why, runs=runs)]
+        return [
+            replace(blank, outcome=Outcome.CANNOT if why else blank.outcome, why=why, runs=runs)
+        ]
     compared = []
     if side is Side.PAPER and any(score.stands_in for score in both):
         # The paper's setting has no number. What the text states, and what the paper copied, is of
@@ -367,11 +357,8 @@ def _compare(
         firsts, seconds = scores(blank.side)
     if stated is not None:
         seconds = [Score("the text", stated)]
-    sign = 1 if column.higher_is_better else -1
-    return [
-        *compared,
-        contrast(blank, expected, column, _best(firsts, sign), _best(seconds, sign)),
-    ]
+    one, other = (_best(part, 1 if column.higher_is_better else -1) for part in (firsts, seconds))
+    return [*compared, contrast(blank, expected, column, one, other)]
 
 
 def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:

@@ -23,9 +23,9 @@ from dpft.reproduce.papers import PaperTable
 from dpft.reproduce.papers.reader import strict_yaml
 from dpft.reproduce.papers.schema import Column, Label, Pattern, Row
 from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
-from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
+from dpft.reproduce.tables.verdicts import Mark
 
 ROOT = Path(__file__).resolve().parent / "data"
 

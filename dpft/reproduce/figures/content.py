@@ -28,7 +28,7 @@ class FigurePoint:
     """One number, with the ``error`` of one standard deviation.
 
     ``x`` is the index of a name on an axis with names, NaN for a horizontal line. The letters
-    ``marks`` of `dpft.reproduce.tables.marks` follow the ``label`` next to it. ``source`` is a
+    ``marks`` of `dpft.reproduce.tables.verdicts` follow the ``label`` next to it. ``source`` is a
     run's folder or a benchmark's file.
     """
 

@@ -19,7 +19,7 @@ from dpft.reproduce.figures import benchmarks, computed, private, scores
 from dpft.reproduce.figures.catalog import Figure as Entry
 from dpft.reproduce.figures.catalog import Inputs
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
-from dpft.reproduce.tables.marks import Mark
+from dpft.reproduce.tables.verdicts import Mark
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness

@@ -9,18 +9,32 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.folder import conf_dir
+from dpft.config.schema import Effect, experiment
 from dpft.reproduce.papers.schema import Column
-from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
+from dpft.runs.identity import config_hash
 from dpft.runs.record import check_record, read_record, read_table
 from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
+_PUBLISHED = ("auto", "files", "hub")
 _SELECTED = "dpft select chose it by its score: its seed and epsilon are no table's"
 _REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
+
+
+def match_key(config: Mapping[str, Any]) -> str:
+    """Return a hash that is equal for configs whose scores stand for the same cells.
+
+    It is of the settings with `Effect.IDENTITY` of a record's config or of `Run.raw`. Published
+    data are the same whether they came from files or the hub.
+    """
+    kept = experiment(config, Effect.IDENTITY)
+    if kept["task"].get("source") in _PUBLISHED:
+        kept["task"] = {**kept["task"], "source": "published", "sample_seed": None}
+    return config_hash(kept)
 
 
 class Answers(NamedTuple):

@@ -10,9 +10,8 @@ from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
 from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, FilledRow
-from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import CellVerdict, at_least, tolerance
+from dpft.reproduce.tables.verdicts import CellVerdict, Mark, at_least, tolerance
 
 # Settings that, by the schema, are no part of an experiment, and the place of the data.
 _BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
