@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, TypeAdapter
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.reproduce.papers.reader import strict_yaml, validated
-from dpft.reproduce.papers.schema import (
+from dpft.reproduce.papers import (
     PAPERS,
     FileSchema,
     Number,
@@ -18,6 +17,8 @@ from dpft.reproduce.papers.schema import (
     Text,
     Words,
     in_order,
+    strict_yaml,
+    validated,
 )
 
 ROOT = Path(__file__).resolve().parent / "data"

@@ -33,12 +33,19 @@ from dpft.reproduce.claims.comparison import (
 )
 from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.figures.catalog import load_list
-from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
-from dpft.reproduce.papers.schema import Label, Pattern, show_label
-from dpft.reproduce.tables.cells import Cell, cell_of
+from dpft.reproduce.papers import (
+    Column,
+    Label,
+    PaperError,
+    PaperTable,
+    Pattern,
+    Row,
+    load,
+    show_label,
+)
+from dpft.reproduce.tables.cells import Cell, cell_of, shown_path
 from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
-from dpft.reproduce.tables.text_table import shown_path
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]

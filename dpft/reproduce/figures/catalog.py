@@ -19,9 +19,7 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce import papers
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.content import Axis, FigurePoint, Look, Origin
-from dpft.reproduce.papers import PaperTable
-from dpft.reproduce.papers.reader import strict_yaml
-from dpft.reproduce.papers.schema import Column, Label, Pattern, Row
+from dpft.reproduce.papers import Column, Label, PaperTable, Pattern, Row, strict_yaml
 from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
 from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index

@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError
 from dpft.privacy.spec import style_in
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.papers.schema import show_label
+from dpft.reproduce.papers import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.log import read_log
 from dpft.runs.norms import NORMS, Norms, read_norms

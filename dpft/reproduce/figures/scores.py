@@ -9,7 +9,7 @@ from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, Inputs, ScorePair, ScoreSeries, Table
 from dpft.reproduce.figures.computed import SHAPES, relative_peak
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.papers.schema import Label, show_label
+from dpft.reproduce.papers import Label, show_label
 
 
 def scores(figure: Figure, inputs: Inputs) -> Content:

@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import Audit, build, parse
-from dpft.reproduce.papers.schema import Column, PaperTable, Row
+from dpft.reproduce.papers import Column, PaperTable, Row
 from dpft.reproduce.tables.plan import (
     PlannedRun,
     TablePlan,
@@ -394,3 +394,12 @@ def _of_row(
         EpsilonCell(accountant, () if len(of) == len(columns) else tuple(of), printed, value, why)
         for (accountant, printed, value, why), of in cells.items()
     )
+
+
+def shown_path(path: Path) -> str:
+    """Return a run directory without the folders of this machine."""
+    if not path.is_absolute():
+        return path.as_posix()
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return "/".join(path.parts[-2:])

@@ -7,7 +7,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import SHORTHANDS, Run, parse
-from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
+from dpft.reproduce.papers import Column, PaperError, PaperTable, Row
 from dpft.reproduce.tables.record_index import match_key
 from dpft.runs.identity import config_hash
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Effect, experiment
-from dpft.reproduce.papers.schema import Column
+from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
