@@ -45,11 +45,10 @@ class VariantSummary:
     """One variant over all rounds; None where something was not measured or failed.
 
     Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
-    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up;
-    ``whole_ratio`` is of a whole run, with the steps that the clipper checks. ``gradient_norm`` is
-    the L2 norm of what the last step left as gradient: equal for all exact flat variants of equal
-    tying. ``message`` is why it failed. Of a search there are the largest ``batch`` that fits and
-    the speed at it.
+    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up.
+    ``gradient_norm`` is the L2 norm of what the last step left as gradient: equal for all exact
+    flat variants of equal tying. ``message`` is why it failed. Of a search there are the largest
+    ``batch`` that fits and the speed at it.
     """
 
     label: str
@@ -60,7 +59,6 @@ class VariantSummary:
     time_ratio: Spread | None = None
     peak_bytes: Spread | None = None
     memory_ratio: Spread | None = None
-    whole_ratio: Spread | None = None
     gradient_norm: float | None = None
     message: str | None = None
     batch: int | None = None
@@ -97,12 +95,7 @@ def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> lis
             for turn, result in good.items()
             if results.get((turn, base), {}).get("status") == "ok"
         ]
-        memory, whole = (
-            Spread.of(
-                [own[name] / other[name] for own, other in paired if name in {*own} & {*other}]
-            )
-            for name in ("peak_bytes", "whole_peak_bytes")
-        )
+        both = [(a["peak_bytes"], b["peak_bytes"]) for a, b in paired if "peak_bytes" in a]
         peaks = [result["peak_bytes"] for result in good.values() if "peak_bytes" in result]
         summaries.append(
             VariantSummary(
@@ -113,8 +106,7 @@ def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> lis
                 seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
                 time_ratio=Spread.of([time_ratio(own, other) for own, other in paired]),
                 peak_bytes=Spread.of(peaks),
-                memory_ratio=memory,
-                whole_ratio=whole,
+                memory_ratio=Spread.of([own / other for own, other in both]),
                 gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
                 message=failures[-1] if failures else None,
             )

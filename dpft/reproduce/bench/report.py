@@ -82,7 +82,6 @@ def cells(summary: VariantSummary) -> Cells:
         "peak MB": "-" if peak is None else f"{peak.median / 1e6:,.0f}",
         "memory ratio": middle(summary.memory_ratio),
         "memory range": ends(summary.memory_ratio),
-        "whole run": middle(summary.whole_ratio),
     }
 
 
@@ -114,11 +113,7 @@ def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
         "steps each. "
     )
-    if not settings.time_only:
-        text += (
-            "Memory is the peak of steps that check no rules; that of a whole run counts those "
-            "that do. "
-        )
+    text += "" if settings.time_only else "Memory is the peak of steps that check no rules. "
     if settings.device == "cuda":
         text += "Ratios to none, of the medians of each round."
     else:

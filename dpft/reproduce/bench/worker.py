@@ -40,8 +40,6 @@ _WARM_UP = 2
 # On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
 # peak is taken over no fewer than these, timed or not.
 _MEMORY_STEPS = 13
-# Full batches that are checked, after all others: their memory counts as that of a whole run.
-_CHECKED_STEPS = 3
 
 
 class CudaMeter:
@@ -91,9 +89,13 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
     """
     torch.set_num_threads(job["threads"])
     try:
-        if job["kind"] == "measure":
-            return {"status": "ok", **measure(job, requests)}
-        return {"status": "ok", **_KINDS[job["kind"]](job)}
+        match job["kind"]:
+            case "measure":
+                return {"status": "ok", **measure(job, requests)}
+            case "fits":
+                return {"status": "ok", **fits(job)}
+            case _:
+                return {"status": "ok", **environment(job)}
     except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
     except Exception as error:  # whatever a peer raises is its result
@@ -116,7 +118,7 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     """Measure seconds and, unless ``job["time_only"]``, peak memory of steps after warm-up.
 
     No step with a full batch is one that the clipper checks, as long as no more are requested than
-    ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
+    ``job["steps"]``.
     """
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
@@ -134,21 +136,10 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
         report(seconds[-1])
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
-    peaks = {}
-    if not job["time_only"]:
-        peak = meter.peak()
-        meter.reset()
-        for _ in range(_CHECKED_STEPS):
-            step.check_again()
-            _timed(job, step, inputs)
-        peaks = {"peak_bytes": peak, "whole_peak_bytes": max(peak, meter.peak())}
+    peak = {} if job["time_only"] else {"peak_bytes": meter.peak()}
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
-    return {
-        "seconds": seconds,
-        **peaks,
-        "memory": meter.method,
-        "gradient_norm": float(torch.stack(squares).sum().sqrt()),
-    }
+    norm = float(torch.stack(squares).sum().sqrt())
+    return {"seconds": seconds, **peak, "memory": meter.method, "gradient_norm": norm}
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
@@ -158,12 +149,6 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
     inputs = workload.inputs(job["batch"])
     _timed(job, step, inputs)
     return {"median_seconds": _timed(job, step, inputs)}
-
-
-_KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "environment": environment,
-    "fits": fits,
-}
 
 
 def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:

@@ -188,14 +188,12 @@ def _losses(
 class Step:
     """A variant, ready to run.
 
-    ``run`` is timed, ``reset`` clears all gradients, ``gradients`` are what `run` left, and
-    ``check_again`` makes the next step check layer rules, as a run's first step does.
+    ``run`` is timed, ``reset`` clears all gradients, ``gradients`` are what `run` left.
     """
 
     run: Callable[[Inputs], None]
     reset: Callable[[], None]
     gradients: Callable[[], Iterable[Tensor]]
-    check_again: Callable[[], None] = lambda: None
 
 
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
@@ -222,7 +220,7 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
             fractions = (0.5 + clipper.below / len(losses)).tolist()
             clipper.move(adaptive.updated(clipper.estimates, fractions))
 
-    return Step(run, workload.model.zero_grad, lambda: left_in(workload.model), clipper.reset)
+    return Step(run, workload.model.zero_grad, lambda: left_in(workload.model))
 
 
 def left_in(model: nn.Module) -> list[Tensor]:
@@ -254,53 +252,46 @@ def forward(
 def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
     """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which may change the model.
 
-    It ends where ours does: the sum of clipped gradients is formed, nothing is noised.
+    It ends where ours does: the sum of clipped gradients is formed, nothing is noised. ``opacus``
+    has per-example gradients by hooks, then what `DPOptimizer.step` does before noise;
+    ``opacus-ghost`` norms by hooks, then a second backward over reweighted losses.
     """
-    if name.endswith("-linear"):
-        swap_conv1d(workload.model)
-    build = _ghost if name.startswith("opacus-ghost") else _hooks
-    return build(workload, batch, threshold, dtype)
-
-
-def _hooks(workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """Per-example gradients by hooks, then what `DPOptimizer.step` does before noise."""
-    from opacus.grad_sample import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    module = GradSampleModule(workload.model, loss_reduction="sum")
-    optimizer = _without_noise(DPOptimizer, workload.model, batch, threshold)
-
-    def run(inputs: Inputs) -> None:
-        forward(workload, module, inputs, dtype).sum().backward()
-        optimizer.clip_and_accumulate()
-
-    return Step(
-        run,
-        reset=lambda: optimizer.zero_grad(set_to_none=True),
-        gradients=lambda: [p.summed_grad for p in optimizer.params],
-    )
-
-
-def _ghost(workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """Norms by hooks, then a second backward over reweighted losses, as Opacus' loss does it."""
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-    from opacus.optimizers import DPOptimizerFastGradientClipping
+    from opacus import grad_sample, optimizers
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    module = GradSampleModuleFastGradientClipping(
-        workload.model, loss_reduction="sum", max_grad_norm=threshold, use_ghost_clipping=True
+    model = workload.model
+    if name.endswith("-linear"):
+        swap_conv1d(model)
+    ghost = name.startswith("opacus-ghost")
+    clipping = {"max_grad_norm": threshold, "use_ghost_clipping": True}
+    module: Any = (
+        grad_sample.GradSampleModuleFastGradientClipping(model, loss_reduction="sum", **clipping)
+        if ghost
+        else grad_sample.GradSampleModule(model, loss_reduction="sum")
     )
-    optimizer = _without_noise(DPOptimizerFastGradientClipping, workload.model, batch, threshold)
+    kind: Any = optimizers.DPOptimizer
+    if ghost:
+        kind = optimizers.DPOptimizerFastGradientClipping
+    optimizer = kind(
+        torch.optim.SGD(model.parameters(), lr=0.0),  # never steps
+        noise_multiplier=0.0,
+        max_grad_norm=threshold,
+        expected_batch_size=batch,
+        loss_reduction="sum",
+    )
 
     def run(inputs: Inputs) -> None:
         losses = forward(workload, module, inputs, dtype)
-        DPTensorFastGradientClipping(module, optimizer, losses, "sum").backward()
+        if ghost:
+            DPTensorFastGradientClipping(module, optimizer, losses, "sum").backward()
+        else:
+            losses.sum().backward()
+            optimizer.clip_and_accumulate()
 
-    return Step(
-        run,
-        reset=lambda: optimizer.zero_grad(set_to_none=True),
-        gradients=lambda: left_in(workload.model),
-    )
+    def gradients() -> list[Tensor]:
+        return left_in(model) if ghost else [p.summed_grad for p in optimizer.params]
+
+    return Step(run, lambda: optimizer.zero_grad(set_to_none=True), gradients)
 
 
 def swap_conv1d(model: nn.Module) -> None:
@@ -320,14 +311,3 @@ def swap_conv1d(model: nn.Module) -> None:
         new.weight = nn.Parameter(old.weight.detach().T.contiguous())
         new.bias = old.bias
         setattr(model.get_submodule(parent), child, new)
-
-
-def _without_noise(optimizer: Any, model: nn.Module, batch: int, threshold: float) -> Any:
-    """Return an optimizer of Opacus over one that never steps, without noise."""
-    return optimizer(
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        noise_multiplier=0.0,
-        max_grad_norm=threshold,
-        expected_batch_size=batch,
-        loss_reduction="sum",
-    )

@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import dpft
 from dpft.privacy.cached import cache_folder
-from dpft.reproduce.figures.computed import Layer, each, peak, peaks, uniform, vit
+from dpft.reproduce.figures.computed import (
+    EPOCHS,
+    Layer,
+    each,
+    least_noise,
+    peak,
+    peaks,
+    uniform,
+    vit,
+)
 from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
@@ -135,19 +144,10 @@ def square_root_rule(k: int) -> Numbers:
     ``c`` is the geometric mean of ``sigma / sqrt(q)`` from 2^-2, the largest rate that the figure
     shows, to 2^-7, where Tramèr and Boneh (2021) let the rule hold.
     """
-    c = math.exp(sum(math.log(_sigma(i) / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
-    rule, sigma = c * math.sqrt(2.0**-k), _sigma(k)
+    sigmas = {i: least_noise(2.0**-i, EPOCHS * 2**i) for i in {*range(2, 8), k}}
+    c = math.exp(sum(math.log(sigmas[i] / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
+    rule, sigma = c * math.sqrt(2.0**-k), sigmas[k]
     return {"value": sigma / rule, "c": c, "rule": rule, "sigma": sigma}
-
-
-@functools.cache
-def _sigma(k: int) -> float:
-    """Epsilon 3 at delta 1e-5 after 50 epochs at the sampling rate ``2^-k``."""
-    from dpft.privacy.accounting import calibrate_noise
-
-    return calibrate_noise(
-        target_epsilon=3.0, delta=1e-5, sampling_rate=2.0**-k, steps=50 * 2**k, accountant="rdp"
-    )
 
 
 def groups_and_guarantee(groups: int, quantity: str) -> Numbers:

@@ -6,7 +6,7 @@ so that planning, missing runs and matching of records are those of tables.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -72,9 +72,9 @@ class ScoreSeries(_Strict):
     """Scores of one column in one panel, see `dpft.reproduce.figures.scores`.
 
     Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
-    with labels of the row in braces, gives is a series of its own; ``beside`` is written beside
-    each point. A score stands at ``x``: one of `scores.POSITIONS`, or a label of the row. Points
-    are joined by ``x`` with ``sort``, otherwise in the order of the rows.
+    with labels of the row in braces, gives is a separate series; ``beside`` is written next to
+    each point. ``x`` is one of `scores.POSITIONS`, or a label of the row. Points are joined by
+    ``x`` with ``sort``, otherwise in the order of the rows.
     """
 
     panel: str
@@ -208,7 +208,6 @@ class Inputs:
     tables: tuple[Table, ...] = ()
     benches: Sequence[BenchFile] = ()
     runs: tuple[Path, ...] = ()
-    progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
     def scores(self) -> Iterator[ScorePair]:

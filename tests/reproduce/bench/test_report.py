@@ -32,7 +32,6 @@ def test_a_row_holds_ratios_and_ranges(measured):
         "peak MB": "103",
         "memory ratio": "1.03",
         "memory range": "1.03–1.03",
-        "whole run": "1.02",
     }
     assert set(list(report.cells(summaries[2]).values())[1:]) == {"-"}
 
