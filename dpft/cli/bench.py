@@ -24,7 +24,7 @@ def main(
         str,
         typer.Option(
             help="tiny, gpt2, gpt2-medium, -large, -xl, smollm2-135m, roberta-base, "
-            "roberta-base-mlm, vit-small, vit-base or wrn16-4; random weights."
+            "vit-small, vit-base or wrn16-4; random weights."
         ),
     ] = "tiny",
     batch: Annotated[int | None, typer.Option(help="Records per step, B.")] = None,

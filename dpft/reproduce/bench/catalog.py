@@ -14,11 +14,7 @@ from dpft.config.errors import ConfigError, one_of
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model that `dpft.reproduce.bench.workloads` builds with random weights, and its defaults.
-
-    ``longest`` is the most tokens it takes, None for images; ``head`` whether an output head shares
-    the input embedding's weight.
-    """
+    """Defaults of a model, the ``longest`` text that it takes, and whether it has a tied head."""
 
     batch: int
     length: int | None
@@ -33,7 +29,6 @@ MODELS: Mapping[str, ModelInfo] = {
     **dict.fromkeys(_GPT2, ModelInfo(4, 100, 1024, True)),
     "smollm2-135m": ModelInfo(4, 100, 8192, True),
     "roberta-base": ModelInfo(8, 128, 512, False),
-    "roberta-base-mlm": ModelInfo(8, 128, 512, True),
     "vit-small": ModelInfo(8, None, None, False),
     "vit-base": ModelInfo(8, None, None, False),
     "wrn16-4": ModelInfo(32, None, None, False),
@@ -87,10 +82,9 @@ class Variant:
 class BenchSettings:
     """What is measured and how. Build it with `make`; the fields are in the order of `command`.
 
-    ``none`` is always measured. Peers run untied whatever ``untied`` says, since on tied weights
-    they refuse or are wrong, and are compared with an untied ``none``. Each of ``rounds`` runs
-    every variant in a fresh process; ``steps`` come after those that warm up. ``memory`` is the GiB
-    of the GPU that a largest batch may take; None: all of it.
+    Peers run untied whatever ``untied`` says, since on tied weights they refuse or are wrong, and
+    are compared with an untied ``none``. ``steps`` come after those that warm up. ``memory`` is the
+    GiB of the GPU that a largest batch may take; None: all of it.
     """
 
     model: str

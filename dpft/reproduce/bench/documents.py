@@ -183,9 +183,7 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
     A file that is found twice counts once. JSON of other kinds is skipped. The folders are those
     that `usual_folders` returns for `FOLDERS`, unless others are given.
     """
-    read: list[BenchFile] = []
-    damaged: list[str] = []
-    seen: set[str] = set()
+    paths: dict[str, Path] = {}
     for folder in usual_folders(FOLDERS) if folders is None else folders:
         if not folder.is_dir():
             raise ConfigError(
@@ -193,16 +191,16 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
             )
         for path in sorted(folder.rglob("*.json")):
             # Not Path.resolve, which raises where links go in a circle.
-            real = os.path.realpath(path)
-            if real in seen:
-                continue
-            seen.add(real)
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if "summary" in content or "largest_batch" in content:
-                    read.append(_bench_file(path, content))
-            except _DAMAGED as error:
-                damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
+            paths.setdefault(os.path.realpath(path), path)
+    read: list[BenchFile] = []
+    damaged: list[str] = []
+    for path in paths.values():
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if "summary" in content or "largest_batch" in content:
+                read.append(_bench_file(path, content))
+        except _DAMAGED as error:
+            damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
     return read, damaged
 
 

@@ -36,8 +36,6 @@ READY = "dpft-bench-ready"
 STEP = "dpft-bench-step "
 PACKAGE = Path(dpft.__file__).resolve().parent
 _TIMEOUT_SECONDS = 3600
-# It would fail again, so it is not tried again in the following rounds.
-_FINAL = ("refused", "oom")
 LARGEST = 1 << 16
 # The search ends when the largest batch that fits is known to within a fiftieth.
 PRECISION = 50
@@ -127,20 +125,17 @@ class WorkerProcess:
 def measure(settings: BenchSettings, open_session: OpenSession, progress: Progress) -> list[Row]:
     """Return a row for each variant in each round: ``round``, ``load``, ``variant``, ``result``.
 
-    ``settings.device`` is resolved. What refused once is not tried again.
+    ``settings.device`` is resolved.
     """
     variants = settings.variants
-    given_up: dict[str, Result] = {}
     rows: list[Row] = []
     for turn in range(settings.rounds):
         load = [round(average, 2) for average in os.getloadavg()]
-        for variant, result in _one_round(settings, turn, given_up, open_session):
+        for variant, result in _one_round(settings, turn, open_session):
             if result is None:
                 what = f"round {turn + 1}: {variant.label}"
                 progress(len(rows), settings.rounds * len(variants), what)
                 continue
-            if result["status"] in _FINAL:
-                given_up[variant.label] = result
             if variant == settings.baseline(variant) and result["status"] != "ok":
                 raise BenchError(
                     f"non-private training of {settings.model} itself failed "
@@ -153,7 +148,7 @@ def measure(settings: BenchSettings, open_session: OpenSession, progress: Progre
 
 
 def _one_round(
-    settings: BenchSettings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
+    settings: BenchSettings, turn: int, open_session: OpenSession
 ) -> Iterator[tuple[Variant, Result | None]]:
     """Yield each variant as it begins, with None, and when it is measured, with its result.
 
@@ -175,23 +170,19 @@ def _one_round(
             yield base, finished(reference, ready=reference.ready())
             for variant in rotated(others, turn):
                 yield variant, None
-                if (result := given_up.get(variant.label)) is None:
-                    session = open_session(settings.job("measure", variant))
-                    result = finished(session, ready=session.ready())
-                yield variant, result
+                session = open_session(settings.job("measure", variant))
+                yield variant, finished(session, ready=session.ready())
             continue
         ready, used = reference.ready(), False
         for variant in rotated(others, turn) if ready else []:
             yield variant, None
-            result = given_up.get(variant.label)
-            if result is None:
-                session = open_session(settings.job("measure", variant))
-                times = _alternate(reference, session, settings.steps)
-                result = session.finish()
-                if times:
-                    used, result = True, result | {"beside": times}
-                elif result["status"] == "ok":
-                    break  # the reference ended meanwhile
+            session = open_session(settings.job("measure", variant))
+            times = _alternate(reference, session, settings.steps)
+            result = session.finish()
+            if times:
+                used, result = True, result | {"beside": times}
+            elif result["status"] == "ok":
+                break  # the reference ended meanwhile
             yield variant, result
         yield base, finished(reference, ready=ready and not used)
 

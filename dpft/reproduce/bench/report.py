@@ -111,16 +111,12 @@ def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
-        "steps each. "
+        "steps each. Ratios to none are medians "
     )
-    text += "" if settings.time_only else "Memory is the peak of steps that check no rules. "
     if settings.device == "cuda":
-        text += "Ratios to none, of the medians of each round."
+        text += "of each round."
     else:
-        text += (
-            "Steps alternate with those of a process of none; a ratio is that of a step to the "
-            "mean of the two around it, and a round's is the median of its steps'."
-        )
+        text += "of steps to the mean of the two steps of none around each."
     if any(variant.marked for variant in settings.variants):
         text += " Peers run untied and are compared with none (untied)."
     if load:

@@ -16,15 +16,9 @@ from typing import Any
 import torch
 
 from dpft.config.errors import DpftError
+from dpft.reproduce.bench import workloads
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import (
-    Inputs,
-    Step,
-    Workload,
-    build,
-    peer_step,
-    style_step,
-)
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload
 from dpft.runs import memory
 
 Report = Callable[[float], None]
@@ -158,11 +152,11 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
     # bfloat16 is autocast's: its parameters are float32.
     dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
-    workload = build(job["model"], **asked, dtype=dtype)
+    workload = workloads.build(job["model"], **asked, dtype=dtype)
+    more = {name: job[name] for name in ("threshold", "dtype")}
     if job["peer"]:
-        step = peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
-        return workload, step
-    return workload, style_step(job["name"], workload, job["threshold"], job["dtype"])
+        return workload, workloads.peer_step(job["name"], workload, job["batch"], **more)
+    return workload, workloads.style_step(job["name"], workload, **more)
 
 
 def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:

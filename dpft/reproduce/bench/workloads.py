@@ -17,7 +17,6 @@ from dpft.config.errors import ModelError
 from dpft.privacy.token_losses import IGNORED, token_losses
 
 CLASSES = 10
-_MASKED_SHARE = 0.15  # of the positions, which the masked language model predicts
 _SHORT = 8  # tokens of a record where their number does not matter
 _GPT2_SIZES = {
     "gpt2": (768, 12, 12),
@@ -101,7 +100,7 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             tie_word_embeddings=not untied,
         )
         return hf.LlamaForCausalLM(config), config.num_hidden_layers
-    if name.startswith("roberta"):
+    if name == "roberta-base":
         config = hf.RobertaConfig(
             vocab_size=50265,
             max_position_embeddings=514,
@@ -109,12 +108,9 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             layer_norm_eps=1e-5,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            tie_word_embeddings=not untied,
         )
         config.num_labels = 2
-        masked = name.endswith("-mlm")
-        kind = hf.RobertaForMaskedLM if masked else hf.RobertaForSequenceClassification
-        return kind(config), config.num_hidden_layers
+        return hf.RobertaForSequenceClassification(config), config.num_hidden_layers
     if name.startswith("vit"):
         width, heads = (384, 6) if name == "vit-small" else (768, 12)
         config = hf.ViTConfig(
@@ -131,18 +127,9 @@ def _draw_tokens(
     name: str, model: Any, batch: int, length: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Return random tokens with the labels of the model's task."""
-
-    def tokens(count: int) -> Tensor:
-        return torch.randint(5, model.config.vocab_size, (batch, count), generator=generator)
-
-    ids = tokens(length)
+    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
     if name == "roberta-base":
         labels = torch.randint(model.config.num_labels, (batch,), generator=generator)
-        return {"input_ids": ids, "labels": labels}
-    if name == "roberta-base-mlm":
-        labels = torch.full_like(ids, IGNORED)
-        count = max(1, round(_MASKED_SHARE * length))
-        labels[:, :count] = tokens(count)
         return {"input_ids": ids, "labels": labels}
     # The last token predicts nothing.
     labels = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORED)], dim=1)

@@ -28,11 +28,9 @@ ROOT = Path(__file__).resolve().parent / "data"
 class Expected(FileSchema):
     """The expected relation of the first of two numbers to the second.
 
-    ``above``: better by more than the margin; ``not_below``: not worse by more; ``on_par``: no
-    further apart; ``best``: the best of the first rows is above the best of all others; ``apart``:
-    better by ``low`` to ``high``; ``ratio``: first / second is in that range; ``value``: the first
-    is this number. Two means over seeds of ours are as good as each other within ``equivalence``
-    per cent of the second.
+    ``best``: the best of the first rows is above the best of all others; ``apart``: better by
+    ``low`` to ``high``; ``ratio``: first / second is in that range. Two means over seeds of ours
+    are as good as each other within ``equivalence`` per cent of the second.
     """
 
     kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dpft.config.errors import ConfigError, suggestion
+from dpft.reproduce import papers
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.claim import (
@@ -33,16 +34,7 @@ from dpft.reproduce.claims.comparison import (
 )
 from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.figures.catalog import load_list
-from dpft.reproduce.papers import (
-    Column,
-    Label,
-    PaperError,
-    PaperTable,
-    Pattern,
-    Row,
-    load,
-    show_label,
-)
+from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Pattern, Row
 from dpft.reproduce.tables.cells import Cell, cell_of, shown_path
 from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
@@ -74,10 +66,9 @@ class Evidence:
 
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
-        if (name, figure) not in self._tables:
-            table = load_list(name) if figure else load(*name.split("/", 1))
-            self._tables[name, figure] = table
-        return self._tables[name, figure]
+        if (key := (name, figure)) not in self._tables:
+            self._tables[key] = load_list(name) if figure else papers.load(*name.split("/", 1))
+        return self._tables[key]
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """Return a cell with its records at a scale, or the printed number alone."""
@@ -100,22 +91,23 @@ class Evidence:
 
     def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
         """Return whether a record has the run's choices; composing every run takes seconds."""
-        words = words_at(table, column, row, scale)
-        wanted = {key_of(word): word.partition("=")[2] for word in words}
-        asked: set[tuple[str, object]] = {(key, wanted[key]) for key in CHOICES if key in wanted}
-        # An interpolation is no number.
-        numbers = {key: wanted[key] for key in NUMBERS if "$" not in wanted.get(key, "$")}
-        asked |= {(key, float(x)) for key, x in numbers.items() if x != "null"}
+        asked: set[tuple[str, object]] = set()
+        for word in words_at(table, column, row, scale):
+            key, value = key_of(word), word.partition("=")[2]
+            if key in CHOICES:
+                asked.add((key, value))
+            elif key in NUMBERS and value != "null" and "$" not in value:  # no interpolation
+                asked.add((key, float(value)))
         return row.run is not None and any(asked <= one for one in self._recorded)
 
     @cached_property
     def _recorded(self) -> set[frozenset[tuple[str, object]]]:
-        records = (one.record for group in self.index.records.values() for one in group)
         paths = [(key, *key.split(".")) for key in NUMBERS]
         paths += [(key, key, "name") for key in CHOICES]
+        configs = (x.record["config"] for group in self.index.records.values() for x in group)
         return {
-            frozenset((key, record["config"][group].get(name)) for key, group, name in paths)
-            for record in records
+            frozenset((key, config[group].get(name)) for key, group, name in paths)
+            for config in configs
         }
 
 
@@ -124,8 +116,8 @@ class Result:
     """A claim with its comparisons of the paper's own numbers and of ours.
 
     ``ours`` has from each check those at the paper's setting; where that has no number those at the
-    paper's scale with stand-ins, else a laptop's; ``aside`` has ours at a lesser setting than
-    those. ``reasons`` say why parts cannot be tested; ``commands`` would give the missing numbers.
+    paper's scale with stand-ins, else a laptop's; ``aside`` has the others. ``reasons`` say why
+    parts cannot be tested; ``commands`` would give the missing numbers.
     """
 
     claim: Claim
@@ -285,7 +277,6 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
 
 def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
     """Return the table with a row for each variant of each row in question, without numbers."""
-    _check_labels(table, check.where)
     rows = tuple(
         replace(
             row,
@@ -413,23 +404,23 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds if s != seed))
 
     chosen = {seed: by_others(seed) for seed in seeds}
-    names = dict.fromkeys(one.name for one in chosen.values())
+    runs = (run for one in (best, *chosen.values()) for run in one.runs)
     return replace(
         best,
-        name=" or ".join(names) + ", by the other seeds",
+        name=" or ".join(dict.fromkeys(x.name for x in chosen.values())) + ", by the other seeds",
         by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
-        runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
+        runs=tuple(dict.fromkeys(runs)),
     )
 
 
 def _check_labels(table: PaperTable, pattern: Pattern) -> None:
     """Refuse a label or a value of one that no row has: it would silently compare nothing."""
     for name, values in pattern.items():
-        known = list(dict.fromkeys(show_label(row.labels.get(name)) for row in table.rows))
-        for value in map(show_label, values):
-            if name in table.label_names and value not in known:
-                near = suggestion(value, known)
-                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")
         if name not in table.label_names:
             raise PaperError(f"{table.name} has no label {name!r}; expected {table.label_names}")
+        known = list(dict.fromkeys(papers.show_label(row.labels.get(name)) for row in table.rows))
+        for value in map(papers.show_label, values):
+            if value not in known:
+                near = suggestion(value, known)
+                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")

@@ -62,19 +62,18 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
     searched = [file for file in files if file.searched]
     measures = _LARGEST if searched else _AT_ONE_BATCH
     panels = [_by_size(figure, searched or files, names, one) for one in measures]
-    note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
-    if not searched:
-        note = (
+    notes = [
+        f"Measured by dpft bench: {', '.join(files[0].labels[1:])}. Random weights; a step is "
+        "forward, backward and clipping."
+    ]
+    if searched:
+        notes.append("Largest batches are searched for on a GPU (dpft bench --largest-batch).")
+    else:
+        notes.append(
             "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
             "memory at one batch is shown in its place."
         )
-    notes = [
-        f"Measured by dpft bench: {', '.join(files[0].labels[1:])}. Random weights; a step is "
-        "forward, backward and clipping.",
-        note,
-    ]
-    if not searched and any(file.device == "cpu" for file in files):
-        notes.append(_OF_PROCESS)
+        notes += [_OF_PROCESS] if any(file.device == "cpu" for file in files) else []
     if any(s.endswith(UNTIED) for file in files for s in file.styles if s in figure.styles):
         notes.append("Opacus runs with head and embedding untied, relative to non-private so.")
     if len(settings) > 1:

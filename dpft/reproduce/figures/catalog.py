@@ -93,9 +93,8 @@ class Figure(_Strict):
     """One figure, by ``build`` of `dpft.reproduce.figures.draw.BUILDERS`; without it see ``why``.
 
     ``all_series`` has what ``series`` have in common. ``styles`` of ``dpft bench`` are shown, by
-    their names in the legend, on the ``device`` among those measured, from 0. ``lines`` are of a
-    heat map's labels where the paper draws one: the last value before, and the first after it.
-    ``inferred`` are labels whose values the paper's axes do not print.
+    their names in the legend, on the ``device`` among those measured, from 0. ``inferred`` are
+    labels whose values the paper's axes do not print.
     """
 
     name: str
@@ -108,7 +107,6 @@ class Figure(_Strict):
     series: tuple[ScoreSeries, ...] = ()
     styles: Mapping[str, str] = {}
     device: int = 0
-    lines: Mapping[str, tuple[float, float]] = {}
     inferred: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

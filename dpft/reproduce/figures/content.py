@@ -100,8 +100,8 @@ class Panel:
 class Heat:
     """Numbers as colours; each cell shows its number with its marks below.
 
-    ``cells`` are by row, from the top, of one length; None is left blank. ``lines`` are positions
-    between columns and between rows where the paper divides the map; ``limits`` are of the colours.
+    ``cells`` are by row, from the top, of one length; None is left blank. ``limits`` are of the
+    colours.
     """
 
     title: str
@@ -112,7 +112,6 @@ class Heat:
     origin: Origin = Origin.OURS
     show_numbers: bool = True
     decimals: int = 1
-    lines: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     limits: tuple[float, float] | None = None
 
     @property

@@ -247,7 +247,3 @@ def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
             text = "\n".join(filter(None, (f"{point.y:.{heat.decimals}f}", spread, point.marks)))
             color = "black" if point.y > middle else "white"
             axes.text(j, i, text, fontsize=7, color=color, **centred)
-    for x in heat.lines[0]:
-        axes.axvline(x, color="#D55E00", linewidth=2)
-    for y in heat.lines[1]:
-        axes.axhline(y, color="#D55E00", linewidth=2)

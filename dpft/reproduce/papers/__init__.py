@@ -111,10 +111,9 @@ class Row(FileSchema):
     """One printed row; ``labels`` distinguish it, numbers are by column.
 
     In ``printed`` None is a dash. ``run`` are overrides at the paper's scale, None where dpft does
-    not run it, because of ``why``. What is ``unexplained`` was printed after a plus-minus sign that
-    the paper does not explain; it is shown and enters no computation. ``epsilons`` are by
-    accountant, then by column: None where one number is of the whole row. The paper took the row
-    from ``taken_from``; ``marks`` are remarks.
+    not run it, because of ``why``. What is ``unexplained`` was printed after a plus-minus sign and
+    enters no computation. ``epsilons`` are by accountant, then by column: None where one number is
+    of the whole row. The paper took the row from ``taken_from``; ``marks`` are remarks.
     """
 
     labels: Annotated[Mapping[str, Label], Field(alias="is", min_length=1)]
@@ -149,8 +148,7 @@ class Row(FileSchema):
 class Laptop(FileSchema):
     """The same table on small models and subsets, which ``says`` names.
 
-    ``setting`` replaces the table's, ``swap`` single overrides of rows and columns. Rows that match
-    one of ``skip`` are left out.
+    ``setting`` replaces the table's, ``swap`` single overrides; ``skip`` are rows left out.
     """
 
     setting: Words
@@ -246,15 +244,12 @@ def load(paper: str, number: str) -> PaperTable:
 def names() -> list[str]:
     """Return every table as it is typed, papers by year, numbers in natural order."""
 
-    def natural(name: str) -> tuple[Any, ...]:
+    def place(name: str) -> tuple[Any, ...]:
         paper, _, number = name.partition("/")
-        place = PAPERS.index(paper) if paper in PAPERS else len(PAPERS)
-        parts = re.findall(r"\d+|\D+", number)
-        return place, paper, [(0, int(x), "") if x.isdigit() else (1, 0, x) for x in parts]
+        year = PAPERS.index(paper) if paper in PAPERS else len(PAPERS)
+        return year, paper, int(re.match(r"\d*", number)[0] or 1000), number
 
-    return sorted(
-        (f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")), key=natural
-    )
+    return sorted((f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")), key=place)
 
 
 def read(path: Path, *, is_list: bool = False) -> PaperTable:
@@ -313,10 +308,9 @@ def _problems(table: PaperTable) -> Iterator[str]:
     for row in table.rows:
         used = [*row.printed, *row.std, *row.ci95, *row.unexplained]
         used += [key for printed in row.epsilons.values() for key in printed if key is not None]
-        for key in used:
-            if key not in known:
-                near = suggestion(key, known)
-                yield f"row {row.name}: got column {key!r}{near}, expected {', '.join(known)}"
+        for key in (key for key in used if key not in known):
+            near = suggestion(key, known)
+            yield f"row {row.name}: got column {key!r}{near}, expected {', '.join(known)}"
         if tuple(row.labels) != table.label_names:
             yield f"row {row.name}: expected the labels {list(table.label_names)}, in this order"
         values = tuple(row.labels.values())

@@ -14,6 +14,7 @@ from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import Audit, build, parse
 from dpft.reproduce.papers import Column, PaperTable, Row
+from dpft.reproduce.tables import verdicts
 from dpft.reproduce.tables.plan import (
     PlannedRun,
     TablePlan,
@@ -23,14 +24,7 @@ from dpft.reproduce.tables.plan import (
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import (
-    NOT_THE_PAPERS,
-    CellVerdict,
-    Mark,
-    bounded,
-    compare,
-    too_wide,
-)
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
 from dpft.runs.lineage import begun_with, names_apart
 
 WITHIN = 0.03
@@ -46,9 +40,8 @@ NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 class Cell:
     """A printed number and ours, the mean over seeds, with its ``deviation`` (``n - 1``) over them.
 
-    ``printed`` is None for a dash, NaN where a figure's number is unknown. Of ``wanted`` seeds
-    those ``found`` have a number. ``sampling`` is the standard error that the number of scored
-    records leaves to ours, which more seeds on them do not lessen.
+    ``printed`` is None for a dash, NaN where a figure's number is unknown. ``sampling`` is the
+    standard error that the number of scored records leaves to ours, which no seed lessens.
     """
 
     printed: float | None
@@ -81,7 +74,7 @@ class Cell:
         """The deviation behind the verdict: the printed one, else ours within bounds."""
         if self.printed_spread is not None or self.deviation is None or self.printed is None:
             return self.printed_spread
-        return bounded(self.deviation, self.printed)
+        return verdicts.bounded(self.deviation, self.printed)
 
     @property
     def printed_spread(self) -> float | None:
@@ -166,7 +159,7 @@ def chosen(
 ) -> dict[int, IndexedRun]:
     """Return one record for each seed that has the column's score.
 
-    Of several one of the paper's own data and the scale's own model, then the one of exactly these
+    Of several one of the paper's data and the scale's model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
 
@@ -197,11 +190,14 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
-    records: list[IndexedRun] = []
-    if planned is not None:
-        records = list(chosen(planned, plan, index, column).values())
+    records = [] if planned is None else [*chosen(planned, plan, index, column).values()]
     by_seed = {one.seed: value for one in records if (value := one.score(column)) is not None}
     values = list(by_seed.values())
+    verdict = CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
+    if printed is None:
+        verdict = CellVerdict.NOT_PRINTED
+    elif row.run is None:
+        verdict = CellVerdict.CANNOT_RUN if row.taken_from is None else CellVerdict.COPIED
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -210,7 +206,7 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
         deviation=statistics.stdev(values) if len(values) > 1 else None,
         found=len(values),
         wanted=len(plan.seeds) if planned is not None else 0,
-        verdict=_without_run(row, column),
+        verdict=verdict,
         unexplained=row.unexplained.get(column.key),
         runs=tuple(records),
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
@@ -221,16 +217,16 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
         return cell
     number = cell.ours if math.isnan(printed) else printed
     spread, digits = cell.printed_spread, column.decimals
-    wide = cell.deviation is not None and too_wide(cell.deviation, number, spread, digits)
+    wide = cell.deviation is not None and verdicts.too_wide(cell.deviation, number, spread, digits)
+    constant = all(one.is_constant(column) for one in records)
     marks = marks_of(records, planned, column.split)
     marks |= {Mark.LAPTOP} if plan.scale == "laptop" else set()
     marks |= {Mark.BASELINE} if row.taken_from is not None else set()
     marks |= {Mark.FEWER} if cell.found < cell.wanted else set()
-    marks |= {Mark.CONSTANT} if all(one.is_constant(column) for one in records) else set()
-    marks |= {Mark.WIDE} if wide else set()
+    marks |= ({Mark.CONSTANT} if constant else set()) | ({Mark.WIDE} if wide else set())
     verdict = CellVerdict.TREND
     if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
-        verdict = compare(printed, cell.ours, cell.spread, column.decimals)
+        verdict = verdicts.compare(printed, cell.ours, cell.spread, column.decimals)
         if cell.spread is None:
             marks.add(Mark.NO_SPREAD)
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
@@ -265,14 +261,6 @@ def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
         return False
     audit = build(Audit, one.record["config"].get("audit", {}), "audit")
     return is_other_size(count - audit.planted, planned.train_size)
-
-
-def _without_run(row: Row, column: Column) -> CellVerdict:
-    if row.printed.get(column.key) is None:
-        return CellVerdict.NOT_PRINTED
-    if row.run is None:
-        return CellVerdict.CANNOT_RUN if row.taken_from is None else CellVerdict.COPIED
-    return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
 
 
 def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
@@ -310,15 +298,14 @@ class Missing:
 
     @property
     def line(self) -> str:
-        """The run in a list of ``dpft sweep``, and after ``dpft train``."""
+        """The words after ``dpft train``, and in a list of ``dpft sweep``."""
         return shlex.join(self.planned.overrides(self.seed))
 
 
 def missing(plan: TablePlan, index: Index) -> list[Missing]:
     """Return the runs that a table lacks, each with each seed once, in the order of the rows.
 
-    Where any seed counts, as many are named as are still wanted. A finished run that lacks a metric
-    is not named: to train it again would not help (``dpft score`` may).
+    A finished run that lacks a metric is not named: to train it again would not help.
     """
     # By words: a run may be planned twice, with and without the mark of an override.
     lacking: dict[tuple[tuple[str, ...], int], PlannedRun] = {}
@@ -331,9 +318,9 @@ def missing(plan: TablePlan, index: Index) -> list[Missing]:
         still = [seed for seed in plan.seeds if seed not in have]
         for seed in still[: max(0, len(plan.seeds) - len(have))]:
             lacking.setdefault((planned.words, seed), planned)
-    order = {planned.words: place for place, planned in enumerate(plan.distinct)}
+    order = list(dict.fromkeys(run.words for run in plan.runs.values()))
     runs = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
-    return sorted(runs, key=lambda one: (order[one.planned.words], one.seed))
+    return sorted(runs, key=lambda one: (order.index(one.planned.words), one.seed))
 
 
 def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:

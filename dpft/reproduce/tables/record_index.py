@@ -28,8 +28,7 @@ _REPEATED = "some of its steps were released twice: its epsilon is more than it 
 def match_key(config: Mapping[str, Any]) -> str:
     """Return a hash that is equal for configs whose scores stand for the same cells.
 
-    It is of the settings with `Effect.IDENTITY` of a record's config or of `Run.raw`. Published
-    data are the same whether they came from files or the hub.
+    It is of the settings with `Effect.IDENTITY`; published data are equal from files and the hub.
     """
     kept = experiment(config, Effect.IDENTITY)
     if kept["task"].get("source") in _PUBLISHED:
@@ -65,8 +64,8 @@ class IndexedRun:
     def sampling_error(self, column: Column) -> float:
         """Return the standard error that few scored records leave to a share, as it is printed.
 
-        Of exposure, that of few canaries; 0 for other metrics. Subsets that are scored by
-        themselves are taken to be the whole split, so that theirs is rather too small.
+        Of exposure, that of few canaries; 0 for other metrics. That of a subset which is scored
+        by itself is rather too small.
         """
         if (measured := self._measured(column)) is None:
             return 0.0
@@ -141,8 +140,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
     Records are files of runs, at any depth, and lines of a folder's own table (`dpft.runs.record`).
-    Runs that ``force=true`` set aside and secret trials under ``private/`` do not count. Damaged
-    records and runs that ``dpft select`` chose are named and left out.
+    Damaged records and runs that ``dpft select`` chose are named and left out.
     """
     folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}
