@@ -115,15 +115,21 @@ class BenchSettings:
     ) -> BenchSettings:
         """Return settings as typed: commas separate lists, None means the model's default."""
         one_of("--model", model, tuple(MODELS))
+        info = MODELS[model]
+        usual = {
+            **{"batch": info.batch, "length": info.length, "steps": info.steps},
+            **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
+            **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False},
+            "memory": None,
+        }
         given = {name: value for name, value in typed.items() if value is not None}
         return cls(
-            **{"model": model, "threads": threads, **_defaults(model), **given},
+            **{"model": model, "threads": threads, **usual, **given},
             styles=_styles(styles),
             peers=tuple(dict.fromkeys(_split(peers))),
         )
 
     def __post_init__(self) -> None:
-        """Refuse a setting that is unknown or impossible."""
         info = MODELS[self.model]
         for peer in self.peers:
             one_of("--peers", peer, PEERS)
@@ -178,20 +184,19 @@ class BenchSettings:
     @property
     def command(self) -> str:
         """The command that measures this, with every setting that is not the default."""
-        defaults = _defaults(self.model) | {"styles": _split(DEFAULT_STYLES), "peers": []}
+        usual = BenchSettings.make(threads=self.threads, model=self.model)
         words = ["dpft", "bench"]
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            if isinstance(value, tuple):
-                value = list(value)
+            default = name not in ("model", "threads") and value == getattr(usual, name)
             # An absolute folder exists on this machine only.
-            default = name in defaults and value == defaults[name]
             if default or (name == "out" and value.is_absolute()):
                 continue
             words.append(f"--{name.replace('_', '-')}")
-            if not isinstance(value, bool):
-                shown = f"{value:g}" if isinstance(value, float) else str(value)
-                words.append(",".join(value) if isinstance(value, list) else shown)
+            if isinstance(value, tuple):
+                words.append(",".join(value))
+            elif not isinstance(value, bool):
+                words.append(f"{value:g}" if isinstance(value, float) else str(value))
         return shlex.join(words)
 
     def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
@@ -204,17 +209,7 @@ class BenchSettings:
         return job | more
 
 
-def _defaults(model: str) -> dict[str, Any]:
-    info = MODELS[model]
-    return {
-        **{"batch": info.batch, "length": info.length, "steps": info.steps},
-        **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
-        **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False, "memory": None},
-    }
-
-
 def _styles(text: str) -> tuple[str, ...]:
-    """Return styles in the order typed, with the baseline in front."""
     if text.strip() == "all":
         return STYLES
     given = _split(text)

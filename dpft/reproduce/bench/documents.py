@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
-from dpft.reproduce.bench.measure import PRECISION
+from dpft.reproduce.bench.measure import PRECISION, Spread, VariantSummary
 from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
@@ -24,45 +24,6 @@ _SPEED = 0.05
 _ROUNDS = 3
 # RecursionError: of brackets nested a thousand deep.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and range."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Return None where nothing was measured."""
-        return cls(median(values), min(values), max(values)) if values else None
-
-
-@dataclass(frozen=True)
-class VariantSummary:
-    """One variant over all rounds; None where something was not measured or failed.
-
-    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
-    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up.
-    ``gradient_norm`` is the L2 norm of what the last step left as gradient: equal for all exact
-    flat variants of equal tying. ``message`` is why it failed. Of a search there are the largest
-    ``batch`` that fits and the speed at it.
-    """
-
-    label: str
-    peer: bool = False
-    baseline: str = ""
-    rounds: int = 0
-    seconds: Spread | None = None
-    time_ratio: Spread | None = None
-    peak_bytes: Spread | None = None
-    memory_ratio: Spread | None = None
-    gradient_norm: float | None = None
-    message: str | None = None
-    batch: int | None = None
-    examples_per_second: float | None = None
 
 
 _SUMMARIES = TypeAdapter(list[VariantSummary])
@@ -132,7 +93,6 @@ class BenchFile:
 
     @property
     def searched(self) -> bool:
-        """Return whether it is of a search for the largest batch."""
         return any(one.batch is not None for one in self.styles.values())
 
     def of(self, style: str) -> VariantSummary:

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import IO, Any, TypeVar
 
 import dpft
@@ -39,6 +40,46 @@ _TIMEOUT_SECONDS = 3600
 LARGEST = 1 << 16
 # The search ends when the largest batch that fits is known to within a fiftieth.
 PRECISION = 50
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Return None where nothing was measured."""
+        return cls(median(values), min(values), max(values)) if values else None
+
+
+@dataclass(frozen=True)
+class VariantSummary:
+    """One variant over all rounds; None where something was not measured or failed.
+
+    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
+    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up.
+    ``gradient_norm`` is the L2 norm of what the last step left as gradient: equal for all exact
+    flat variants of equal tying. ``message`` is why it failed. A search for the largest ``batch``
+    that fits (Li et al., Appendix G) has the smallest that is ``too_large``, unless `LARGEST` fits.
+    """
+
+    label: str
+    peer: bool = False
+    baseline: str = ""
+    rounds: int = 0
+    seconds: Spread | None = None
+    time_ratio: Spread | None = None
+    peak_bytes: Spread | None = None
+    memory_ratio: Spread | None = None
+    gradient_norm: float | None = None
+    message: str | None = None
+    batch: int | None = None
+    too_large: int | None = None
+    examples_per_second: float | None = None
 
 
 class BenchError(DpftError):
@@ -207,22 +248,9 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest batch of a variant that fits into the GPU's memory (Li et al., Appendix G).
-
-    ``batch`` is 0 if none fits; ``too_large`` the smallest known not to fit, None if `LARGEST`
-    fits. The speed is at that batch. ``message`` is why the variant failed, where it did.
-    """
-
-    label: str
-    batch: int = 0
-    too_large: int | None = None
-    examples_per_second: float | None = None
-    message: str | None = None
-
-
-def largest_batches(settings: BenchSettings, run: RunJob, progress: Progress) -> list[Largest]:
+def largest_batches(
+    settings: BenchSettings, run: RunJob, progress: Progress
+) -> list[VariantSummary]:
     """Search for every variant's largest batch."""
     if settings.device != "cuda":
         raise BenchError(
@@ -238,7 +266,7 @@ def largest_batches(settings: BenchSettings, run: RunJob, progress: Progress) ->
 
 def _largest(
     settings: BenchSettings, variant: Variant, run: RunJob, progress: Callable[[str], None]
-) -> Largest:
+) -> VariantSummary:
     seconds: dict[int, float] = {}
     failed: list[str] = []
 
@@ -253,8 +281,10 @@ def _largest(
 
     batch, too_large = search(fits, settings.batch)
     if failed:
-        return Largest(variant.label, message=failed[0])
-    return Largest(variant.label, batch, too_large, batch / seconds[batch] if batch else None)
+        return VariantSummary(variant.label, message=failed[0])
+    speed = batch / seconds[batch] if batch else None
+    found = VariantSummary(variant.label, batch=batch, too_large=too_large)
+    return replace(found, examples_per_second=speed)
 
 
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:

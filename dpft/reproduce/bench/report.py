@@ -10,8 +10,7 @@ from rich.table import Table
 from dpft.report import markdown
 from dpft.report.console import Console
 from dpft.reproduce.bench.catalog import MODELS, BenchSettings
-from dpft.reproduce.bench.documents import Spread, VariantSummary
-from dpft.reproduce.bench.measure import PRECISION, Largest
+from dpft.reproduce.bench.measure import PRECISION, Spread, VariantSummary
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
@@ -85,25 +84,22 @@ def cells(summary: VariantSummary) -> Cells:
     }
 
 
-def largest_cells(one: Largest, baseline: int) -> Cells:
+def largest_cells(one: VariantSummary, baseline: int | None) -> Cells:
     """Return one row of the table of largest batches."""
     return {
         "style": one.label,
-        "largest batch": str(one.batch) if one.message is None else "-",
+        "largest batch": "-" if one.batch is None else str(one.batch),
         "does not fit": "-" if one.too_large is None else str(one.too_large),
-        "ratio": f"{one.batch / baseline:.2f}" if baseline and one.message is None else "-",
+        "ratio": f"{one.batch / baseline:.2f}" if one.batch is not None and baseline else "-",
         "examples/s": "-" if one.examples_per_second is None else f"{one.examples_per_second:.1f}",
     }
 
 
-def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
+def remarks(found: Sequence[VariantSummary]) -> list[str]:
     """Return what failed, and why: nothing is dropped silently."""
-    lines = []
-    for one in found:
-        rounds = one.rounds if isinstance(one, VariantSummary) else 0
-        some = f" (measured in {rounds} rounds)" if rounds else ""
-        lines += [f"{one.label}{some}: {one.message}"] if one.message else []
-    return lines
+    failed = [one for one in found if one.message]
+    some = [f" (measured in {one.rounds} rounds)" if one.rounds else "" for one in failed]
+    return [f"{one.label}{rounds}: {one.message}" for one, rounds in zip(failed, some, strict=True)]
 
 
 def note(settings: BenchSettings, load: Sequence[float] | None) -> str:

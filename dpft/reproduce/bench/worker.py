@@ -83,13 +83,9 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
     """
     torch.set_num_threads(job["threads"])
     try:
-        match job["kind"]:
-            case "measure":
-                return {"status": "ok", **measure(job, requests)}
-            case "fits":
-                return {"status": "ok", **fits(job)}
-            case _:
-                return {"status": "ok", **environment(job)}
+        if job["kind"] == "measure":
+            return {"status": "ok", **measure(job, requests)}
+        return {"status": "ok", **(fits if job["kind"] == "fits" else environment)(job)}
     except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
     except Exception as error:  # whatever a peer raises is its result

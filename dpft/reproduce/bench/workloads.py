@@ -72,7 +72,6 @@ def build(
 
 
 def _build_model(name: str, untied: bool) -> tuple[Any, int]:
-    """Return the model and its number of blocks."""
     import transformers as hf
 
     config: Any
@@ -126,7 +125,6 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
 def _draw_tokens(
     name: str, model: Any, batch: int, length: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return random tokens with the labels of the model's task."""
     ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
     if name == "roberta-base":
         labels = torch.randint(model.config.num_labels, (batch,), generator=generator)

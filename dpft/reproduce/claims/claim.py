@@ -44,7 +44,6 @@ class Expected(FileSchema):
         return self.kind in ("not_below", "on_par")
 
     def __post_init__(self) -> None:
-        """Refuse a range where the kind has none, or none where it has one."""
         in_order((self.low, self.high))
         if (self.kind in ("apart", "ratio", "value")) == (self.low is self.high is None):
             raise ValueError(f"got {self.kind}, expected numbers for apart, ratio and value alone")
@@ -80,7 +79,6 @@ class CellsCheck(FileSchema):
     sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("printed", "paper", "laptop")
 
     def __post_init__(self) -> None:
-        """Refuse a check that does not say what is compared."""
         if (self.expected.kind in ("best", "value")) == bool(self.second):
             raise ValueError("expected no `second` for best and value, and one for the others")
 

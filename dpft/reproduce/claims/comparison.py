@@ -136,7 +136,6 @@ class Comparison:
 
     @property
     def known(self) -> bool:
-        """Whether there are numbers."""
         return self.outcome not in (Outcome.NOT_YET, Outcome.CANNOT)
 
 
@@ -289,7 +288,6 @@ class Judgement:
 
     @property
     def known(self) -> int:
-        """The number of comparisons with numbers."""
         return sum(self.count.values()) - self.count[Outcome.NOT_YET] - self.count[Outcome.CANNOT]
 
 

@@ -129,7 +129,6 @@ class Result:
 
     @property
     def all(self) -> list[Comparison]:
-        """Every comparison."""
         return [*self.printed, *self.ours, *self.aside]
 
     @property
@@ -139,12 +138,10 @@ class Result:
 
     @property
     def by_us(self) -> Judgement:
-        """The verdict by ours."""
         return judge(self.ours)
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Where our numbers are from."""
         present = {one.side for one in self.ours if one.known}
         return tuple(side for side in Side if side in present)
 
@@ -254,7 +251,7 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
         table = _varied(table, check)
     for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
         _check_labels(table, pattern)
-    sides = [Side(one) for one in check.sides if one in ("printed", *table.scales)]
+    sides = [side for side in Side if side in check.sides and side in ("printed", *table.scales)]
     compared: list[Comparison] = []
     for side in sides:
         part = table.at(side)
@@ -320,7 +317,6 @@ def _compare(
     side: Side,
     evidence: Evidence,
 ) -> list[Comparison]:
-    """Compare the cells of a column in two groups of rows."""
     expected = check.expected
     stated = expected.low if expected.kind == "value" else None
     names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.bench.documents import UNTIED, BenchFile, Spread, VariantSummary
+from dpft.reproduce.bench.documents import UNTIED, BenchFile
+from dpft.reproduce.bench.measure import Spread, VariantSummary
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
 

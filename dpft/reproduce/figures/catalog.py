@@ -209,7 +209,6 @@ class Inputs:
 
     @property
     def scores(self) -> Iterator[ScorePair]:
-        """The scores of all tables."""
         return (score for table in self.tables for score in table.scores)
 
     @property

@@ -83,7 +83,6 @@ class Panel:
 
     @property
     def rows(self) -> list[CsvRow]:
-        """Every number that is drawn, see `FIELDS`."""
         return [
             _row(self.title, one.label, one.origin, self.x.value(p.x), self.y.value(p.y), p)
             for one in self.series
@@ -92,7 +91,6 @@ class Panel:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """The points of all series."""
         return [point for one in self.series for point in one.points]
 
 
@@ -116,7 +114,6 @@ class Heat:
 
     @property
     def rows(self) -> list[CsvRow]:
-        """Every number that is drawn, see `FIELDS`."""
         return [
             _row(self.title, self.y.value(i), self.origin, self.x.value(p.x), p.y, p)
             for i, row in enumerate(self.cells)
@@ -126,7 +123,6 @@ class Heat:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """All cells that have a number."""
         return [point for row in self.cells for point in row if point is not None]
 
 

@@ -161,7 +161,6 @@ def _losses(path: Path) -> list[tuple[float, float]]:
 
 
 def _run_folders(inputs: Inputs) -> list[Path]:
-    """Return the run directories that were named, else those of the figure's own runs."""
     own = (path for score in inputs.scores for path in score.cell.paths)
     return list(dict.fromkeys(inputs.runs or own))
 

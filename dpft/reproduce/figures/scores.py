@@ -195,7 +195,9 @@ def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
         x=_heat_axis(figure, across, xs, scores, origin),
         y=_heat_axis(figure, down, ys, scores, origin),
         label=column.label,
-        cells=tuple(tuple(s and s.point(j, origin) for j, s in enumerate(row)) for row in rows),
+        cells=tuple(
+            tuple(s.point(j, origin) if s else None for j, s in enumerate(row)) for row in rows
+        ),
         origin=origin,
         decimals=column.decimals,
     )

@@ -128,7 +128,6 @@ class Row(FileSchema):
     marks: Words = ()
 
     def __post_init__(self) -> None:
-        """Refuse a row without a run that gives no reason for it."""
         if self.run is None and self.taken_from is None and self.why is None:
             raise ValueError("got none of run, from and why, expected one of them")
         if self.run is None and self.epsilons:
@@ -182,12 +181,10 @@ class PaperTable(FileSchema):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The keys of every row's labels."""
         return tuple(self.rows[0].labels)
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """The scales at which it has runs."""
         return ("paper",) if self.laptop is None else ("paper", "laptop")
 
     def at(self, scale: str) -> Self:
@@ -247,7 +244,7 @@ def names() -> list[str]:
     def place(name: str) -> tuple[Any, ...]:
         paper, _, number = name.partition("/")
         year = PAPERS.index(paper) if paper in PAPERS else len(PAPERS)
-        return year, paper, int(re.match(r"\d*", number)[0] or 1000), number
+        return year, paper, int("".join(re.findall(r"^\d+", number)) or 1000), number
 
     return sorted((f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")), key=place)
 

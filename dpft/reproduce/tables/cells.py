@@ -61,12 +61,10 @@ class Cell:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The folders of the runs behind ours."""
         return tuple(one.path for one in self.runs)
 
     @property
     def difference(self) -> float | None:
-        """Ours less printed."""
         return None if self.ours is None or self.printed is None else self.ours - self.printed
 
     @property
@@ -99,7 +97,6 @@ class EpsilonCell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less printed."""
         return None if self.ours is None else self.ours - self.printed
 
     @property
@@ -128,7 +125,6 @@ class Filled:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, row by row."""
         return [cell for row in self.rows for cell in row.cells]
 
     @property
@@ -239,8 +235,10 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
         config, flags = one.record["config"], one.record.get("flags", [])
         task = config["task"]
         limited = task.get("limit_train") is not None or task.get("limit_eval") is not None
-        other = has(flags, *_PART_OR_OTHER)
-        if limited or other or _is_other_size(one, planned) or is_part(one.record, split):
+        count, size = one.record["dataset"]["counts"].get("train"), planned.train_size
+        planted = build(Audit, config.get("audit", {}), "audit").planted
+        other = count is not None and size is not None and is_other_size(count - planted, size)
+        if limited or other or has(flags, *_PART_OR_OTHER) or is_part(one.record, split):
             marks.add(Mark.SUBSET)
         if has(flags, *_GENERATED) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
@@ -252,15 +250,6 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
         if "shuffled" in one.record["privacy"]["voided_by"]:
             marks.add(Mark.SHUFFLED)
     return marks
-
-
-def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
-    """Return whether the training records are not as many as the published set has."""
-    count = one.record["dataset"]["counts"].get("train")
-    if count is None or planned.train_size is None:
-        return False
-    audit = build(Audit, one.record["config"].get("audit", {}), "audit")
-    return is_other_size(count - audit.planted, planned.train_size)
 
 
 def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:

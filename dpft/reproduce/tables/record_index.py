@@ -124,7 +124,6 @@ class Index:
 
     @property
     def tasks(self) -> set[str]:
-        """Names of the tasks of all records."""
         return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
 
 

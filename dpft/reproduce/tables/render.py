@@ -108,7 +108,6 @@ def _whole(value: float, column: Column) -> str:
 
 
 def _accountants(filled: Filled) -> list[str]:
-    """Return the accountants that any row prints an epsilon of."""
     present = {cell.accountant for row in filled.rows for cell in row.epsilons}
     return [name for name in NAMES if name in present]
 
@@ -250,7 +249,6 @@ def _epsilon_note(filled: Filled) -> str:
 
 
 def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
-    """Return names and their reason, each reason once."""
     names: dict[str, list[str]] = {}
     for name, why in named:
         names.setdefault(why, []).append(name)
@@ -284,7 +282,7 @@ def show(filled: Filled, console: Console) -> None:
         for place, heading in enumerate(text.headings)
     ]
     free = console.width - sum(_words(column) + _GAP for column in labels) - _GAP
-    blocks: list[list[Sequence[Text]]] = [[]]
+    blocks: list[list[list[Text]]] = [[]]
     left = free
     for column in numbers:
         needed = _width(column) + _GAP
@@ -296,8 +294,8 @@ def show(filled: Filled, console: Console) -> None:
     for block in blocks:
         # Headings and labels wrap between words, numbers never.
         table = Table(box=box.SIMPLE_HEAD)
-        for column in labels:
-            table.add_column(column[0], min_width=_words(column))
+        for texts in labels:
+            table.add_column(texts[0], min_width=_words(texts))
         for column in block:
             table.add_column(column[0], justify="right", min_width=_width(column))
         for row in zip(*(column[1:] for column in (*labels, *block)), strict=True):
@@ -313,7 +311,6 @@ def _width(numbers: Sequence[Text]) -> int:
 
 
 def _words(texts: Sequence[Text]) -> int:
-    """Return the width of the longest word."""
     return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
 
 

@@ -2,8 +2,15 @@
 
 import pytest
 
-from dpft.reproduce.bench.documents import Spread, summarise
-from dpft.reproduce.bench.measure import PRECISION, BenchError, largest_batches, measure, search
+from dpft.reproduce.bench.documents import summarise
+from dpft.reproduce.bench.measure import (
+    PRECISION,
+    BenchError,
+    Spread,
+    largest_batches,
+    measure,
+    search,
+)
 
 from .fakes import REFUSED, Worker, result, settings, silent
 
@@ -71,7 +78,7 @@ def test_each_variant_is_searched():
     assert {job["kind"] for job in worker.jobs} == {"fits"}
     assert (none.batch, none.too_large, none.examples_per_second) == (20, 21, 10.0)
     assert (bk.batch, bk.too_large) == (10, 11)
-    assert (peer.batch, peer.message) == (0, REFUSED["message"])
+    assert (peer.batch, peer.message) == (None, REFUSED["message"])
 
 
 def row(turn, variant, outcome):
