@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -279,12 +279,11 @@ def _largest(
             failed.append(result["message"])
         return batch in seconds
 
-    batch, too_large = search(fits, settings.batch)
+    batch, larger = search(fits, settings.batch)
     if failed:
         return VariantSummary(variant.label, message=failed[0])
     speed = batch / seconds[batch] if batch else None
-    found = VariantSummary(variant.label, batch=batch, too_large=too_large)
-    return replace(found, examples_per_second=speed)
+    return VariantSummary(variant.label, batch=batch, too_large=larger, examples_per_second=speed)
 
 
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
