@@ -24,7 +24,7 @@ def main(
         str,
         typer.Option(
             help="tiny, gpt2, gpt2-medium, -large, -xl, smollm2-135m, roberta-base, "
-            "roberta-base-mlm, vit-small, vit-base or wrn16-4; random weights."
+            "vit-small, vit-base or wrn16-4; random weights."
         ),
     ] = "tiny",
     batch: Annotated[int | None, typer.Option(help="Records per step, B.")] = None,
@@ -61,7 +61,7 @@ def main(
 ) -> None:
     """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
-    Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
+    Writes JSON, a Markdown table and a plot.
     """
     typed = dict(locals())  # all options by their names
     del typed["largest_batch"]
@@ -80,32 +80,31 @@ def main(
     if facts["status"] != "ok":
         raise measure.BenchError(f"the measurements cannot start: {facts['message']}")
     settings = replace(settings, device=facts["device"])
-    key = measure.measurement_key(settings, facts)
-    log = measure.ResultLog(settings.out / f"{settings.stem}.jsonl", key)
     path = settings.out / f"{settings.stem}{'-largest' if largest_batch else ''}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     title = ", ".join(report.labels(settings, facts))
     if largest_batch:
         with _progress() as progress:
-            found = measure.largest_batches(settings, log, measure.run_job, progress)
+            found = measure.largest_batches(settings, measure.run_job, progress)
         batches = {one.label: one.batch for one in found}
         table = [
             report.largest_cells(one, batches[settings.baseline(variant).label])
             for one, variant in zip(found, settings.variants, strict=True)
         ]
-        notes = [report.largest_note(), *report.remarks(found)]
-        content = report.document(settings, facts, f"{settings.command} --largest-batch")
-        content["largest_batch"] = [asdict(one) for one in found]
+        notes = [report.LARGEST_NOTE, *report.remarks(found)]
+        command = f"{settings.command} --largest-batch"
+        results: dict[str, object] = {"largest_batch": [asdict(one) for one in found]}
     else:
         with _progress() as progress:
-            rows = measure.measure(settings, log, measure.WorkerProcess, progress)
+            rows = measure.measure(settings, measure.WorkerProcess, progress)
         summaries = summarise(settings, rows)
         table = [report.cells(summary) for summary in summaries]
         notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
-        content = report.measured_document(settings, facts, rows, summaries)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        command = settings.command
+        results = {"summary": [asdict(one) for one in summaries], "measurements": rows}
         report.plot(summaries, title, path.with_name(f"{path.name}.png"))
-    page = report.as_markdown(title, table, [*notes, f"`{content['command']}`"])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    content = report.document(settings, facts, command, **results)
+    page = report.as_markdown(title, table, [*notes, f"`{command}`"])
     write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
     write_atomic(path.with_name(f"{path.name}.md"), page)
     report.show(title, table, notes)

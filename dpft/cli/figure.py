@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import Benches, KeepGoing, MakeRuns, OnlyMissing, Overrides, Records, Seeds
-from dpft.cli.output import print_table, progress_bar, warn, warn_left_out
+from dpft.cli.output import print_table, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
@@ -69,17 +69,10 @@ def main(
         index = request.index(made=True)
         inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
     warn_left_out((*index.damaged, *damaged))
-    from rich.progress import BarColumn, MofNCompleteColumn
-
     from dpft.reproduce.figures.draw import build, save  # and torch, which takes seconds
     from dpft.reproduce.figures.private import WARNING
 
-    with progress_bar(name, BarColumn(), MofNCompleteColumn()) as (bars, bar):
-
-        def progress(done: int, total: int) -> None:
-            bars.update(bar, completed=done, total=total)
-
-        content = build(figure, replace(inputs, progress=progress))
+    content = build(figure, inputs)
     lacking = len(inputs.missing)
     if not any(panel.points for panel in content.panels):
         typed = f"dpft figure {name} scale={request.scale}"

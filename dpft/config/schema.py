@@ -525,7 +525,7 @@ class Sweep:
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
-# groups repeat, and the weights that metrics are computed with (`tables.matching.scored_with`).
+# groups repeat, and the weights that metrics are computed with (`tables.cells.chosen`).
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
     ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
 )
@@ -646,7 +646,7 @@ def experiment(settings: Mapping[str, Any], *effects: Effect) -> dict[str, Any]:
     """Return the settings with one of these effects that are not null or their default.
 
     Two runs for which they are equal are the same (`Run.identity`), or repetitions of one
-    experiment (`dpft.reproduce.tables.matching.match_key`).
+    experiment (`dpft.reproduce.tables.record_index.match_key`).
 
     Args:
         settings: of a `Run` by name; groups may be mappings, and those that are not there have

@@ -47,16 +47,15 @@ _CHOICES = (
     "task's own form; its targets are not used), 'sources=[yes,no]' (typed here), or "
     "sources=sample (made up by the task's sample generator)"
 )
-OVERLAP = 8
-"""Words of a run that two texts have in common."""
+OVERLAP = 8  # words of a run that two texts have in common
 
 
 @dataclass(frozen=True)
 class Sources:
     """Rows whose sources are given to the model; None for texts without a source.
 
-    ``distinct`` of them differ. ``in_training`` of those are sources of training records too, which
-    is a figure of private data.
+    ``distinct`` of them differ. How many of those are sources of training records too,
+    ``in_training``, is a figure of private data.
     """
 
     rows: Sequence[Any] | None
@@ -111,8 +110,8 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
             trained = {text_record(task, row).source for row in task.rows("train")}
         except DataError as error:
             raise ConfigError(
-                "whether these sources are those of the training records cannot be told, since "
-                f"they are not found: {error}. Type the command where the run's settings find them"
+                "these sources cannot be compared with those of the training records, which are "
+                f"not found: {error}. Type the command where the run's settings find them"
             ) from error
         known = sum(text_record(task, row).source in trained for row in distinct)
         if 2 * known > len(distinct):
@@ -228,9 +227,7 @@ def side_file(
     private = Guarantee.of_record(record).private
     base = record.get("model", {}).get("base_model")
     return {
-        "file": file_name,
-        "sha256": sha256,
-        "records": dict(synthetic.counts),
+        **{"file": file_name, "sha256": sha256, "records": dict(synthetic.counts)},
         "run": {
             "name": run_name,
             "config_hash": record["config_hash"],
@@ -239,18 +236,11 @@ def side_file(
             "task": record["dataset"]["task"],
             "noise_seed": record.get("seeds", {}).get("noise"),
         },
-        "private": private,
-        "privacy": record["privacy"],
-        "selection": record.get("selection"),
-        "mechanism": record["mechanism"],
+        **{"private": private, "privacy": record["privacy"]},
+        **{"selection": record.get("selection"), "mechanism": record["mechanism"]},
         "post_processing": _POSTPROCESSING if private else _NONE,
-        "sources": {
-            "origin": sources.origin,
-            "distinct": sources.distinct,
-            "privacy": sources.privacy,
-        },
-        "sampling": dict(sampling),
-        "flags": list(record.get("flags", [])),
+        "sources": {name: getattr(sources, name) for name in ("origin", "distinct", "privacy")},
+        **{"sampling": dict(sampling), "flags": list(record.get("flags", []))},
     }
 
 
@@ -259,13 +249,8 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     guarantee = Guarantee.of_record(content)
     text = Path(__file__).with_name("guarantee.md").read_text(encoding="utf-8")
     page = Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    written: str = page.render(
-        content,
-        guarantee=guarantee,
-        privacy_text=privacy_as_markdown(guarantee, []),
-        labels=sentences(content["flags"]),
-    )
-    return written
+    more = {"guarantee": guarantee, "privacy_text": privacy_as_markdown(guarantee, [])}
+    return str(page.render(content, **more, labels=sentences(content["flags"])))
 
 
 @dataclass(frozen=True)
@@ -311,12 +296,10 @@ def written_text(record: Any) -> str:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of some texts occurs in training records.
+    """How much of some texts occurs in training records.
 
-    Attributes:
-        runs: share of the texts' runs of `OVERLAP` words; None if there are no runs.
-        holding: share of texts that hold such a run.
-        copies: share of texts that are a training record, word for word.
+    ``runs`` is the share of the texts' runs of `OVERLAP` words, None if there are no runs;
+    ``holding`` that of texts with such a run, ``copies`` of texts that are a training record.
     """
 
     runs: float | None
@@ -373,8 +356,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
         if key == "decode.split" or key.partition(".")[0] == "task":
             raise ConfigError(
                 f"{word} behind --train may have the new model tested on records that the run was "
-                "trained on: where the data are, what is held out and which split is scored are "
-                "the run's. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
+                "trained on. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
                 "yourself what it is tested on"
             )
     name = run.task["name"]

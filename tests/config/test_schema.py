@@ -21,7 +21,7 @@ from dpft.config.schema import (
     parse,
 )
 from dpft.privacy import spec
-from dpft.reproduce.tables.matching import match_key
+from dpft.reproduce.tables.record_index import match_key
 from dpft.runs.identity import config_hash
 
 INF, NAN = float("inf"), float("nan")

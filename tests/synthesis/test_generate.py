@@ -177,7 +177,7 @@ def test_sources_that_cannot_be_compared_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     task = TextToText(train_file="own.jsonl")
     for file in ("../own.jsonl", "../others.jsonl"):
-        with pytest.raises(ConfigError, match="cannot be told"):
+        with pytest.raises(ConfigError, match="cannot be compared"):
             find_sources(task, file, 1, seed=0)
 
 

@@ -14,11 +14,7 @@ from dpft.config.errors import ConfigError, one_of
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model that `dpft.reproduce.bench.workloads` builds with random weights, and its defaults.
-
-    ``longest`` is the most tokens it takes, None for images; ``head`` whether an output head shares
-    the input embedding's weight.
-    """
+    """Defaults of a model, the ``longest`` text that it takes, and whether it has a tied head."""
 
     batch: int
     length: int | None
@@ -33,7 +29,6 @@ MODELS: Mapping[str, ModelInfo] = {
     **dict.fromkeys(_GPT2, ModelInfo(4, 100, 1024, True)),
     "smollm2-135m": ModelInfo(4, 100, 8192, True),
     "roberta-base": ModelInfo(8, 128, 512, False),
-    "roberta-base-mlm": ModelInfo(8, 128, 512, True),
     "vit-small": ModelInfo(8, None, None, False),
     "vit-base": ModelInfo(8, None, None, False),
     "wrn16-4": ModelInfo(32, None, None, False),
@@ -87,10 +82,9 @@ class Variant:
 class BenchSettings:
     """What is measured and how. Build it with `make`; the fields are in the order of `command`.
 
-    ``none`` is always measured. Peers run untied whatever ``untied`` says, since on tied weights
-    they refuse or are wrong, and are compared with an untied ``none``. Each of ``rounds`` runs
-    every variant in a fresh process; ``steps`` come after those that warm up. ``memory`` is the GiB
-    of the GPU that a largest batch may take; None: all of it.
+    Peers run untied whatever ``untied`` says, since on tied weights they refuse or are wrong, and
+    are compared with an untied ``none``. ``steps`` come after those that warm up. ``memory`` is the
+    GiB of the GPU that a largest batch may take; None: all of it.
     """
 
     model: str
@@ -121,15 +115,21 @@ class BenchSettings:
     ) -> BenchSettings:
         """Return settings as typed: commas separate lists, None means the model's default."""
         one_of("--model", model, tuple(MODELS))
+        info = MODELS[model]
+        usual = {
+            **{"batch": info.batch, "length": info.length, "steps": info.steps},
+            **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
+            **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False},
+            "memory": None,
+        }
         given = {name: value for name, value in typed.items() if value is not None}
         return cls(
-            **{"model": model, "threads": threads, **_defaults(model), **given},
+            **{"model": model, "threads": threads, **usual, **given},
             styles=_styles(styles),
             peers=tuple(dict.fromkeys(_split(peers))),
         )
 
     def __post_init__(self) -> None:
-        """Refuse a setting that is unknown or impossible."""
         info = MODELS[self.model]
         for peer in self.peers:
             one_of("--peers", peer, PEERS)
@@ -184,20 +184,19 @@ class BenchSettings:
     @property
     def command(self) -> str:
         """The command that measures this, with every setting that is not the default."""
-        defaults = _defaults(self.model) | {"styles": _split(DEFAULT_STYLES), "peers": []}
+        usual = BenchSettings.make(threads=self.threads, model=self.model)
         words = ["dpft", "bench"]
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            if isinstance(value, tuple):
-                value = list(value)
+            default = name not in ("model", "threads") and value == getattr(usual, name)
             # An absolute folder exists on this machine only.
-            default = name in defaults and value == defaults[name]
             if default or (name == "out" and value.is_absolute()):
                 continue
             words.append(f"--{name.replace('_', '-')}")
-            if not isinstance(value, bool):
-                shown = f"{value:g}" if isinstance(value, float) else str(value)
-                words.append(",".join(value) if isinstance(value, list) else shown)
+            if isinstance(value, tuple):
+                words.append(",".join(value))
+            elif not isinstance(value, bool):
+                words.append(f"{value:g}" if isinstance(value, float) else str(value))
         return shlex.join(words)
 
     def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
@@ -210,17 +209,7 @@ class BenchSettings:
         return job | more
 
 
-def _defaults(model: str) -> dict[str, Any]:
-    info = MODELS[model]
-    return {
-        **{"batch": info.batch, "length": info.length, "steps": info.steps},
-        **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
-        **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False, "memory": None},
-    }
-
-
 def _styles(text: str) -> tuple[str, ...]:
-    """Return styles in the order typed, with the baseline in front."""
     if text.strip() == "all":
         return STYLES
     given = _split(text)

@@ -2,12 +2,10 @@
 
 Each variant runs in a fresh process, round after round in rotated order. Its steps alternate with
 those of a process that trains without privacy, so that a machine whose speed changes from second to
-second affects both equally. This process imports no torch. Results are on disk as they come, so
-that a repeated command continues.
+second affects both equally. This process imports no torch.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
@@ -16,13 +14,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import IO, Any, TypeVar
 
 import dpft
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench.catalog import BenchSettings, Variant
-from dpft.runs.log import Log, read_log
 
 T = TypeVar("T")
 Result = dict[str, Any]
@@ -37,18 +36,50 @@ MARK = "dpft-bench-result "
 READY = "dpft-bench-ready"
 STEP = "dpft-bench-step "
 PACKAGE = Path(dpft.__file__).resolve().parent
-# The code that decides a measurement; tables and plots do not.
-MEASURED = (
-    *("privacy/**/*.py", "models/**/*.py"),
-    *(f"reproduce/bench/{name}.py" for name in ("worker", "workloads", "peers")),
-)
 _TIMEOUT_SECONDS = 3600
-# It would fail again, so it is not tried again in the following rounds.
-_FINAL = ("refused", "oom")
-_REMEDY = "delete that line: its round is measured again"
 LARGEST = 1 << 16
 # The search ends when the largest batch that fits is known to within a fiftieth.
 PRECISION = 50
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Return None where nothing was measured."""
+        return cls(median(values), min(values), max(values)) if values else None
+
+
+@dataclass(frozen=True)
+class VariantSummary:
+    """One variant over all rounds; None where something was not measured or failed.
+
+    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
+    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up.
+    ``gradient_norm`` is the L2 norm of what the last step left as gradient: equal for all exact
+    flat variants of equal tying. ``message`` is why it failed. A search for the largest ``batch``
+    that fits (Li et al., Appendix G) has the smallest that is ``too_large``, unless `LARGEST` fits.
+    """
+
+    label: str
+    peer: bool = False
+    baseline: str = ""
+    rounds: int = 0
+    seconds: Spread | None = None
+    time_ratio: Spread | None = None
+    peak_bytes: Spread | None = None
+    memory_ratio: Spread | None = None
+    gradient_norm: float | None = None
+    message: str | None = None
+    batch: int | None = None
+    too_large: int | None = None
+    examples_per_second: float | None = None
 
 
 class BenchError(DpftError):
@@ -132,101 +163,33 @@ class WorkerProcess:
         return None
 
 
-class ResultLog:
-    """Lines of JSON; rows of other settings, code or machines stay in the file and are not read."""
+def measure(settings: BenchSettings, open_session: OpenSession, progress: Progress) -> list[Row]:
+    """Return a row for each variant in each round: ``round``, ``load``, ``variant``, ``result``.
 
-    def __init__(self, path: Path, key: str) -> None:
-        self.path = path
-        self.key = key
-        rows = read_log(path, _REMEDY) if path.is_file() else []
-        self.rows = [row for row in rows if row.get("key") == key]
-
-    def append(self, row: Row) -> None:
-        """Append a row; it is on disk when this returns."""
-        row = {"key": self.key, **row}
-        self.rows.append(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with Log(self.path, _REMEDY) as log:
-            log.append(row)
-
-
-def code_fingerprint(package: Path = PACKAGE) -> str:
-    """Return a digest of the code that is measured; other code's measurements are not continued."""
-    digest = hashlib.sha256()
-    for pattern in MEASURED:
-        for file in sorted(package.glob(pattern)):
-            digest.update(file.relative_to(package).as_posix().encode() + b"\0")
-            digest.update(file.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def measurement_key(
-    settings: BenchSettings, facts: Mapping[str, Any], code: str | None = None
-) -> str:
-    """Return a digest of settings, code and machine; more rounds continue fewer."""
-    environment = facts["environment"]
-    identity = {
-        "job": settings.job("measure") | {"device": facts["device"]},
-        "variants": [variant.label for variant in settings.variants],
-        "untied": settings.untied,
-        "code": code or code_fingerprint(),
-        "machine": {name: environment.get(name) for name in ("cpu", "cores", "gpu")},
-        "packages": environment.get("packages"),
-    }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def measure(
-    settings: BenchSettings, log: ResultLog, open_session: OpenSession, progress: Progress
-) -> list[Row]:
-    """Run the rounds that are missing, and return the rows of ``settings.rounds`` complete rounds.
-
-    ``settings.device`` is resolved; ``log`` has what is there already, and gets the results. A
-    round that was interrupted, or whose non-private process ended, is measured again as a whole.
+    ``settings.device`` is resolved.
     """
     variants = settings.variants
-    done = _complete_rounds(log.rows, {variant.label for variant in variants})
-    code = code_fingerprint()
-    session = 1 + max((row["session"] for row in log.rows if "session" in row), default=0)
-    given_up = {
-        row["variant"]: row["result"]
-        for rows in done.values()
-        for row in rows
-        if row["result"]["status"] in _FINAL
-    }
-    missing = [turn for turn in range(settings.rounds) if turn not in done]
-    count = 0
-    for turn in missing:
-        round_ = {"session": session, "round": turn, "load": [round(x, 2) for x in os.getloadavg()]}
-        rows: list[Row] = []
-        for variant, result in _one_round(settings, turn, given_up, open_session):
-            if code_fingerprint() != code:
-                raise BenchError(
-                    "dpft's code changed while it was being measured; what was measured so far is "
-                    "of the old code: repeat the command when the code is at rest"
-                )
+    rows: list[Row] = []
+    for turn in range(settings.rounds):
+        load = [round(average, 2) for average in os.getloadavg()]
+        for variant, result in _one_round(settings, turn, open_session):
             if result is None:
-                progress(count, len(missing) * len(variants), f"round {turn + 1}: {variant.label}")
+                what = f"round {turn + 1}: {variant.label}"
+                progress(len(rows), settings.rounds * len(variants), what)
                 continue
-            if result["status"] in _FINAL:
-                given_up[variant.label] = result
             if variant == settings.baseline(variant) and result["status"] != "ok":
                 raise BenchError(
                     f"non-private training of {settings.model} itself failed "
                     f"({result['message']}), and everything is measured against it: try a smaller "
                     "--batch or --length, or another --model"
                 )
-            row = {"position": len(rows), "variant": variant.label, "result": result}
-            log.append(round_ | row)
-            rows.append(log.rows[-1])
-            count += 1
-        done[turn] = rows
-    progress(count, count, "done")
-    return [row for turn in range(settings.rounds) for row in done[turn]]
+            rows.append({"round": turn, "load": load, "variant": variant.label, "result": result})
+    progress(len(rows), len(rows), "done")
+    return rows
 
 
 def _one_round(
-    settings: BenchSettings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
+    settings: BenchSettings, turn: int, open_session: OpenSession
 ) -> Iterator[tuple[Variant, Result | None]]:
     """Yield each variant as it begins, with None, and when it is measured, with its result.
 
@@ -248,23 +211,19 @@ def _one_round(
             yield base, finished(reference, ready=reference.ready())
             for variant in rotated(others, turn):
                 yield variant, None
-                if (result := given_up.get(variant.label)) is None:
-                    session = open_session(settings.job("measure", variant))
-                    result = finished(session, ready=session.ready())
-                yield variant, result
+                session = open_session(settings.job("measure", variant))
+                yield variant, finished(session, ready=session.ready())
             continue
         ready, used = reference.ready(), False
         for variant in rotated(others, turn) if ready else []:
             yield variant, None
-            result = given_up.get(variant.label)
-            if result is None:
-                session = open_session(settings.job("measure", variant))
-                times = _alternate(reference, session, settings.steps)
-                result = session.finish()
-                if times:
-                    used, result = True, result | {"beside": times}
-                elif result["status"] == "ok":
-                    break  # the reference ended meanwhile
+            session = open_session(settings.job("measure", variant))
+            times = _alternate(reference, session, settings.steps)
+            result = session.finish()
+            if times:
+                used, result = True, result | {"beside": times}
+            elif result["status"] == "ok":
+                break  # the reference ended meanwhile
             yield variant, result
         yield base, finished(reference, ready=ready and not used)
 
@@ -289,70 +248,42 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-def _complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:
-    """Return the rounds that one session measured from end to end, by their number."""
-    found: dict[tuple[int, int], list[Row]] = {}
-    for row in rows:
-        if "round" in row:
-            found.setdefault((row["round"], row["session"]), []).append(row)
-    return {
-        turn: members
-        for (turn, _), members in sorted(found.items())
-        if {row["variant"] for row in members} >= labels
-    }
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The largest batch of a variant that fits into the GPU's memory (Li et al., Appendix G).
-
-    ``batch`` is 0 if none fits; ``too_large`` the smallest known not to fit, None if `LARGEST`
-    fits. The speed is at that batch. ``message`` is why the variant failed, where it did.
-    """
-
-    label: str
-    batch: int
-    too_large: int | None
-    examples_per_second: float | None
-    message: str | None
-
-
 def largest_batches(
-    settings: BenchSettings, log: ResultLog, run: RunJob, progress: Progress
-) -> list[Largest]:
-    """Search for every variant's largest batch; probes that the log holds are not repeated."""
+    settings: BenchSettings, run: RunJob, progress: Progress
+) -> list[VariantSummary]:
+    """Search for every variant's largest batch."""
     if settings.device != "cuda":
         raise BenchError(
             "--largest-batch needs a CUDA device, and this is a CPU, whose memory ends softly (by "
             "swapping): run it where there is a GPU, or leave it out"
         )
-    known: dict[tuple[str, int], Result] = {
-        (row["variant"], row["batch"]): row["result"] for row in log.rows if "batch" in row
-    }
-    found = []
-    for place, variant in enumerate(settings.variants):
-        failed: list[str] = []
+    variants = settings.variants
+    return [
+        _largest(settings, variant, run, partial(progress, place, len(variants)))
+        for place, variant in enumerate(variants)
+    ]
 
-        def fits(
-            batch: int, variant: Variant = variant, place: int = place, failed: list[str] = failed
-        ) -> bool:
-            if (variant.label, batch) not in known:
-                progress(place, len(settings.variants), f"{variant.label}: batch {batch}")
-                result = run(settings.job("fits", variant, batch=batch))
-                log.append({"variant": variant.label, "batch": batch, "result": result})
-                known[variant.label, batch] = result
-            result = known[variant.label, batch]
-            if result["status"] not in ("ok", "oom"):
-                failed.append(result["message"])
-            return bool(result["status"] == "ok")
 
-        batch, too_large = search(fits, settings.batch)
-        if failed:
-            found.append(Largest(variant.label, 0, None, None, failed[0]))
-            continue
-        speed = batch / known[variant.label, batch]["median_seconds"] if batch else None
-        found.append(Largest(variant.label, batch, too_large, speed, None))
-    return found
+def _largest(
+    settings: BenchSettings, variant: Variant, run: RunJob, progress: Callable[[str], None]
+) -> VariantSummary:
+    seconds: dict[int, float] = {}
+    failed: list[str] = []
+
+    def fits(batch: int) -> bool:
+        progress(f"{variant.label}: batch {batch}")
+        result = run(settings.job("fits", variant, batch=batch))
+        if result["status"] == "ok":
+            seconds[batch] = result["median_seconds"]
+        elif result["status"] != "oom":
+            failed.append(result["message"])
+        return batch in seconds
+
+    batch, larger = search(fits, settings.batch)
+    if failed:
+        return VariantSummary(variant.label, message=failed[0])
+    speed = batch / seconds[batch] if batch else None
+    return VariantSummary(variant.label, batch=batch, too_large=larger, examples_per_second=speed)
 
 
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:

@@ -1,7 +1,6 @@
 """Tables of a benchmark on the terminal and as Markdown, its plot, and the JSON of its results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,14 @@ from rich.table import Table
 from dpft.report import markdown
 from dpft.report.console import Console
 from dpft.reproduce.bench.catalog import MODELS, BenchSettings
-from dpft.reproduce.bench.documents import Spread, VariantSummary
-from dpft.reproduce.bench.measure import PRECISION, Largest
+from dpft.reproduce.bench.measure import PRECISION, Spread, VariantSummary
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
+LARGEST_NOTE = (
+    "Largest batch that fits into the device's memory, by binary search in fresh processes, to "
+    f"within 1/{PRECISION}."
+)
 # Ours and peers differ in their markers too, for print in grey.
 _OURS: dict[str, Any] = {"color": "#1f4e79", "marker": "o"}
 _PEERS: dict[str, Any] = {"color": "#b35900", "marker": "s"}
@@ -23,34 +25,23 @@ _STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines
 
 
 def document(
-    settings: BenchSettings, facts: Mapping[str, Any], command: str = ""
+    settings: BenchSettings, facts: Mapping[str, Any], command: str, **results: Any
 ) -> dict[str, Any]:
-    """Return settings and machine as JSON data, to which results are added."""
+    """Return settings, machine and results as JSON data."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "command": command or settings.command,
+        "command": command,
         "labels": labels(settings, facts),
-        "settings": settings.job("measure")
-        | {
+        "settings": {
+            **settings.job("measure"),
             "device": facts["device"],
             "untied": settings.untied,
             "variants": [variant.label for variant in settings.variants],
             "rounds": settings.rounds,
         },
         "environment": facts["environment"],
+        **results,
     }
-
-
-def measured_document(
-    settings: BenchSettings,
-    facts: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    summaries: Sequence[VariantSummary],
-) -> dict[str, Any]:
-    """Return everything about a benchmark: settings, machine, raw measurements, summary."""
-    measured = [{name: value for name, value in row.items() if name != "key"} for row in rows]
-    summary = [asdict(one) for one in summaries]
-    return document(settings, facts) | {"summary": summary, "measurements": measured}
 
 
 def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
@@ -90,30 +81,25 @@ def cells(summary: VariantSummary) -> Cells:
         "peak MB": "-" if peak is None else f"{peak.median / 1e6:,.0f}",
         "memory ratio": middle(summary.memory_ratio),
         "memory range": ends(summary.memory_ratio),
-        "whole run": middle(summary.whole_ratio),
     }
 
 
-def largest_cells(one: Largest, baseline: int) -> Cells:
+def largest_cells(one: VariantSummary, baseline: int | None) -> Cells:
     """Return one row of the table of largest batches."""
     return {
         "style": one.label,
-        "largest batch": str(one.batch) if one.message is None else "-",
+        "largest batch": "-" if one.batch is None else str(one.batch),
         "does not fit": "-" if one.too_large is None else str(one.too_large),
-        "ratio": f"{one.batch / baseline:.2f}" if baseline and one.message is None else "-",
+        "ratio": f"{one.batch / baseline:.2f}" if one.batch is not None and baseline else "-",
         "examples/s": "-" if one.examples_per_second is None else f"{one.examples_per_second:.1f}",
     }
 
 
-def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
+def remarks(found: Sequence[VariantSummary]) -> list[str]:
     """Return what failed, and why: nothing is dropped silently."""
-    lines = []
-    for one in found:
-        if one.message:
-            rounds = one.rounds if isinstance(one, VariantSummary) else 0
-            some = f" (measured in {rounds} rounds)" if rounds else ""
-            lines.append(f"{one.label}{some}: {one.message}")
-    return lines
+    failed = [one for one in found if one.message]
+    some = [f" (measured in {one.rounds} rounds)" if one.rounds else "" for one in failed]
+    return [f"{one.label}{rounds}: {one.message}" for one, rounds in zip(failed, some, strict=True)]
 
 
 def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
@@ -121,33 +107,17 @@ def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
-        "steps each. "
+        "steps each. Ratios to none are medians "
     )
-    if not settings.time_only:
-        text += (
-            "Memory is the peak of steps that check no rules; that of a whole run counts those "
-            "that do. "
-        )
     if settings.device == "cuda":
-        text += "Ratios to none, of the medians of each round."
+        text += "of each round."
     else:
-        text += (
-            "Steps alternate with those of a process of none; a ratio is that of a step to the "
-            "mean of the two around it, and a round's is the median of its steps'."
-        )
+        text += "of steps to the mean of the two steps of none around each."
     if any(variant.marked for variant in settings.variants):
         text += " Peers run untied and are compared with none (untied)."
     if load:
         text += f" Load average of the machine when it began: {load[0]:.2f}."
     return text
-
-
-def largest_note() -> str:
-    """Return what the table of largest batches means."""
-    return (
-        "Largest batch that fits into the device's memory, by binary search in fresh processes, to "
-        f"within 1/{PRECISION}."
-    )
 
 
 def as_markdown(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> str:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from dpft.config.errors import DpftError
+from dpft.reproduce.bench import workloads
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload, build, style_step
+from dpft.reproduce.bench.workloads import Inputs, Step, Workload
 from dpft.runs import memory
 
 Report = Callable[[float], None]
@@ -33,8 +34,6 @@ _WARM_UP = 2
 # On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
 # peak is taken over no fewer than these, timed or not.
 _MEMORY_STEPS = 13
-# Full batches that are checked, after all others: their memory counts as that of a whole run.
-_CHECKED_STEPS = 3
 
 
 class CudaMeter:
@@ -86,7 +85,7 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
     try:
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, requests)}
-        return {"status": "ok", **_KINDS[job["kind"]](job)}
+        return {"status": "ok", **(fits if job["kind"] == "fits" else environment)(job)}
     except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
     except Exception as error:  # whatever a peer raises is its result
@@ -109,7 +108,7 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     """Measure seconds and, unless ``job["time_only"]``, peak memory of steps after warm-up.
 
     No step with a full batch is one that the clipper checks, as long as no more are requested than
-    ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
+    ``job["steps"]``.
     """
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
@@ -127,21 +126,10 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
         report(seconds[-1])
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
-    peaks = {}
-    if not job["time_only"]:
-        peak = meter.peak()
-        meter.reset()
-        for _ in range(_CHECKED_STEPS):
-            step.check_again()
-            _timed(job, step, inputs)
-        peaks = {"peak_bytes": peak, "whole_peak_bytes": max(peak, meter.peak())}
+    peak = {} if job["time_only"] else {"peak_bytes": meter.peak()}
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
-    return {
-        "seconds": seconds,
-        **peaks,
-        "memory": meter.method,
-        "gradient_norm": float(torch.stack(squares).sum().sqrt()),
-    }
+    norm = float(torch.stack(squares).sum().sqrt())
+    return {"seconds": seconds, **peak, "memory": meter.method, "gradient_norm": norm}
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
@@ -153,12 +141,6 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
     return {"median_seconds": _timed(job, step, inputs)}
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "environment": environment,
-    "fits": fits,
-}
-
-
 def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     if job["memory"] is not None:
         whole = torch.cuda.get_device_properties(0).total_memory
@@ -166,13 +148,11 @@ def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
     asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
     # bfloat16 is autocast's: its parameters are float32.
     dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
-    workload = build(job["model"], **asked, dtype=dtype)
+    workload = workloads.build(job["model"], **asked, dtype=dtype)
+    more = {name: job[name] for name in ("threshold", "dtype")}
     if job["peer"]:
-        from dpft.reproduce.bench.peers import peer_step
-
-        step = peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
-        return workload, step
-    return workload, style_step(job["name"], workload, job["threshold"], job["dtype"])
+        return workload, workloads.peer_step(job["name"], workload, job["batch"], **more)
+    return workload, workloads.style_step(job["name"], workload, **more)
 
 
 def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:

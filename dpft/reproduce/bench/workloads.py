@@ -1,6 +1,6 @@
-"""The benchmark's models with random weights, their inputs and losses, and one step of a style.
+"""The benchmark's models, their inputs and losses, and one step of a style or of a peer.
 
-Models are built offline from configurations, without dropout and key-value cache; attention is
+Models have random weights and are built offline, without dropout and key-value cache; attention is
 what transformers chooses. A step is forward, backward and clipping, without noise and optimizer.
 """
 
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpft.config.errors import ModelError
 from dpft.privacy.token_losses import IGNORED, token_losses
 
 CLASSES = 10
-_MASKED_SHARE = 0.15  # of the positions, which the masked language model predicts
 _SHORT = 8  # tokens of a record where their number does not matter
 _GPT2_SIZES = {
     "gpt2": (768, 12, 12),
@@ -72,7 +72,6 @@ def build(
 
 
 def _build_model(name: str, untied: bool) -> tuple[Any, int]:
-    """Return the model and its number of blocks."""
     import transformers as hf
 
     config: Any
@@ -100,7 +99,7 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             tie_word_embeddings=not untied,
         )
         return hf.LlamaForCausalLM(config), config.num_hidden_layers
-    if name.startswith("roberta"):
+    if name == "roberta-base":
         config = hf.RobertaConfig(
             vocab_size=50265,
             max_position_embeddings=514,
@@ -108,12 +107,9 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
             layer_norm_eps=1e-5,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            tie_word_embeddings=not untied,
         )
         config.num_labels = 2
-        masked = name.endswith("-mlm")
-        kind = hf.RobertaForMaskedLM if masked else hf.RobertaForSequenceClassification
-        return kind(config), config.num_hidden_layers
+        return hf.RobertaForSequenceClassification(config), config.num_hidden_layers
     if name.startswith("vit"):
         width, heads = (384, 6) if name == "vit-small" else (768, 12)
         config = hf.ViTConfig(
@@ -129,19 +125,9 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
 def _draw_tokens(
     name: str, model: Any, batch: int, length: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return random tokens with the labels of the model's task."""
-
-    def tokens(count: int) -> Tensor:
-        return torch.randint(5, model.config.vocab_size, (batch, count), generator=generator)
-
-    ids = tokens(length)
+    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
     if name == "roberta-base":
         labels = torch.randint(model.config.num_labels, (batch,), generator=generator)
-        return {"input_ids": ids, "labels": labels}
-    if name == "roberta-base-mlm":
-        labels = torch.full_like(ids, IGNORED)
-        count = max(1, round(_MASKED_SHARE * length))
-        labels[:, :count] = tokens(count)
         return {"input_ids": ids, "labels": labels}
     # The last token predicts nothing.
     labels = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORED)], dim=1)
@@ -187,14 +173,12 @@ def _losses(
 class Step:
     """A variant, ready to run.
 
-    ``run`` is timed, ``reset`` clears all gradients, ``gradients`` are what `run` left, and
-    ``check_again`` makes the next step check layer rules, as a run's first step does.
+    ``run`` is timed, ``reset`` clears all gradients, ``gradients`` are what `run` left.
     """
 
     run: Callable[[Inputs], None]
     reset: Callable[[], None]
     gradients: Callable[[], Iterable[Tensor]]
-    check_again: Callable[[], None] = lambda: None
 
 
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
@@ -221,7 +205,7 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
             fractions = (0.5 + clipper.below / len(losses)).tolist()
             clipper.move(adaptive.updated(clipper.estimates, fractions))
 
-    return Step(run, workload.model.zero_grad, lambda: left_in(workload.model), clipper.reset)
+    return Step(run, workload.model.zero_grad, lambda: left_in(workload.model))
 
 
 def left_in(model: nn.Module) -> list[Tensor]:
@@ -248,3 +232,67 @@ def forward(
         return losses(model, inputs)
     with torch.autocast(next(iter(inputs.values())).device.type, dtype=torch.bfloat16):
         return losses(model, inputs).float()
+
+
+def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
+    """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which may change the model.
+
+    It ends where ours does: the sum of clipped gradients is formed, nothing is noised. ``opacus``
+    has per-example gradients by hooks, then what `DPOptimizer.step` does before noise;
+    ``opacus-ghost`` norms by hooks, then a second backward over reweighted losses.
+    """
+    from opacus import grad_sample, optimizers
+    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+    model = workload.model
+    if name.endswith("-linear"):
+        swap_conv1d(model)
+    ghost = name.startswith("opacus-ghost")
+    clipping = {"max_grad_norm": threshold, "use_ghost_clipping": True}
+    module: Any = (
+        grad_sample.GradSampleModuleFastGradientClipping(model, loss_reduction="sum", **clipping)
+        if ghost
+        else grad_sample.GradSampleModule(model, loss_reduction="sum")
+    )
+    kind: Any = optimizers.DPOptimizer
+    if ghost:
+        kind = optimizers.DPOptimizerFastGradientClipping
+    optimizer = kind(
+        torch.optim.SGD(model.parameters(), lr=0.0),  # never steps
+        noise_multiplier=0.0,
+        max_grad_norm=threshold,
+        expected_batch_size=batch,
+        loss_reduction="sum",
+    )
+
+    def run(inputs: Inputs) -> None:
+        losses = forward(workload, module, inputs, dtype)
+        if ghost:
+            DPTensorFastGradientClipping(module, optimizer, losses, "sum").backward()
+        else:
+            losses.sum().backward()
+            optimizer.clip_and_accumulate()
+
+    def gradients() -> list[Tensor]:
+        return left_in(model) if ghost else [p.summed_grad for p in optimizer.params]
+
+    return Step(run, lambda: optimizer.zero_grad(set_to_none=True), gradients)
+
+
+def swap_conv1d(model: nn.Module) -> None:
+    """Replace every GPT-2 ``Conv1D`` by an equal ``Linear``, for which Opacus has faster rules."""
+    from transformers.pytorch_utils import Conv1D
+
+    found = [name for name, module in model.named_modules() if isinstance(module, Conv1D)]
+    if not found:
+        raise ModelError(
+            "the model has no Conv1D to swap for a Linear: take the peer without -linear"
+        )
+    for name in found:
+        parent, _, child = name.rpartition(".")
+        old: Any = model.get_submodule(name)
+        inputs, outputs = old.weight.shape
+        new = nn.Linear(inputs, outputs, device=old.weight.device, dtype=old.weight.dtype)
+        new.weight = nn.Parameter(old.weight.detach().T.contiguous())
+        new.bias = old.bias
+        setattr(model.get_submodule(parent), child, new)

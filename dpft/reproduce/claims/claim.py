@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, TypeAdapter
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.reproduce.papers.reader import strict_yaml, validated
-from dpft.reproduce.papers.schema import (
+from dpft.reproduce.papers import (
     PAPERS,
     FileSchema,
     Number,
@@ -18,6 +17,8 @@ from dpft.reproduce.papers.schema import (
     Text,
     Words,
     in_order,
+    strict_yaml,
+    validated,
 )
 
 ROOT = Path(__file__).resolve().parent / "data"
@@ -27,11 +28,9 @@ ROOT = Path(__file__).resolve().parent / "data"
 class Expected(FileSchema):
     """The expected relation of the first of two numbers to the second.
 
-    ``above``: better by more than the margin; ``not_below``: not worse by more; ``on_par``: no
-    further apart; ``best``: the best of the first rows is above the best of all others; ``apart``:
-    better by ``low`` to ``high``; ``ratio``: first / second is in that range; ``value``: the first
-    is this number. Two means over seeds of ours are as good as each other within ``equivalence``
-    per cent of the second.
+    ``best``: the best of the first rows is above the best of all others; ``apart``: better by
+    ``low`` to ``high``; ``ratio``: first / second is in that range. Two means over seeds of ours
+    are as good as each other within ``equivalence`` per cent of the second.
     """
 
     kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
@@ -45,7 +44,6 @@ class Expected(FileSchema):
         return self.kind in ("not_below", "on_par")
 
     def __post_init__(self) -> None:
-        """Refuse a range where the kind has none, or none where it has one."""
         in_order((self.low, self.high))
         if (self.kind in ("apart", "ratio", "value")) == (self.low is self.high is None):
             raise ValueError(f"got {self.kind}, expected numbers for apart, ratio and value alone")
@@ -81,7 +79,6 @@ class CellsCheck(FileSchema):
     sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("printed", "paper", "laptop")
 
     def __post_init__(self) -> None:
-        """Refuse a check that does not say what is compared."""
         if (self.expected.kind in ("best", "value")) == bool(self.second):
             raise ValueError("expected no `second` for best and value, and one for the others")
 
@@ -104,7 +101,7 @@ class BenchCheck(FileSchema):
     ratio: Range
     models: Words
     command: Text
-    tokens: Annotated[int, Strict(), Field(ge=1)] | None = None
+    tokens: Annotated[int, Strict(), Field(ge=1)] = 0
 
 
 @dataclass(frozen=True)

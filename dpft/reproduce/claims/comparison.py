@@ -1,10 +1,9 @@
-"""Two numbers side by side, and the one rule that decides on them.
+"""Two numbers next to each other, and the one rule that decides on them.
 
-**By seeds.** Where both settings have runs with the same two seeds or more, the paired differences
-decide: with ``m`` their mean and ``s`` their deviation (``n - 1`` in the denominator), Student's
-95% interval is ``m +- t(0.975, n - 1) s / sqrt(n)``. Its least half-width is two standard errors of
-the difference that few scored records leave, which no seed lessens. Whether ours is as good is
-decided so only where the claim says how far apart is as good (``equivalence``).
+**By seeds.** Where both settings have runs with the same two seeds or more, Student's 95% interval
+of their paired differences decides. Its least half-width is two standard errors of the difference
+that few scored records leave, which no seed lessens. Whether ours is as good is decided so only
+where the claim says how far apart is as good (``equivalence``).
 
 **By the margin.** Printed numbers, and ours with fewer common seeds, are points, and differ only if
 they lie further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`; ``s`` is
@@ -12,10 +11,9 @@ the larger deviation of the two, of the larger number where none is known ``r`` 
 scale only the deviation of our seeds counts, and 0.5% where it is less. A range that a paper states
 of its own printed numbers is arithmetic: only the rounding of the last digits counts.
 
-Where the error of the scored records is the margin, or our seeds lie far apart (mark ``W``), a wide
-margin shows nothing to be as good. Where neither number is better than always giving the most
-frequent answer (mark ``C``), nothing was learned and nothing is decided; where one is not, the
-comparison confirms and contradicts nothing.
+A wide margin (of few scored records, or of seeds far apart, mark ``W``) shows nothing to be as
+good. Where no number, or one of the two, is better than always giving the most frequent answer
+(mark ``C``), the comparison decides nothing, or confirms and contradicts nothing.
 """
 
 import math
@@ -24,12 +22,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 from dpft.reproduce.claims.claim import Expected
 from dpft.reproduce.papers import Column
-from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 from dpft.reproduce.tables.record_index import Answers
-from dpft.reproduce.tables.verdicts import tolerance
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark, tolerance
 from dpft.tasks.metrics.shown import paired_error
 
 CONFIDENCE = 0.95
@@ -38,32 +36,53 @@ _EDGE = 1 + 1e-9
 Ends = tuple[float | None, float | None]
 
 
-class Side(StrEnum):
+class _Explained(StrEnum):
+    """A value that is stored, and its meaning for readers."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.meaning = value, meaning
+        return member
+
+
+class Side(_Explained):
     """Whose numbers are compared."""
 
-    PRINTED = "printed"  # the paper's own
-    PAPER = "paper"  # ours, at the paper's setting
-    STAND_IN = "stand-in"  # ours, at the paper's scale, but not of its model, data or settings
-    LAPTOP = "laptop"  # ours, at a laptop's
-    COMPUTED = "computed"
-    MEASURED = "measured"
+    PRINTED = "printed", "printed"
+    PAPER = "paper", "paper scale"
+    STAND_IN = "stand-in", "paper scale with stand-ins, trend only"
+    LAPTOP = "laptop", "laptop scale, trend only"
+    COMPUTED = "computed", "computed"
+    MEASURED = "measured", "measured"
 
 
-class Outcome(StrEnum):
+class Outcome(_Explained):
     """The outcome of a comparison, or of all comparisons of a claim together."""
 
-    HOLDS = "holds"
-    FAILS = "fails"
-    CLOSE = "too close to tell"
-    NOT_APART = "not told apart"  # by the interval over seeds
-    NOT_YET = "not yet testable"
-    CANNOT = "cannot be tested here"
-    # Of claims alone.
-    CONFIRMED = "confirmed here"
-    CONTRADICTED = "contradicted here"
-    IN_PART = "holds in part"
-    FAILS_IN_PART = "fails in part"
-    MIXED = "mixed"
+    CONFIRMED = "confirmed here", "it holds, every comparison of runs by its interval over seeds"
+    CONTRADICTED = (
+        "contradicted here",
+        "it fails, by intervals over seeds, in as many comparisons of one of its checks as are not "
+        "told apart, or more",
+    )
+    NOT_APART = "not told apart", "every interval over seeds is too wide to tell"
+    HOLDS = "holds", "every comparison that came out bears the claim out"
+    IN_PART = (
+        "holds in part",
+        "what came out bears it out, but some of it is not told apart, or most of one check is too "
+        "close to tell",
+    )
+    FAILS = "fails", "every comparison that came out contradicts it"
+    FAILS_IN_PART = (
+        "fails in part",
+        "some intervals over seeds contradict it, but more are not told apart",
+    )
+    MIXED = "mixed", "some do and some do not"
+    CLOSE = "too close to tell", "differences are within the margin"
+    NOT_YET = "not yet testable", "no numbers yet; the commands below give them"
+    CANNOT = "cannot be tested here", "no run of dpft gives them; dpft claims NAME says why"
 
 
 @dataclass(frozen=True)
@@ -93,7 +112,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers side by side, in words and as ``numbers`` by name; none where they are missing.
+    """Two numbers, in words and as ``numbers`` by name; none where they are missing.
 
     ``why`` it cannot be tested here; ``where``: table, or model, shape and machine (``brief`` is
     shorter); ``check``: the number of the claim's check; ``seeds`` in common, where the interval
@@ -117,7 +136,6 @@ class Comparison:
 
     @property
     def known(self) -> bool:
-        """Whether there are numbers."""
         return self.outcome not in (Outcome.NOT_YET, Outcome.CANNOT)
 
 
@@ -176,7 +194,8 @@ def contrast(
         numbers = {"low": low, "high": high, "seeds": float(len(seeds))}
     else:
         by_seeds, undecided = False, Outcome.CLOSE
-        usual = _margin(column, first, second)
+        spread = max((x.spread for x in (first, second) if x.spread is not None), default=None)
+        usual = max(tolerance(value, spread, digits) for value in (a, b))
         if blank.side is Side.PRINTED and expected.kind in ("apart", "ratio"):
             usual = 10.0**-digits  # arithmetic: half a unit of each
         elif blank.side is Side.PRINTED and expected.kind == "value":
@@ -259,13 +278,6 @@ def _error_of_records(column: Column, first: Score, second: Score, seeds: Sequen
     return column.factor * paired_error(*bits)
 
 
-def _margin(column: Column, *scores: Score) -> float:
-    """Return how far apart these must lie at least to differ, whatever was sampled."""
-    spread = max((one.spread for one in scores if one.spread is not None), default=None)
-    values = (one.value for one in scores if one.value is not None)
-    return max(tolerance(value, spread, column.decimals) for value in values)
-
-
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on a claim, the comparisons by `Outcome`, and the least seeds of an interval."""
@@ -276,7 +288,6 @@ class Judgement:
 
     @property
     def known(self) -> int:
-        """The number of comparisons with numbers."""
         return sum(self.count.values()) - self.count[Outcome.NOT_YET] - self.count[Outcome.CANNOT]
 
 
@@ -291,13 +302,13 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     interval in forty says "better" and one "worse" by chance.
     """
     count = Counter(one.outcome for one in comparisons)
-    by_check = Counter((one.check, one.outcome) for one in comparisons)
-    open_ = {
-        check: by_check[check, Outcome.CLOSE] + by_check[check, Outcome.NOT_APART]
-        for check, _ in by_check
-    }
-    mostly_open = any(open_[check] > by_check[check, Outcome.HOLDS] for check in open_)
-    contradicts = any(0 < by_check[check, Outcome.FAILS] >= open_[check] for check in open_)
+    undecided = count[Outcome.CLOSE] + count[Outcome.NOT_APART]
+    mostly_open = contradicts = False
+    for check in {one.check for one in comparisons}:
+        own = Counter(one.outcome for one in comparisons if one.check == check)
+        open_ = own[Outcome.CLOSE] + own[Outcome.NOT_APART]
+        mostly_open |= open_ > own[Outcome.HOLDS]
+        contradicts |= 0 < own[Outcome.FAILS] >= open_
     seeds = [one.seeds for one in comparisons if one.seeds]
     # No margin decided on runs, and every setting learned something.
     by_seeds = bool(seeds) and all(
@@ -305,7 +316,6 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
         for one in comparisons
         if one.known
     )
-    undecided = count[Outcome.CLOSE] + count[Outcome.NOT_APART]
     if count[Outcome.HOLDS] and count[Outcome.FAILS]:
         verdict = Outcome.MIXED
     elif count[Outcome.HOLDS] and (mostly_open or (by_seeds and undecided)):

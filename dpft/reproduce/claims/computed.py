@@ -1,8 +1,7 @@
 """Numbers that follow without a run: by counting, by the accountants, or by clipping a tiny model.
 
-A file of claims names a function, its arguments and the range that its value must lie in. Each
-returns ``value``, and other numbers that the file's text may show. Functions that need torch import
-it when they are called, which takes two seconds: their numbers are kept on disk for the same code.
+A file of claims names a function and the range of its ``value``; the file's text may show the other
+numbers. They are kept on disk for the same code, since to import torch takes two seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import dpft
 from dpft.privacy.cached import cache_folder
-from dpft.reproduce.figures.computed import Layer, each, peak, peaks, uniform, vit
+from dpft.reproduce.figures import computed as figures
 from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
@@ -102,17 +101,22 @@ def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers
     group processed first to the highest; ``highest``: that to the peak without privacy; ``fall``:
     of the highest peaks from one group to one a layer, the largest ratio of one to the last.
     """
-    layers = vit(1024, 24)
+    layers = figures.vit(1024, 24)
     groupings: dict[str, Groups] = {"one group": ((0, len(layers)),)}
-    groupings |= {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
-    groupings["one group a layer"] = each(layers)
-    heights = peaks(layers, groupings[groups])
+    groupings |= {
+        f"{count} groups": figures.uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)
+    }
+    groupings["one group a layer"] = figures.each(layers)
+    heights = figures.peaks(layers, groupings[groups])
     if quantity == "formula":
         printed = max(peaks_as_printed(layers, groupings[groups]))
         return {"value": printed / max(heights), "counted": max(heights)}
     if quantity == "first":
         return {"value": heights[-1] / max(heights)}
-    highest = {name: peak(layers, ends) / peak(layers, None) for name, ends in groupings.items()}
+    highest = {
+        name: figures.peak(layers, ends) / figures.peak(layers, None)
+        for name, ends in groupings.items()
+    }
     if quantity == "highest":
         return {"value": highest[groups]}
     falls = itertools.pairwise(highest.values())
@@ -120,7 +124,7 @@ def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers
     return {"value": max(more / fewer for fewer, more in falls), "peaks": listed}
 
 
-def peaks_as_printed(layers: Sequence[Layer], groups: Groups) -> list[int]:
+def peaks_as_printed(layers: Sequence[figures.Layer], groups: Groups) -> list[int]:
     """Return Equation 8: inputs below a group's last layer, output gradients between its ends."""
     return [
         sum(one.T * one.d for one in layers[: last - 1])
@@ -135,19 +139,10 @@ def square_root_rule(k: int) -> Numbers:
     ``c`` is the geometric mean of ``sigma / sqrt(q)`` from 2^-2, the largest rate that the figure
     shows, to 2^-7, where Tramèr and Boneh (2021) let the rule hold.
     """
-    c = math.exp(sum(math.log(_sigma(i) / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
-    rule, sigma = c * math.sqrt(2.0**-k), _sigma(k)
+    sigmas = {i: figures.least_noise(2.0**-i, figures.EPOCHS * 2**i) for i in {*range(2, 8), k}}
+    c = math.exp(sum(math.log(sigmas[i] / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
+    rule, sigma = c * math.sqrt(2.0**-k), sigmas[k]
     return {"value": sigma / rule, "c": c, "rule": rule, "sigma": sigma}
-
-
-@functools.cache
-def _sigma(k: int) -> float:
-    """Epsilon 3 at delta 1e-5 after 50 epochs at the sampling rate ``2^-k``."""
-    from dpft.privacy.accounting import calibrate_noise
-
-    return calibrate_noise(
-        target_epsilon=3.0, delta=1e-5, sampling_rate=2.0**-k, steps=50 * 2**k, accountant="rdp"
-    )
 
 
 def groups_and_guarantee(groups: int, quantity: str) -> Numbers:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dpft.config.errors import ConfigError, suggestion
+from dpft.reproduce import papers
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.claim import (
@@ -33,14 +34,11 @@ from dpft.reproduce.claims.comparison import (
 )
 from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.figures.catalog import load_list
-from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
-from dpft.reproduce.papers.schema import Label, Pattern, show_label
-from dpft.reproduce.tables.cells import Cell, cell_of
-from dpft.reproduce.tables.marks import NOT_THE_PAPERS
+from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Pattern, Row
+from dpft.reproduce.tables.cells import Cell, cell_of, shown_path
 from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
-from dpft.reproduce.tables.text_table import shown_path
-from dpft.reproduce.tables.verdicts import CellVerdict, at_least
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]
 
@@ -68,10 +66,9 @@ class Evidence:
 
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
-        if (name, figure) not in self._tables:
-            table = load_list(name) if figure else load(*name.split("/", 1))
-            self._tables[name, figure] = table
-        return self._tables[name, figure]
+        if (key := (name, figure)) not in self._tables:
+            self._tables[key] = load_list(name) if figure else papers.load(*name.split("/", 1))
+        return self._tables[key]
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """Return a cell with its records at a scale, or the printed number alone."""
@@ -94,22 +91,23 @@ class Evidence:
 
     def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
         """Return whether a record has the run's choices; composing every run takes seconds."""
-        words = words_at(table, column, row, scale)
-        wanted = {key_of(word): word.partition("=")[2] for word in words}
-        asked: set[tuple[str, object]] = {(key, wanted[key]) for key in CHOICES if key in wanted}
-        # An interpolation is no number.
-        numbers = {key: wanted[key] for key in NUMBERS if "$" not in wanted.get(key, "$")}
-        asked |= {(key, float(x)) for key, x in numbers.items() if x != "null"}
+        asked: set[tuple[str, object]] = set()
+        for word in words_at(table, column, row, scale):
+            key, value = key_of(word), word.partition("=")[2]
+            if key in CHOICES:
+                asked.add((key, value))
+            elif key in NUMBERS and value != "null" and "$" not in value:  # no interpolation
+                asked.add((key, float(value)))
         return row.run is not None and any(asked <= one for one in self._recorded)
 
     @cached_property
     def _recorded(self) -> set[frozenset[tuple[str, object]]]:
-        records = (one.record for group in self.index.records.values() for one in group)
         paths = [(key, *key.split(".")) for key in NUMBERS]
         paths += [(key, key, "name") for key in CHOICES]
+        configs = (x.record["config"] for group in self.index.records.values() for x in group)
         return {
-            frozenset((key, record["config"][group].get(name)) for key, group, name in paths)
-            for record in records
+            frozenset((key, config[group].get(name)) for key, group, name in paths)
+            for config in configs
         }
 
 
@@ -118,8 +116,8 @@ class Result:
     """A claim with its comparisons of the paper's own numbers and of ours.
 
     ``ours`` has from each check those at the paper's setting; where that has no number those at the
-    paper's scale with stand-ins, else a laptop's; ``aside`` has ours at a lesser setting than
-    those. ``reasons`` say why parts cannot be tested; ``commands`` would give the missing numbers.
+    paper's scale with stand-ins, else a laptop's; ``aside`` has the others. ``reasons`` say why
+    parts cannot be tested; ``commands`` would give the missing numbers.
     """
 
     claim: Claim
@@ -130,18 +128,20 @@ class Result:
     commands: list[str] = field(default_factory=list)
 
     @property
+    def all(self) -> list[Comparison]:
+        return [*self.printed, *self.ours, *self.aside]
+
+    @property
     def by_print(self) -> Judgement | None:
         """The verdict by the paper's own numbers; None where it prints none."""
         return judge(self.printed) if self.printed else None
 
     @property
     def by_us(self) -> Judgement:
-        """The verdict by ours."""
         return judge(self.ours)
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Where our numbers are from."""
         present = {one.side for one in self.ours if one.known}
         return tuple(side for side in Side if side in present)
 
@@ -166,11 +166,13 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
         compared = [replace(one, check=number) for one in compared]
         by_side = {side: [one for one in compared if one.side is side] for side in Side}
-        # Of ours the first scale that has numbers counts.
+        # Of ours the first scale that has numbers counts, else the first that could have some.
         scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
-        known = [any(one.known for one in scale) for scale in scales]
-        lacking = [any(one.outcome is Outcome.NOT_YET for one in scale) for scale in scales]
-        best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
+        ranks = [
+            min((0 if x.known else 1 + (x.outcome is Outcome.CANNOT) for x in scale), default=2)
+            for scale in scales
+        ]
+        best = ranks.index(min(ranks))
         ours = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
         result.printed += by_side[Side.PRINTED]
         result.ours += ours
@@ -194,14 +196,8 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
             value = float(numbers["value"])
-            yield Comparison(
-                side=Side.COMPUTED,
-                what=what,
-                expected=range_in_words(*check.within),
-                outcome=in_range(value, value, check.within),
-                text=text,
-                numbers={"value": value},
-            )
+            expected, outcome = range_in_words(*check.within), in_range(value, value, check.within)
+            yield Comparison(Side.COMPUTED, what, expected, outcome, text, {"value": value})
 
 
 def compare_benches(
@@ -213,34 +209,28 @@ def compare_benches(
     most of it is the model: it is shown and decides nothing.
     """
     expected, quantity = in_words(Expected("ratio", *check.ratio)), _QUANTITIES[check.quantity]
-    named = {BASELINE: "non-private"}
-    pairs = {
-        (a, b): f"{named.get(a, a)} to {named.get(b, b)}"
-        for a, b in itertools.product(check.first, check.second)
-        if a != b
-    }
+    named, both = {BASELINE: "non-private"}, itertools.product(check.first, check.second)
+    pairs = {(a, b): f"{named.get(a, a)} to {named.get(b, b)}" for a, b in both if a != b}
     compared: list[Comparison] = []
-    for file in benches:
-        if file.model not in check.models or (file.length or 0) < (check.tokens or 0):
+    usable = (x for x in benches if x.model in check.models and (x.length or 0) >= check.tokens)
+    for file, ((first, second), name) in itertools.product(usable, pairs.items()):
+        if (ratio := file.ratio(check.quantity, first, second)) is None:
             continue
         undecided = check.quantity == "memory" and file.device == "cpu"
-        for (first, second), name in pairs.items():
-            if (ratio := file.ratio(check.quantity, first, second)) is None:
-                continue
-            outcome = in_range(ratio.min, ratio.max, check.ratio)
-            compared.append(
-                Comparison(
-                    side=Side.MEASURED,
-                    what=f"{quantity}: {name}",
-                    expected=f"{expected}, decided on a GPU only" if undecided else expected,
-                    outcome=Outcome.CLOSE if undecided else outcome,
-                    text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
-                    numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
-                    where=", ".join(file.labels),
-                    brief=f"{file.model} on {file.device}",
-                    runs=(file.path.name,),
-                )
+        outcome = in_range(ratio.min, ratio.max, check.ratio)
+        compared.append(
+            Comparison(
+                side=Side.MEASURED,
+                what=f"{quantity}: {name}",
+                expected=f"{expected}, decided on a GPU only" if undecided else expected,
+                outcome=Outcome.CLOSE if undecided else outcome,
+                text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
+                numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
+                where=", ".join(file.labels),
+                brief=f"{file.model} on {file.device}",
+                runs=(file.path.name,),
             )
+        )
     if not compared:
         what = f"{quantity}: {' or '.join(pairs.values())}"
         return [Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)], [check.command]
@@ -261,14 +251,13 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
         table = _varied(table, check)
     for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
         _check_labels(table, pattern)
-    there = ("printed", *table.scales)
-    sides = [Side(one) for one in check.sides if one in there]
+    sides = [side for side in Side if side in check.sides and side in ("printed", *table.scales)]
     compared: list[Comparison] = []
     for side in sides:
         part = table.at(side)
-        for group in _groups(check, [row for row in part.rows if row.matches(check.where)]):
-            for column in part.columns:
-                compared += _compare(check, table, group, column, side, evidence)
+        groups = _groups(check, [row for row in part.rows if row.matches(check.where)])
+        for group, column in itertools.product(groups, part.columns):
+            compared += _compare(check, table, group, column, side, evidence)
     if not compared:
         raise PaperError(
             f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
@@ -285,7 +274,6 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
 
 def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
     """Return the table with a row for each variant of each row in question, without numbers."""
-    _check_labels(table, check.where)
     rows = tuple(
         replace(
             row,
@@ -317,12 +305,8 @@ def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
         for row in rows:
             by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
         return [group for group in by_rest.values() if all(group)]
-    second = [row for row in rows if row.matches(check.second)]
-    return [
-        ([one], [other])
-        for one, other in itertools.product(first, second)
-        if one is not other and rest(one) == rest(other)
-    ]
+    pairs = itertools.product(first, [row for row in rows if row.matches(check.second)])
+    return [([a], [b]) for a, b in pairs if a is not b and rest(a) == rest(b)]
 
 
 def _compare(
@@ -333,18 +317,17 @@ def _compare(
     side: Side,
     evidence: Evidence,
 ) -> list[Comparison]:
-    """Compare the cells of a column in two groups of rows."""
     expected = check.expected
     stated = expected.low if expected.kind == "value" else None
     names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)
     what = f"{column.label}: {' against '.join(names)}"
     blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
+    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
 
     def scores(side: Side) -> list[list[Score]]:
         found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
         return [[score for score in part if score is not None] for part in found]
 
-    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
     firsts, seconds = scores(side)
     if not firsts or not (seconds or stated is not None):
         return []
@@ -354,8 +337,9 @@ def _compare(
         why = "" if missing else "the paper took both numbers from elsewhere"
         why = next((score.why for score in missing if score.why), why)
         runs = tuple(run for score in both for run in score.runs)
-        outcome = Outcome.CANNOT if why else Outcome.NOT_YET
-        return [replace(blank, outcome=outcome, why=why, runs=runs)]
+        return [
+            replace(blank, outcome=Outcome.CANNOT if why else blank.outcome, why=why, runs=runs)
+        ]
     compared = []
     if side is Side.PAPER and any(score.stands_in for score in both):
         # The paper's setting has no number. What the text states, and what the paper copied, is of
@@ -367,11 +351,8 @@ def _compare(
         firsts, seconds = scores(blank.side)
     if stated is not None:
         seconds = [Score("the text", stated)]
-    sign = 1 if column.higher_is_better else -1
-    return [
-        *compared,
-        contrast(blank, expected, column, _best(firsts, sign), _best(seconds, sign)),
-    ]
+    one, other = (_best(part, 1 if column.higher_is_better else -1) for part in (firsts, seconds))
+    return [*compared, contrast(blank, expected, column, one, other)]
 
 
 def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
@@ -419,23 +400,23 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds if s != seed))
 
     chosen = {seed: by_others(seed) for seed in seeds}
-    names = dict.fromkeys(one.name for one in chosen.values())
+    runs = (run for one in (best, *chosen.values()) for run in one.runs)
     return replace(
         best,
-        name=" or ".join(names) + ", by the other seeds",
+        name=" or ".join(dict.fromkeys(x.name for x in chosen.values())) + ", by the other seeds",
         by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
-        runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
+        runs=tuple(dict.fromkeys(runs)),
     )
 
 
 def _check_labels(table: PaperTable, pattern: Pattern) -> None:
     """Refuse a label or a value of one that no row has: it would silently compare nothing."""
     for name, values in pattern.items():
-        known = list(dict.fromkeys(show_label(row.labels.get(name)) for row in table.rows))
-        for value in map(show_label, values):
-            if name in table.label_names and value not in known:
-                near = suggestion(value, known)
-                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")
         if name not in table.label_names:
             raise PaperError(f"{table.name} has no label {name!r}; expected {table.label_names}")
+        known = list(dict.fromkeys(papers.show_label(row.labels.get(name)) for row in table.rows))
+        for value in map(papers.show_label, values):
+            if value not in known:
+                near = suggestion(value, known)
+                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")

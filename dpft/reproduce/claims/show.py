@@ -13,32 +13,9 @@ from rich.text import Text
 from dpft.report.console import Console, print_notes
 from dpft.reproduce.claims.comparison import Comparison, Judgement, Outcome, Side
 from dpft.reproduce.claims.evaluate import Result
-from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
 
 _WIDE = 120  # columns that a table of claims needs
-_SIDES = {
-    Side.PRINTED: "printed",
-    Side.PAPER: "paper scale",
-    Side.STAND_IN: "paper scale with stand-ins, trend only",
-    Side.LAPTOP: "laptop scale, trend only",
-    Side.COMPUTED: "computed",
-    Side.MEASURED: "measured",
-}
-_MEANINGS = {
-    Outcome.CONFIRMED: "it holds, every comparison of runs by its interval over seeds",
-    Outcome.CONTRADICTED: "it fails, by intervals over seeds, in as many comparisons of one of its "
-    "checks as are not told apart, or more",
-    Outcome.NOT_APART: "every interval over seeds is too wide to tell",
-    Outcome.HOLDS: "every comparison that came out bears the claim out",
-    Outcome.IN_PART: "what came out bears it out, but some of it is not told apart, or most of one "
-    "check is too close to tell",
-    Outcome.FAILS: "every comparison that came out contradicts it",
-    Outcome.FAILS_IN_PART: "some intervals over seeds contradict it, but more are not told apart",
-    Outcome.MIXED: "some do and some do not",
-    Outcome.CLOSE: "differences are within the margin",
-    Outcome.NOT_YET: "no numbers yet; the commands below give them",
-    Outcome.CANNOT: "no run of dpft gives them; dpft claims NAME says why",
-}
 _COUNTS = (
     "in brackets: comparisons that hold, of those with numbers. Two scores differ if they lie "
     "further apart than two standard deviations over seeds, or 1% where no deviation is known; "
@@ -55,18 +32,17 @@ _COLOURS = {
 def show_list(results: Sequence[Result], console: Console) -> None:
     """Print a line for each claim, the legend, and the commands that would test the rest."""
     headings = ("claim", "in short", "printed numbers", "our numbers", "ours are")
-    rows = []
-    for result in results:
-        printed, ours = result.by_print, result.by_us
-        rows.append(
-            (
-                Text(result.claim.name, no_wrap=True),
-                Text(result.claim.says),
-                Text("-") if printed is None else _styled(counted(printed), printed.verdict),
-                _styled(counted(ours, result.reasons), ours.verdict),
-                Text(scale(result)),
-            )
+    rows = [
+        (
+            Text(one.claim.name, no_wrap=True),
+            Text(one.claim.says),
+            Text("-") if printed is None else _styled(counted(printed), printed.verdict),
+            _styled(counted(ours, one.reasons), ours.verdict),
+            Text(scale(one)),
         )
+        for one in results
+        for printed, ours in [(one.by_print, one.by_us)]
+    ]
     if console.width >= _WIDE:
         console.print(_table(headings, rows, show_lines=True))
     else:  # the cells of a row below each other
@@ -77,13 +53,12 @@ def show_list(results: Sequence[Result], console: Console) -> None:
             console.print()
     judgements = [one for result in results for one in (result.by_us, result.by_print) if one]
     present = {one.verdict for one in judgements}
-    meanings = [f"{verdict}: {_MEANINGS[verdict]}" for verdict in _MEANINGS if verdict in present]
+    meanings = [f"{verdict}: {verdict.meaning}" for verdict in Outcome if verdict in present]
     print_notes([("Verdicts", "; ".join(meanings)), ("Counts", _COUNTS)], console)
     claims: dict[str, list[str]] = {}
-    for result in results:
-        if result.by_us.verdict is Outcome.NOT_YET:
-            for command in result.commands:
-                claims.setdefault(command, []).append(result.claim.name)
+    for result in (one for one in results if one.by_us.verdict is Outcome.NOT_YET):
+        for command in result.commands:
+            claims.setdefault(command, []).append(result.claim.name)
     if claims:
         console.print(Text("What would test those not yet testable:", style="bold"))
     for command, names in claims.items():
@@ -119,7 +94,7 @@ def show_one(result: Result, console: Console) -> None:
             Text(f"{one.text} [{one.marks}]" if one.marks else one.text),
             _styled(one.outcome, one.outcome),
         )
-        for one in (*result.printed, *result.ours, *result.aside)
+        for one in result.all
         if one.known
     ]
     if rows:
@@ -137,20 +112,20 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], **options: A
 
 def as_json(results: Sequence[Result]) -> str:
     """Return everything, for scripts."""
-    return json.dumps([_document(result) for result in results], indent=1) + "\n"
-
-
-def _document(result: Result) -> dict[str, Any]:
-    claim, printed, ours = result.claim, result.by_print, result.by_us
-    return {
-        **{"claim": claim.name, "says": claim.says, "source": claim.source},
-        "reading": claim.reading,
-        "printed": None if printed is None else {"verdict": printed.verdict, **printed.count},
-        "ours": {"verdict": ours.verdict, **ours.count, "scale": list(result.sides)},
-        "comparisons": [asdict(one) for one in (*result.printed, *result.ours, *result.aside)],
-        "cannot": result.reasons,
-        "commands": result.commands,
-    }
+    content = [
+        {
+            **{"claim": one.claim.name, "says": one.claim.says, "source": one.claim.source},
+            "reading": one.claim.reading,
+            "printed": by_print and {"verdict": by_print.verdict, **by_print.count},
+            "ours": {"verdict": ours.verdict, **ours.count, "scale": list(one.sides)},
+            "comparisons": [asdict(comparison) for comparison in one.all],
+            "cannot": one.reasons,
+            "commands": one.commands,
+        }
+        for one in results
+        for by_print, ours in [(one.by_print, one.by_us)]
+    ]
+    return json.dumps(content, indent=1) + "\n"
 
 
 def counted(one: Judgement, reasons: Sequence[str] = ()) -> str:
@@ -178,11 +153,11 @@ def _side(side: Side, comparisons: Sequence[Comparison]) -> str:
     """Return whose numbers these are, with the machines, or what stands in for the paper's."""
     ours = [one for one in comparisons if one.side is side and one.known]
     if side is Side.MEASURED and ours:
-        return f"{_SIDES[side]} ({', '.join(dict.fromkeys(one.brief for one in ours))})"
+        return f"{side.meaning} ({', '.join(dict.fromkeys(one.brief for one in ours))})"
     letters = {letter for one in ours for letter in one.marks}
     apart = letters & {mark.letter for mark in NOT_THE_PAPERS - {Mark.LAPTOP}}
     marks = f", marks {''.join(sorted(apart))}" if apart and side is Side.STAND_IN else ""
-    return f"{_SIDES[side]}{marks}"
+    return f"{side.meaning}{marks}"
 
 
 def _styled(text: str, outcome: Outcome) -> Text:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured, Spread
+from dpft.reproduce.bench.documents import UNTIED, BenchFile
+from dpft.reproduce.bench.measure import Spread, VariantSummary
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
 
@@ -27,14 +28,18 @@ def _ratio(above: Spread | float | None, below: Spread | float | None) -> float 
 
 
 # Title, unit, and the number of a style beside its baseline.
-_Measure = tuple[str, str, Callable[[Measured, Measured], float | None]]
+_Measure = tuple[str, str, Callable[[VariantSummary, VariantSummary], float | None]]
 _LARGEST: tuple[_Measure, ...] = (
     ("largest batch", "records", lambda one, base: one.batch),
-    ("throughput at that batch", RELATIVE, lambda one, base: _ratio(one.speed, base.speed)),
+    (
+        "throughput at that batch",
+        RELATIVE,
+        lambda one, base: _ratio(one.examples_per_second, base.examples_per_second),
+    ),
 )
 _AT_ONE_BATCH: tuple[_Measure, ...] = (
-    ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory, 1)),
-    ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time)),
+    ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory_ratio, 1)),
+    ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time_ratio)),
 )
 
 
@@ -58,19 +63,18 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
     searched = [file for file in files if file.searched]
     measures = _LARGEST if searched else _AT_ONE_BATCH
     panels = [_by_size(figure, searched or files, names, one) for one in measures]
-    note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
-    if not searched:
-        note = (
+    notes = [
+        f"Measured by dpft bench: {', '.join(files[0].labels[1:])}. Random weights; a step is "
+        "forward, backward and clipping."
+    ]
+    if searched:
+        notes.append("Largest batches are searched for on a GPU (dpft bench --largest-batch).")
+    else:
+        notes.append(
             "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
             "memory at one batch is shown in its place."
         )
-    notes = [
-        f"Measured by dpft bench: {', '.join(files[0].labels[1:])}. Random weights; a step is "
-        "forward, backward and clipping.",
-        note,
-    ]
-    if not searched and any(file.device == "cpu" for file in files):
-        notes.append(_OF_PROCESS)
+        notes += [_OF_PROCESS] if any(file.device == "cpu" for file in files) else []
     if any(s.endswith(UNTIED) for file in files for s in file.styles if s in figure.styles):
         notes.append("Opacus runs with head and embedding untied, relative to non-private so.")
     if len(settings) > 1:
@@ -130,10 +134,10 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
     file = max(usable, key=lambda one: (one.model.startswith("vit"), len(_grouped(one))))
     styles = _grouped(file)
     axis = Axis("clipping groups", names=tuple(styles))
-    measured = [*styles.values(), file.styles.get(BASELINE, Measured())]
+    measured = [*styles.values(), file.of(BASELINE)]
     panels = []
     for title, unit, (*values, level) in (
-        ("peak memory", "GB", [_ratio(one.peak, 1e9) for one in measured]),
+        ("peak memory", "GB", [_ratio(one.peak_bytes, 1e9) for one in measured]),
         ("throughput", "records a second", [_ratio(file.batch, one.seconds) for one in measured]),
     ):
         series = [_by_place("private", file, values)]
@@ -163,19 +167,21 @@ def group_count(style: str) -> tuple[int, str] | None:
     return (1000 + _FINE.index(style), style) if style in _FINE else None
 
 
-def _grouped(file: BenchFile) -> dict[str, Measured]:
+def _grouped(file: BenchFile) -> dict[str, VariantSummary]:
     """Return styles with a measured peak by `group_count`'s name, the first of each number."""
-    by_count: dict[int, tuple[str, Measured]] = {}
+    by_count: dict[int, tuple[str, VariantSummary]] = {}
     for style, measured in file.styles.items():
         place = group_count(style)
-        if place is not None and measured.peak is not None:
+        if place is not None and measured.peak_bytes is not None:
             by_count.setdefault(place[0], (place[1], measured))
     return dict(by_count[count] for count in sorted(by_count))
 
 
 def time_by_style(file: BenchFile) -> Panel:
     """Return the time of a step relative to non-private training, for every style of a file."""
-    times = {style: _ratio(one.time, 1) for style, one in file.styles.items() if one.time}
+    times = {
+        style: _ratio(one.time_ratio, 1) for style, one in file.styles.items() if one.time_ratio
+    }
     return Panel(
         f"time, {file.model}",
         Axis("style", names=tuple(times)),

@@ -6,7 +6,7 @@ so that planning, missing runs and matching of records are those of tables.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -19,13 +19,11 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce import papers
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.content import Axis, FigurePoint, Look, Origin
-from dpft.reproduce.papers import PaperTable
-from dpft.reproduce.papers.reader import strict_yaml
-from dpft.reproduce.papers.schema import Column, Label, Pattern, Row
+from dpft.reproduce.papers import Column, Label, PaperTable, Pattern, Row, strict_yaml
 from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
-from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
+from dpft.reproduce.tables.verdicts import Mark
 
 ROOT = Path(__file__).resolve().parent / "data"
 
@@ -74,9 +72,9 @@ class ScoreSeries(_Strict):
     """Scores of one column in one panel, see `dpft.reproduce.figures.scores`.
 
     Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
-    with labels of the row in braces, gives is a series of its own; ``beside`` is written beside
-    each point. A score stands at ``x``: one of `scores.POSITIONS`, or a label of the row. Points
-    are joined by ``x`` with ``sort``, otherwise in the order of the rows.
+    with labels of the row in braces, gives is a separate series; ``beside`` is written next to
+    each point. ``x`` is one of `scores.POSITIONS`, or a label of the row. Points are joined by
+    ``x`` with ``sort``, otherwise in the order of the rows.
     """
 
     panel: str
@@ -95,9 +93,8 @@ class Figure(_Strict):
     """One figure, by ``build`` of `dpft.reproduce.figures.draw.BUILDERS`; without it see ``why``.
 
     ``all_series`` has what ``series`` have in common. ``styles`` of ``dpft bench`` are shown, by
-    their names in the legend, on the ``device`` among those measured, from 0. ``lines`` are of a
-    heat map's labels where the paper draws one: the last value before, and the first after it.
-    ``inferred`` are labels whose values the paper's axes do not print.
+    their names in the legend, on the ``device`` among those measured, from 0. ``inferred`` are
+    labels whose values the paper's axes do not print.
     """
 
     name: str
@@ -110,7 +107,6 @@ class Figure(_Strict):
     series: tuple[ScoreSeries, ...] = ()
     styles: Mapping[str, str] = {}
     device: int = 0
-    lines: Mapping[str, tuple[float, float]] = {}
     inferred: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -210,11 +206,9 @@ class Inputs:
     tables: tuple[Table, ...] = ()
     benches: Sequence[BenchFile] = ()
     runs: tuple[Path, ...] = ()
-    progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
     def scores(self) -> Iterator[ScorePair]:
-        """The scores of all tables."""
         return (score for table in self.tables for score in table.scores)
 
     @property

@@ -6,6 +6,7 @@ formed. Its output gradient, ``T_l p_l`` numbers, is kept from the layer's backw
 layer of its group is reached, where the group's norms are known and its sums are formed.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -153,7 +154,7 @@ def noise_by_rate(
 ) -> Content:
     """Li et al. 2022, Figure 6: the noise that is needed, and ``sigma = c sqrt(q)``."""
     rates = [2.0**k for k in exponents]
-    sigmas = _sigmas([(rate, round(EPOCHS / rate)) for rate in rates], inputs)
+    sigmas = [least_noise(rate, round(EPOCHS / rate)) for rate in rates]
     c = sigmas[-1] / math.sqrt(rates[-1])
     panel = Panel(
         f"(ε, δ) = ({EPSILON:g}, 1e-5), N = {RECORDS:,}, {EPOCHS} epochs",
@@ -177,13 +178,12 @@ def effective_noise(
     figure: Figure, inputs: Inputs, steps: Sequence[int] = STEPS, rates: Sequence[float] = RATES
 ) -> Content:
     """Li et al. 2022, Figure 3(a): ``sigma / q`` by sampling rate at fixed numbers of steps."""
-    sigmas = iter(_sigmas([(rate, count) for count in steps for rate in rates], inputs))
     panel = Panel(
         f"(ε, δ) = ({EPSILON:g}, 1e-5)",
         Axis("sampling rate q", "log"),
         Axis("effective noise multiplier σ/q", "log"),
         tuple(
-            _curve(f"S = {count:,} steps", rates, [next(sigmas) / rate for rate in rates])
+            _curve(f"S = {count:,} steps", rates, [least_noise(q, count) / q for q in rates])
             for count in steps
         ),
     )
@@ -194,15 +194,11 @@ def effective_noise(
     return Content([panel], [sigma, *figure.notes])
 
 
-def _sigmas(settings: Sequence[tuple[float, int]], inputs: Inputs) -> list[float]:
-    """Return the noise multiplier for `EPSILON` and `DELTA` at each rate and number of steps."""
+@functools.cache
+def least_noise(rate: float, steps: int) -> float:
+    """Return the noise multiplier for `EPSILON` and `DELTA`."""
     budget = {"target_epsilon": EPSILON, "delta": DELTA}
-    sigmas = []
-    for done, (rate, steps) in enumerate(settings):
-        inputs.progress(done, len(settings))
-        found = calibrate_noise(**budget, sampling_rate=rate, steps=steps, accountant="rdp")
-        sigmas.append(found)
-    return sigmas
+    return calibrate_noise(**budget, sampling_rate=rate, steps=steps, accountant="rdp")
 
 
 def memory_profile(figure: Figure, inputs: Inputs) -> Content:
@@ -212,15 +208,13 @@ def memory_profile(figure: Figure, inputs: Inputs) -> Content:
     whole = boundaries(layers, [])
     unit = BATCH * BYTES / 1e9
     styles = {
-        label: [unit * size for size in (*forward, *sizes)]
-        for label, sizes in (
-            ("all layers, M = 1", backward(layers, whole)),
-            ("uniform groups, M = 4", backward(layers, uniform(layers, 4))),
-            (f"per layer, M = {len(layers)}", backward(layers, each(layers))),
-            ("non-private", backward(layers, whole, False)),
-        )
+        "all layers, M = 1": backward(layers, whole),
+        "uniform groups, M = 4": backward(layers, uniform(layers, 4)),
+        f"per layer, M = {len(layers)}": backward(layers, each(layers)),
+        "non-private": backward(layers, whole, False),
     }
-    series = [_curve(label, range(1, len(sizes) + 1), sizes) for label, sizes in styles.items()]
+    sizes = {label: [unit * size for size in (*forward, *back)] for label, back in styles.items()}
+    series = [_curve(label, range(1, len(kept) + 1), kept) for label, kept in sizes.items()]
     turn = FigurePoint(len(layers) + 0.5, 0.0)
     series.append(Series("the backward begins", (turn,), Origin.COMPUTED, "verticals"))
     panel = Panel(
@@ -229,7 +223,7 @@ def memory_profile(figure: Figure, inputs: Inputs) -> Content:
         Axis("kept activations and output gradients (GB)", from_zero=True),
         tuple(series),
     )
-    tops = ", ".join(f"{label}: {max(sizes):.2f} GB" for label, sizes in styles.items())
+    tops = ", ".join(f"{label}: {max(kept):.2f} GB" for label, kept in sizes.items())
     counted = f"Counted by Fact 6.1, not measured. Peaks: {tops}."
     return Content([panel], [counted, *figure.notes])
 

@@ -28,7 +28,7 @@ class FigurePoint:
     """One number, with the ``error`` of one standard deviation.
 
     ``x`` is the index of a name on an axis with names, NaN for a horizontal line. The letters
-    ``marks`` of `dpft.reproduce.tables.marks` follow the ``label`` next to it. ``source`` is a
+    ``marks`` of `dpft.reproduce.tables.verdicts` follow the ``label`` next to it. ``source`` is a
     run's folder or a benchmark's file.
     """
 
@@ -83,7 +83,6 @@ class Panel:
 
     @property
     def rows(self) -> list[CsvRow]:
-        """Every number that is drawn, see `FIELDS`."""
         return [
             _row(self.title, one.label, one.origin, self.x.value(p.x), self.y.value(p.y), p)
             for one in self.series
@@ -92,7 +91,6 @@ class Panel:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """The points of all series."""
         return [point for one in self.series for point in one.points]
 
 
@@ -100,8 +98,8 @@ class Panel:
 class Heat:
     """Numbers as colours; each cell shows its number with its marks below.
 
-    ``cells`` are by row, from the top, of one length; None is left blank. ``lines`` are positions
-    between columns and between rows where the paper divides the map; ``limits`` are of the colours.
+    ``cells`` are by row, from the top, of one length; None is left blank. ``limits`` are of the
+    colours.
     """
 
     title: str
@@ -112,12 +110,10 @@ class Heat:
     origin: Origin = Origin.OURS
     show_numbers: bool = True
     decimals: int = 1
-    lines: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     limits: tuple[float, float] | None = None
 
     @property
     def rows(self) -> list[CsvRow]:
-        """Every number that is drawn, see `FIELDS`."""
         return [
             _row(self.title, self.y.value(i), self.origin, self.x.value(p.x), p.y, p)
             for i, row in enumerate(self.cells)
@@ -127,7 +123,6 @@ class Heat:
 
     @property
     def points(self) -> list[FigurePoint]:
-        """All cells that have a number."""
         return [point for row in self.cells for point in row if point is not None]
 
 

@@ -3,7 +3,7 @@
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dpft.reproduce.figures import benchmarks, computed, private, scores
 from dpft.reproduce.figures.catalog import Figure as Entry
 from dpft.reproduce.figures.catalog import Inputs
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
-from dpft.reproduce.tables.marks import Mark
+from dpft.reproduce.tables.verdicts import Mark
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
@@ -46,18 +46,13 @@ _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
 
 
 BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
-    "scores": scores.scores,
-    "styles_side_by_side": scores.styles_side_by_side,
-    "heat_maps": scores.heat_maps,
-    "model_sizes": benchmarks.model_sizes,
-    "number_of_groups": benchmarks.number_of_groups,
-    "effective_noise": computed.effective_noise,
-    "noise_by_rate": computed.noise_by_rate,
-    "memory_profile": computed.memory_profile,
-    "norms_by_layer": private.norms_by_layer,
-    "histograms": private.histograms,
-    "losses_by_time": private.losses_by_time,
-    "signal_to_noise": private.signal_to_noise,
+    builder.__name__: builder
+    for builder in (
+        *(scores.scores, scores.styles_side_by_side, scores.heat_maps),
+        *(benchmarks.model_sizes, benchmarks.number_of_groups, computed.effective_noise),
+        *(computed.noise_by_rate, computed.memory_profile, private.norms_by_layer),
+        *(private.histograms, private.losses_by_time, private.signal_to_noise),
+    )
 }
 
 
@@ -66,24 +61,20 @@ def build(figure: Entry, inputs: Inputs) -> Content:
     if figure.build is None:
         raise ConfigError(f"{figure.name} cannot be made: {figure.why}")
     content = BUILDERS[figure.build](figure, inputs)
-    letters = {letter for panel in content.panels for one in panel.points for letter in one.marks}
-    meanings = sorted(f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in letters)
-    caption = [*content.caption, *_settings(inputs)]
-    drawn = (point for panel in content.panels for point in panel.points)
+    caption = [*content.caption]
+    for table in inputs.tables:
+        source, laptop = table.printed.source, table.printed.laptop
+        if table.is_list:
+            caption += [f"{source}: {choice}" for choice in table.printed.choices]
+        if inputs.scale == "laptop" and laptop is not None:
+            caption.append(f"LAPTOP SCALE ({source}): {laptop.says}")
+    drawn = [point for panel in content.panels for point in panel.points]
     if inputs.tables and any(one.error is not None for one in drawn):
         caption.append("Bars, and numbers behind ±: one standard deviation over seeds.")
+    letters = {letter for one in drawn for letter in one.marks}
+    meanings = sorted(f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in letters)
     caption += [f"Letters: {'; '.join(meanings)}."] if meanings else []
     return replace(content, caption=tuple(dict.fromkeys(caption)))
-
-
-def _settings(inputs: Inputs) -> Iterator[str]:
-    """Return choices of lists, and what replaces what at a laptop's scale."""
-    for table in inputs.tables:
-        source = table.printed.source
-        if table.is_list:
-            yield from (f"{source}: {choice}" for choice in table.printed.choices)
-        if inputs.scale == "laptop" and table.printed.laptop is not None:
-            yield f"LAPTOP SCALE ({source}): {table.printed.laptop.says}"
 
 
 def save(about: Entry, content: Content, folder: Path) -> list[Path]:
@@ -117,11 +108,10 @@ def draw(about: Entry, content: Content) -> Figure:
     keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
     sizes = [_size(panel) for panel in panels]
     width = columns * max(width for width, _ in sizes) + _LEGEND * keyed
-    wrapped = [
-        line for text in content.caption for line in textwrap.wrap(text, int(width * _PER_INCH))
-    ]
-    heights = [height for _, height in sizes]
-    height = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines))
+    per_line = int(width * _PER_INCH)
+    wrapped = [line for text in content.caption for line in textwrap.wrap(text, per_line)]
+    rows = (sizes[i * columns : (i + 1) * columns] for i in range(lines))
+    height = sum(max(height for _, height in row) for row in rows)
     height += 0.5 + _CAPTION_LINE * max(1, len(wrapped))
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
@@ -161,17 +151,13 @@ def _tilted(axis: Axis) -> bool:
 
 def _look(series: Series, key: int) -> dict[str, Any]:
     """Return colour, line and marker: printed is hollow, computed lines have no marker."""
-    look: dict[str, Any] = {"color": COLOURS[key % len(COLOURS)], "linestyle": "none"}
-    if series.look != "points":
-        look["linestyle"] = LINES[key % len(LINES)]
-    computed_line = series.look == "line" and series.origin is Origin.COMPUTED
-    if series.look not in ("line", "points") or computed_line:
-        return look
-    look["marker"] = MARKERS[key % len(MARKERS)]
-    if series.origin is Origin.PRINTED:
-        look["markerfacecolor"] = "white"
-        if series.look == "line":
-            look["linestyle"] = (0, (2, 2))
+    look: dict[str, Any] = {"color": COLOURS[key % len(COLOURS)]}
+    look["linestyle"] = "none" if series.look == "points" else LINES[key % len(LINES)]
+    if series.look == "points" or (series.look == "line" and series.origin is not Origin.COMPUTED):
+        look["marker"] = MARKERS[key % len(MARKERS)]
+        if series.origin is Origin.PRINTED:
+            look["markerfacecolor"] = "white"
+            look["linestyle"] = "none" if series.look == "points" else (0, (2, 2))
     return look
 
 
@@ -245,10 +231,9 @@ def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
     figure.colorbar(image, ax=axes, label=heat.label)
     axes.grid(visible=False)
     axes.set(xlabel=heat.x.label, ylabel=heat.y.label)
-    if heat.x.names:
-        axes.set_xticks(range(len(heat.x.names)), heat.x.names)
-    if heat.y.names:
-        axes.set_yticks(range(len(heat.y.names)), heat.y.names)
+    for axis, set_ticks in ((heat.x, axes.set_xticks), (heat.y, axes.set_yticks)):
+        if axis.names:
+            set_ticks(range(len(axis.names)), axis.names)
     # Black reads as well as white on this grey of the map.
     bottom, top = image.get_clim()
     middle = 0.45 * (bottom or 0.0) + 0.55 * (top or 0.0)
@@ -262,7 +247,3 @@ def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
             text = "\n".join(filter(None, (f"{point.y:.{heat.decimals}f}", spread, point.marks)))
             color = "black" if point.y > middle else "white"
             axes.text(j, i, text, fontsize=7, color=color, **centred)
-    for x in heat.lines[0]:
-        axes.axvline(x, color="#D55E00", linewidth=2)
-    for y in heat.lines[1]:
-        axes.axhline(y, color="#D55E00", linewidth=2)

@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import style_in
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.papers.schema import show_label
+from dpft.reproduce.papers import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.log import read_log
 from dpft.runs.norms import NORMS, Norms, read_norms
@@ -42,7 +42,7 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     steps = spread_out(recorded, PANELS)
     highest = max(norm for one in steps for row in one.values[:EXAMPLES] for norm in row)
     panels: list[Heat | Panel] = [
-        _map(f"step {one.step + 1}", Axis("record"), one.values[:EXAMPLES], (0.0, highest))
+        _map(f"step {one.step + 1}", Axis("record"), one.values[:EXAMPLES], limits=(0.0, highest))
         for one in steps
     ]
     # Medians over records in the course of training: of all layers, and of four of them.
@@ -66,15 +66,10 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     return Content(panels, [WARNING, note], columns=2)
 
 
-def _map(
-    title: str,
-    y: Axis,
-    rows: Sequence[Sequence[float]],
-    limits: tuple[float, float] | None = None,
-) -> Heat:
+def _map(title: str, y: Axis, rows: Sequence[Sequence[float]], **limits: Any) -> Heat:
     cells = tuple(tuple(map(FigurePoint, range(len(row)), row)) for row in rows)
     x = Axis("layer, input to output")
-    return Heat(title, x, y, "gradient norm", cells, show_numbers=False, limits=limits)
+    return Heat(title, x, y, "gradient norm", cells, show_numbers=False, **limits)
 
 
 def histograms(figure: Figure, inputs: Inputs) -> Content:
@@ -89,12 +84,10 @@ def histograms(figure: Figure, inputs: Inputs) -> Content:
         counts, edges = np.histogram(values, bins=_BINS)
         outline = tuple(map(FigurePoint, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
         marked = tuple(FigurePoint(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
+        quantiles = f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}"
         series = (
             Series("records", outline, Origin.OURS, "steps"),
-            Series(
-                f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}",
-                *(marked, Origin.OURS, "verticals"),
-            ),
+            Series(quantiles, marked, Origin.OURS, "verticals"),
         )
         axes = Axis("gradient norm"), Axis("records", from_zero=True)
         panels.append(Panel(f"{group}, step {one.step + 1}", *axes, series))
@@ -112,12 +105,8 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
         points = []
         marks = "".join(mark.letter for mark in score.cell.marks)
         for folder, value in zip(score.cell.paths, score.cell.by_seed.values(), strict=True):
-            file = folder / "private" / NORMS
-            ratios = [
-                one.signal / one.noise
-                for one in (read_norms(file) if file.is_file() else ())
-                if one.step < FIRST and one.signal is not None and one.noise
-            ]
+            steps = (one for one in _norms(folder) if one.step < FIRST)
+            ratios = [x.signal / x.noise for x in steps if x.signal is not None and x.noise]
             if ratios:
                 folders.append(folder)
                 points.append(FigurePoint(fmean(ratios), value, marks=marks))
@@ -165,25 +154,26 @@ def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
 
 def _losses(path: Path) -> list[tuple[float, float]]:
     """Return minutes since the start, and the loss, of every step that had records."""
-    if not path.is_file():
-        return []
-    lines = read_log(path, "delete that line")
+    lines = read_log(path, "delete that line") if path.is_file() else []
     times = itertools.accumulate(float(line["seconds"]) / 60 for line in lines)
     pairs = zip(times, (line["loss"] for line in lines), strict=True)
     return [(minutes, float(loss)) for minutes, loss in pairs if loss is not None]
 
 
 def _run_folders(inputs: Inputs) -> list[Path]:
-    """Return the run directories that were named, else those of the figure's own runs."""
     own = (path for score in inputs.scores for path in score.cell.paths)
     return list(dict.fromkeys(inputs.runs or own))
+
+
+def _norms(folder: Path) -> list[Norms]:
+    file = folder / "private" / NORMS
+    return list(read_norms(file)) if file.is_file() else []
 
 
 def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
     """Return the first run that recorded norms, and its steps."""
     for folder in _run_folders(inputs):
-        file = folder / "private" / NORMS
-        steps = [one for one in read_norms(file) if one.values] if file.is_file() else []
+        steps = [one for one in _norms(folder) if one.values]
         if steps and len(steps[0].groups) < 2:
             raise ConfigError(
                 f"{folder} has one clipping group; {name} needs a run with one per layer: type "

@@ -9,7 +9,7 @@ from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, Inputs, ScorePair, ScoreSeries, Table
 from dpft.reproduce.figures.computed import SHAPES, relative_peak
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.papers.schema import Label, show_label
+from dpft.reproduce.papers import Label, show_label
 
 
 def scores(figure: Figure, inputs: Inputs) -> Content:
@@ -137,8 +137,8 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
         for origin in (Origin.PRINTED, Origin.OURS)
         if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
     ]
-    peaks = [_counted_peak(score) for score in listed]
-    counted = tuple(FigurePoint(i, peak) for i, peak in enumerate(peaks) if peak is not None)
+    peaks = enumerate(map(_counted_peak, listed))
+    counted = tuple(FigurePoint(i, peak) for i, peak in peaks if peak is not None)
     panels = [
         Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
         Panel(
@@ -189,31 +189,18 @@ def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
     ys, xs = (list(dict.fromkeys(one.label(label) for one in scores)) for label in (down, across))
     cells = {(score.label(down), score.label(across)): score for score in scores}
     column = printed.columns[0]
+    rows = ([cells.get((y, x)) for x in xs] for y in ys)
     return Heat(
         title=f"{printed.source.split(', ')[-1]}, {origin}",
         x=_heat_axis(figure, across, xs, scores, origin),
         y=_heat_axis(figure, down, ys, scores, origin),
         label=column.label,
         cells=tuple(
-            tuple(
-                cells[y, x].point(j, origin) if (y, x) in cells else None for j, x in enumerate(xs)
-            )
-            for y in ys
+            tuple(s.point(j, origin) if s else None for j, s in enumerate(row)) for row in rows
         ),
         origin=origin,
         decimals=column.decimals,
-        lines=(_lines(figure, across, xs), _lines(figure, down, ys)),
     )
-
-
-def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, ...]:
-    """Return where the paper's line between two values falls among these."""
-    if label not in figure.lines:
-        return ()
-    last, first = figure.lines[label]
-    numbers = [float(value) for value in values if value is not None]
-    before = sum(one <= last if last < first else one >= last for one in numbers)
-    return (before - 0.5,) if 0 < before < len(values) else ()
 
 
 def _heat_axis(

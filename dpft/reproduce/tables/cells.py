@@ -3,17 +3,18 @@
 import math
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import parse
-from dpft.reproduce.papers.schema import Column, PaperTable, Row
-from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
-from dpft.reproduce.tables.matching import scored_with
+from dpft.config.flags import TRAINED_BASE, Flag, has
+from dpft.config.published import is_other_size, is_part
+from dpft.config.schema import Audit, build, parse
+from dpft.reproduce.papers import Column, PaperTable, Row
+from dpft.reproduce.tables import verdicts
 from dpft.reproduce.tables.plan import (
     PlannedRun,
     TablePlan,
@@ -23,10 +24,15 @@ from dpft.reproduce.tables.plan import (
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
 from dpft.runs.lineage import begun_with, names_apart
 
 WITHIN = 0.03
+_GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
+_PART_OR_OTHER = (Flag.LIMITED_TRAIN, Flag.LIMITED_EVAL, Flag.OTHER_FILES, Flag.LOSSY_COPIES)
+_STAND_INS = (Flag.BUNDLED_MODEL, Flag.STAND_IN_MODEL, Flag.QUANTISED_WEIGHTS, *TRAINED_BASE)
+# The weights that a metric of the task is computed with; they belong to the score.
+_WEIGHTS = {"BERTScore": "bertscore", "BLEURT": "bleurt"}
 NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 
@@ -34,9 +40,8 @@ NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 class Cell:
     """A printed number and ours, the mean over seeds, with its ``deviation`` (``n - 1``) over them.
 
-    ``printed`` is None for a dash, NaN where a figure's number is unknown. Of ``wanted`` seeds
-    those ``found`` have a number. ``sampling`` is the standard error that the number of scored
-    records leaves to ours, which more seeds on them do not lessen.
+    ``printed`` is None for a dash, NaN where a figure's number is unknown. ``sampling`` is the
+    standard error that the number of scored records leaves to ours, which no seed lessens.
     """
 
     printed: float | None
@@ -56,12 +61,10 @@ class Cell:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The folders of the runs behind ours."""
         return tuple(one.path for one in self.runs)
 
     @property
     def difference(self) -> float | None:
-        """Ours less printed."""
         return None if self.ours is None or self.printed is None else self.ours - self.printed
 
     @property
@@ -69,7 +72,7 @@ class Cell:
         """The deviation behind the verdict: the printed one, else ours within bounds."""
         if self.printed_spread is not None or self.deviation is None or self.printed is None:
             return self.printed_spread
-        return bounded(self.deviation, self.printed)
+        return verdicts.bounded(self.deviation, self.printed)
 
     @property
     def printed_spread(self) -> float | None:
@@ -94,7 +97,6 @@ class EpsilonCell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less printed."""
         return None if self.ours is None else self.ours - self.printed
 
     @property
@@ -114,7 +116,7 @@ class FilledRow:
 
 @dataclass(frozen=True)
 class Filled:
-    """A planned table with its cells, faults of records, and cells whose seeds were made unlike."""
+    """A planned table with its cells, faults of records, and cells whose seeds differ."""
 
     plan: TablePlan
     rows: tuple[FilledRow, ...]
@@ -123,7 +125,6 @@ class Filled:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, row by row."""
         return [cell for row in self.rows for cell in row.cells]
 
     @property
@@ -138,13 +139,15 @@ def fill(
 ) -> Filled:
     """Put what was recorded into the plan's cells, and next to each row its printed epsilons."""
     rows = []
+    unlike: dict[str, None] = {}
     for i, row in enumerate(plan.rows):
         cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
-    columns = list(enumerate(plan.columns))
-    unlike = [_unlike(row.row, c, row.cells[j].runs) for row in rows for j, c in columns]
+        for column, cell in zip(plan.columns, cells, strict=True):
+            if apart := _unlike([one.record for one in cell.runs], column.split):
+                unlike[f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}"] = None
     remarks = (*index.damaged, *_without_metric(plan, index))
-    return Filled(plan, tuple(rows), remarks, tuple(dict.fromkeys(filter(None, unlike))))
+    return Filled(plan, tuple(rows), remarks, tuple(unlike))
 
 
 def chosen(
@@ -152,18 +155,21 @@ def chosen(
 ) -> dict[int, IndexedRun]:
     """Return one record for each seed that has the column's score.
 
-    Of several one of the paper's own data and the scale's own model, then the one of exactly these
+    Of several one of the paper's data and the scale's model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
+
+    def scored_with(task: Mapping[str, Any]) -> list[str]:
+        """Return the names of the weights that the column's metrics are computed with."""
+        paths = (task.get(_WEIGHTS.get(metric, "")) for metric in column.metrics)
+        return [PurePosixPath(str(path)).name for path in paths]
+
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        # A metric that a model computes must be computed by the model that is asked for.
-        tasks = (found.record["config"]["task"], planned.run.task)
-        same_weights = all(len({scored_with(x, t) for t in tasks}) == 1 for x in column.metrics)
+        same_weights = scored_with(found.record["config"]["task"]) == scored_with(planned.run.task)
         wanted = plan.any_seed or found.seed in plan.seeds
         if wanted and same_weights and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
-
     # A stand-in that this scale asks for is no reason to take another record.
     own = replace(planned, paper_model=planned.model_path)
 
@@ -180,11 +186,14 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
-    records: list[IndexedRun] = []
-    if planned is not None:
-        records = list(chosen(planned, plan, index, column).values())
+    records = [] if planned is None else [*chosen(planned, plan, index, column).values()]
     by_seed = {one.seed: value for one in records if (value := one.score(column)) is not None}
     values = list(by_seed.values())
+    verdict = CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
+    if printed is None:
+        verdict = CellVerdict.NOT_PRINTED
+    elif row.run is None:
+        verdict = CellVerdict.CANNOT_RUN if row.taken_from is None else CellVerdict.COPIED
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -193,7 +202,7 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
         deviation=statistics.stdev(values) if len(values) > 1 else None,
         found=len(values),
         wanted=len(plan.seeds) if planned is not None else 0,
-        verdict=_without_run(row, column),
+        verdict=verdict,
         unexplained=row.unexplained.get(column.key),
         runs=tuple(records),
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
@@ -204,46 +213,57 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
         return cell
     number = cell.ours if math.isnan(printed) else printed
     spread, digits = cell.printed_spread, column.decimals
-    wide = cell.deviation is not None and too_wide(cell.deviation, number, spread, digits)
-    called_for = {
-        Mark.LAPTOP: plan.scale == "laptop",
-        Mark.BASELINE: row.taken_from is not None,
-        Mark.FEWER: cell.found < cell.wanted,
-        Mark.CONSTANT: all(one.is_constant(column) for one in records),
-        Mark.WIDE: wide,
-    }
+    wide = cell.deviation is not None and verdicts.too_wide(cell.deviation, number, spread, digits)
+    constant = all(one.is_constant(column) for one in records)
     marks = marks_of(records, planned, column.split)
-    marks |= {mark for mark, called in called_for.items() if called}
+    marks |= {Mark.LAPTOP} if plan.scale == "laptop" else set()
+    marks |= {Mark.BASELINE} if row.taken_from is not None else set()
+    marks |= {Mark.FEWER} if cell.found < cell.wanted else set()
+    marks |= ({Mark.CONSTANT} if constant else set()) | ({Mark.WIDE} if wide else set())
     verdict = CellVerdict.TREND
     if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
-        verdict = compare(printed, cell.ours, cell.spread, column.decimals)
+        verdict = verdicts.compare(printed, cell.ours, cell.spread, column.decimals)
         if cell.spread is None:
             marks.add(Mark.NO_SPREAD)
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
 
 
-def _without_run(row: Row, column: Column) -> CellVerdict:
-    if row.printed.get(column.key) is None:
-        return CellVerdict.NOT_PRINTED
-    if row.run is None:
-        return CellVerdict.CANNOT_RUN if row.taken_from is None else CellVerdict.COPIED
-    return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
+def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> set[Mark]:
+    """Return the marks of records of a planned run, by their flags, settings and counts."""
+    marks = {Mark.OTHER} if planned.altered else set()
+    for one in found:
+        config, flags = one.record["config"], one.record.get("flags", [])
+        task = config["task"]
+        limited = task.get("limit_train") is not None or task.get("limit_eval") is not None
+        count, size = one.record["dataset"]["counts"].get("train"), planned.train_size
+        planted = build(Audit, config.get("audit", {}), "audit").planted
+        other = count is not None and size is not None and is_other_size(count - planted, size)
+        if limited or other or has(flags, *_PART_OR_OTHER) or is_part(one.record, split):
+            marks.add(Mark.SUBSET)
+        if has(flags, *_GENERATED) or task.get("source") == "sample":
+            marks.add(Mark.GENERATED)
+        base = one.record.get("model", {}).get("base_model") or config["model"]["path"]
+        # A copy in a folder has the name of the model on the hub.
+        is_papers = PurePosixPath(base).name == PurePosixPath(planned.paper_model).name
+        if not is_papers or has(flags, *_STAND_INS):
+            marks.add(Mark.MODEL)
+        if "shuffled" in one.record["privacy"]["voided_by"]:
+            marks.add(Mark.SHUFFLED)
+    return marks
 
 
-def _unlike(row: Row, column: Column, found: Iterable[IndexedRun]) -> str:
-    """Return in what the runs of a cell's seeds differ but the seed; empty if in nothing."""
-    records = [one.record for one in found]
+def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
+    """Return in what the records of a cell's seeds differ but the seed."""
     data = [record["dataset"] for record in records]
     values = {
         # Fingerprints are made with a key of each run: no two are equal.
         "data": {(one.get("source"), *sorted(one.get("counts", {}).items())) for one in data},
-        "signature of scores": {one["scores"][column.split]["signature"] for one in records},
+        "signature of scores": {one["scores"][split]["signature"] for one in records},
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
     begun = (pair for one in records for pair in begun_with(one))
-    apart += [f"weights of {name}" for name in names_apart(begun)]
-    return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
+    return apart + [f"weights of {name}" for name in names_apart(begun)]
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:
@@ -253,10 +273,8 @@ def _without_metric(plan: TablePlan, index: Index) -> list[str]:
         column = plan.columns[j]
         for found in index.of(planned.key):
             if found.has_scores(column.split) and found.score(column) is None:
-                remarks[
-                    f"{found.path} has no {' or '.join(column.metrics)} of {column.split}; "
-                    f"type dpft score {found.path}"
-                ] = None
+                what = f"{found.path} has no {' or '.join(column.metrics)} of {column.split}"
+                remarks[f"{what}; type dpft score {found.path}"] = None
     return list(remarks)
 
 
@@ -269,15 +287,14 @@ class Missing:
 
     @property
     def line(self) -> str:
-        """The run in a list of ``dpft sweep``, and after ``dpft train``."""
+        """The words after ``dpft train``, and in a list of ``dpft sweep``."""
         return shlex.join(self.planned.overrides(self.seed))
 
 
 def missing(plan: TablePlan, index: Index) -> list[Missing]:
     """Return the runs that a table lacks, each with each seed once, in the order of the rows.
 
-    Where any seed counts, as many are named as are still wanted. A finished run that lacks a metric
-    is not named: to train it again would not help (``dpft score`` may).
+    A finished run that lacks a metric is not named: to train it again would not help.
     """
     # By words: a run may be planned twice, with and without the mark of an override.
     lacking: dict[tuple[tuple[str, ...], int], PlannedRun] = {}
@@ -290,9 +307,9 @@ def missing(plan: TablePlan, index: Index) -> list[Missing]:
         still = [seed for seed in plan.seeds if seed not in have]
         for seed in still[: max(0, len(plan.seeds) - len(have))]:
             lacking.setdefault((planned.words, seed), planned)
-    order = {planned.words: place for place, planned in enumerate(plan.distinct)}
+    order = list(dict.fromkeys(run.words for run in plan.runs.values()))
     runs = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
-    return sorted(runs, key=lambda one: (order[one.planned.words], one.seed))
+    return sorted(runs, key=lambda one: (order.index(one.planned.words), one.seed))
 
 
 def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
@@ -315,11 +332,24 @@ def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, 
     They follow from the paper's settings and the published number of records, at every scale.
     """
     computed: dict[Any, dict[str, Any]] = {}
-    return [_of_row(table, row, computed) for row in rows]
+
+    def ours(words: Sequence[str]) -> dict[str, Any]:
+        """Return the epsilons of a run by accountant; each mechanism is computed once."""
+        from dpft.training.mechanisms import make_mechanism, published_size
+
+        run = parse(compose(words))
+        size, optim = published_size(run), run.optim
+        length = (optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate, optim.rate_like)
+        key = (size, run.privacy, length)
+        if key not in computed:
+            computed[key] = make_mechanism(run, size).epsilons()
+        return computed[key]
+
+    return [_of_row(table, row, ours) for row in rows]
 
 
 def _of_row(
-    table: PaperTable, row: Row, computed: dict[Any, dict[str, Any]]
+    table: PaperTable, row: Row, ours: Callable[[Sequence[str]], dict[str, Any]]
 ) -> tuple[EpsilonCell, ...]:
     cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
     columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
@@ -330,28 +360,22 @@ def _of_row(
                 continue
             value, why = None, None
             try:
-                value = _computed(words_at(table, column, row, "paper"), computed)[accountant]
+                value = ours(words_at(table, column, row, "paper"))[accountant]
             except ConfigError as error:
                 why = str(error)
             if isinstance(value, dict):
                 value = value["estimate"]
             cells.setdefault((accountant, printed, value, why), []).append(column.label)
     return tuple(
-        EpsilonCell(
-            accountant, () if len(labels) == len(columns) else tuple(labels), printed, ours, why
-        )
-        for (accountant, printed, ours, why), labels in cells.items()
+        EpsilonCell(accountant, () if len(of) == len(columns) else tuple(of), printed, value, why)
+        for (accountant, printed, value, why), of in cells.items()
     )
 
 
-def _computed(words: Sequence[str], computed: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """Return the epsilons of a run by accountant; each mechanism is computed once."""
-    from dpft.training.mechanisms import make_mechanism, published_size
-
-    run = parse(compose(words))
-    size, optim = published_size(run), run.optim
-    length = (optim.epochs, optim.steps, optim.batch_size, optim.sampling_rate, optim.rate_like)
-    key = (size, run.privacy, length)
-    if key not in computed:
-        computed[key] = make_mechanism(run, size).epsilons()
-    return computed[key]
+def shown_path(path: Path) -> str:
+    """Return a run directory without the folders of this machine."""
+    if not path.is_absolute():
+        return path.as_posix()
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return "/".join(path.parts[-2:])

@@ -1,5 +1,6 @@
 """From a table to its cells and the distinct runs behind them."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,8 +8,8 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import SHORTHANDS, Run, parse
-from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
-from dpft.reproduce.tables.matching import match_key
+from dpft.reproduce.papers import Column, PaperError, PaperTable, Row
+from dpft.reproduce.tables.record_index import match_key
 from dpft.runs.identity import config_hash
 
 SCALES = ("paper", "laptop")
@@ -31,9 +32,9 @@ Known = dict[tuple[object, ...], "PlannedRun"]
 class PlannedRun:
     """One configuration, to be run with each seed; ``words`` and ``run`` are without the seed.
 
-    ``model_path`` and ``train_size`` are the table's, whatever the user's overrides chose; where
-    ``paper_model``, of the paper's scale, is another, a model stands in for it. With ``altered``
-    the user's overrides make it another experiment than the table's.
+    ``model_path`` and ``train_size`` are the table's, whatever the user's overrides chose; another
+    ``paper_model`` is one that it stands in for. With ``altered`` the user's overrides make it
+    another experiment than the table's.
     """
 
     words: tuple[str, ...]
@@ -74,19 +75,10 @@ class TablePlan:
     @property
     def runnable(self) -> Iterator[tuple[int, int, Row, Column]]:
         """The cells that a run could fill, by place: no copied number and no printed dash."""
-        for i, row in enumerate(self.rows):
-            for j, column in enumerate(self.columns):
-                printed = row.printed.get(column.key) is not None
-                if row.run is not None and column.metrics and printed:
-                    yield i, j, row, column
-
-    @property
-    def distinct(self) -> tuple[PlannedRun, ...]:
-        """Every run once, in the order of the rows."""
-        first: dict[tuple[str, ...], PlannedRun] = {}
-        for run in self.runs.values():
-            first.setdefault(run.words, run)
-        return tuple(first.values())
+        places = itertools.product(enumerate(self.rows), enumerate(self.columns))
+        for (i, row), (j, column) in places:
+            if row.run is not None and column.metrics and row.printed.get(column.key) is not None:
+                yield i, j, row, column
 
 
 def key_of(word: str) -> str:
@@ -137,11 +129,8 @@ def make_plan(
     """Compose and check the runs of a table, whose overrides the user's ``extra`` ones replace.
 
     Without ``seeds`` there are as many as the paper averages over, else one, and records of any
-    seed count. Runs that other plans without overrides of the user composed are ``known``; new ones
-    are added. A wrong override of the user is a ConfigError, one of the table a PaperError.
+    seed count. Runs that other plans composed are ``known``; new ones are added.
     """
-    if scale not in SCALES:
-        raise ConfigError(f"scale is {scale!r}; expected {' or '.join(SCALES)}: type scale=laptop")
     if scale not in table.scales:
         raise ConfigError(
             f"{table.name} has no runs that fit a laptop; type dpft table {table.name} scale=paper"
@@ -153,10 +142,9 @@ def make_plan(
     known = {} if known is None else known
     runs: dict[tuple[int, int], PlannedRun] = {}
     for i, j, row, column in plan.runnable:
-        words = words_at(table, column, row, scale)
+        words, papers_own = (words_at(table, column, row, one) for one in (scale, "paper"))
         own = set(map(key_of, _own_words(table, column, row, scale)))
         free = tuple(word for word in extra if _is_free(word, table.unknown, own))
-        papers_own = words_at(table, column, row, "paper")
         models = tuple(word for word in papers_own if key_of(word) in ("model", "model.path"))
         try:
             if (key := (words, column.split, free, models)) not in known:

@@ -9,18 +9,31 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.folder import conf_dir
-from dpft.reproduce.papers.schema import Column
-from dpft.reproduce.tables.matching import match_key
+from dpft.config.schema import Effect, experiment
+from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
+from dpft.runs.identity import config_hash
 from dpft.runs.record import check_record, read_record, read_table
 from dpft.tasks.metrics.shown import is_constant, unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
+_PUBLISHED = ("auto", "files", "hub")
 _SELECTED = "dpft select chose it by its score: its seed and epsilon are no table's"
 _REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
+
+
+def match_key(config: Mapping[str, Any]) -> str:
+    """Return a hash that is equal for configs whose scores stand for the same cells.
+
+    It is of the settings with `Effect.IDENTITY`; published data are equal from files and the hub.
+    """
+    kept = experiment(config, Effect.IDENTITY)
+    if kept["task"].get("source") in _PUBLISHED:
+        kept["task"] = {**kept["task"], "source": "published", "sample_seed": None}
+    return config_hash(kept)
 
 
 class Answers(NamedTuple):
@@ -51,8 +64,8 @@ class IndexedRun:
     def sampling_error(self, column: Column) -> float:
         """Return the standard error that few scored records leave to a share, as it is printed.
 
-        Of exposure, that of few canaries; 0 for other metrics. Subsets that are scored by
-        themselves are taken to be the whole split, so that theirs is rather too small.
+        Of exposure, that of few canaries; 0 for other metrics. That of a subset which is scored
+        by itself is rather too small.
         """
         if (measured := self._measured(column)) is None:
             return 0.0
@@ -111,7 +124,6 @@ class Index:
 
     @property
     def tasks(self) -> set[str]:
-        """Names of the tasks of all records."""
         return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
 
 
@@ -127,8 +139,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
     Records are files of runs, at any depth, and lines of a folder's own table (`dpft.runs.record`).
-    Runs that ``force=true`` set aside and secret trials under ``private/`` do not count. Damaged
-    records and runs that ``dpft select`` chose are named and left out.
+    Damaged records and runs that ``dpft select`` chose are named and left out.
     """
     folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}

@@ -1,8 +1,11 @@
-"""A filled table on the terminal, as Markdown and as CSV."""
+"""A filled table as text, which is shown on the terminal, as Markdown and as CSV."""
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
@@ -10,12 +13,15 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from dpft.config.schema import Effect, Run, names_with
+from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.console import Console, as_plain_text, print_notes
 from dpft.report.markdown import escape
 from dpft.report.markdown import table as markdown_table
-from dpft.reproduce.papers.schema import show_label
-from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.text_table import as_text_table, shown_extra, shown_path
+from dpft.reproduce.papers import Column, show_label
+from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, FilledRow, shown_path
+from dpft.reproduce.tables.plan import key_of
+from dpft.reproduce.tables.verdicts import CellVerdict, Mark, at_least, tolerance
 
 WIDTH = 140
 # The box and its padding take so much next to each column's text, and once more at the right end.
@@ -24,21 +30,241 @@ _STYLES = {
     **{"printed": "dim", "ours": "bold", "quiet": "dim"},
     **{"matches": "green", "better": "cyan", "worse": "red", "trend": "yellow"},
 }
+# Settings that, by the schema, are no part of an experiment, and the place of the data.
+_BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
+_DATA = "task.data_dir"
+# Reversed pairs that a note lists.
+_SHOWN = 3
+# A line of a cell, and its kind: printed, ours, matches, better, worse, trend or quiet.
+CellLine = tuple[str, str]
 
 
-def show(filled: Filled, console: Console) -> None:
-    """Print the table, its footnotes, and the faults of records."""
-    _print(filled, console)
-    print_notes((("Record", remark) for remark in filled.remarks), console)
+@dataclass(frozen=True)
+class TextTable:
+    """A table as text: headings of labels and of metrics and epsilons, rows of both, footnotes."""
+
+    title: str
+    names: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[tuple[list[str], list[list[CellLine]]], ...]
+    notes: tuple[tuple[str, str], ...]
+
+
+def as_text_table(filled: Filled) -> TextTable:
+    """Return the text of a filled table."""
+    table, columns, accountants = filled.plan.table, filled.plan.columns, _accountants(filled)
+    rows = []
+    for row in filled.rows:
+        cells = [_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True)]
+        cells += [_epsilon_cell(row, accountant) for accountant in accountants]
+        rows.append(([show_label(value) for value in row.row.labels.values()], cells))
+    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in columns]
+    return TextTable(
+        title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
+        names=table.label_names,
+        headings=(*metrics, *(NAMES[one] for one in accountants)),
+        rows=tuple(rows),
+        notes=tuple(footnotes(filled)),
+    )
+
+
+def _cell(cell: Cell, column: Column) -> list[CellLine]:
+    """Return the printed number; ours; and the difference with verdict and marks."""
+    printed = "-" if cell.printed is None else number(cell.printed, column)
+    if cell.std is not None:
+        printed += f" ± {_whole(cell.std, column)}"
+    if cell.unexplained is not None:
+        printed += f" ± {_whole(cell.unexplained, column)}?"
+    if cell.ci95 is not None:
+        printed += f" [{_whole(cell.ci95[0], column)}, {_whole(cell.ci95[1], column)}]"
+    verdict, kind = "", "quiet"
+    if cell.verdict is not CellVerdict.NOT_PRINTED:
+        difference = "" if cell.difference is None else f"{cell.difference:+.{column.decimals}f}"
+        letters = "".join(mark.letter for mark in cell.marks)
+        verdict = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
+    if cell.verdict in (CellVerdict.MATCHES, CellVerdict.TREND):
+        kind = str(cell.verdict)
+    elif cell.verdict in (CellVerdict.ABOVE, CellVerdict.BELOW):
+        better = (cell.verdict is CellVerdict.ABOVE) == column.higher_is_better
+        kind = "better" if better else "worse"
+    if cell.ours is None:
+        return [(" ".join(filter(None, (printed, verdict))), "quiet")]
+    ours = number(cell.ours, column)
+    if cell.deviation is not None:
+        ours += f" ± {number(cell.deviation, column)}"
+    ours += f" ({cell.found}/{cell.wanted})" if cell.found < cell.wanted else f" ({cell.found})"
+    return [(printed, "printed"), (ours, "ours"), *([(verdict, kind)] if verdict else [])]
+
+
+def number(value: float, column: Column) -> str:
+    """Return a value with the printed number of decimals."""
+    return f"{value:.{column.decimals}f}"
+
+
+def _whole(value: float, column: Column) -> str:
+    """Return a deviation with the column's decimals, or more: some papers print more of it."""
+    short = number(value, column)
+    return short if float(short) == value else f"{value:g}"
+
+
+def _accountants(filled: Filled) -> list[str]:
+    present = {cell.accountant for row in filled.rows for cell in row.epsilons}
+    return [name for name in NAMES if name in present]
+
+
+def _epsilon_cell(row: FilledRow, accountant: str) -> list[CellLine]:
+    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced."""
+    lines = []
+    for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
+        value = "none" if cell.ours is None else f"{cell.ours:.3f}"
+        columns = f"{', '.join(cell.columns)}: " if cell.columns else ""
+        text = f"{columns}{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
+        lines.append((text, "quiet" if cell.within else "worse"))
+    return lines
+
+
+def footnotes(filled: Filled) -> list[tuple[str, str]]:
+    """Return heading and text of each note that must be read with the table."""
+    table = filled.plan.table
+    notes = [("Scale", _scale(filled))]
+    if extra := shown_extra(filled):
+        notes.append(("Overrides beside the table's", extra))
+    notes += [("Cells", "printed; ours, mean ± deviation (seeds); difference and verdict")]
+    verdicts = [v for v in CellVerdict if any(c.verdict is v for c in filled.cells)]
+    notes.append(("Verdicts", "; ".join(f"{v.sign} {v}: {v.meaning}" for v in verdicts)))
+    marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
+    if marks:
+        notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
+    for j, column in enumerate(filled.plan.columns):
+        order = order_of_rows(column, [(r.row.name, r.cells[j]) for r in filled.rows])
+        notes += [] if order is None else [("Order of rows", order)]
+    notes += [("Seeds unlike each other", text) for text in filled.unlike]
+    if _accountants(filled):
+        notes.append(("Epsilon", _epsilon_note(filled)))
+    rows = [one.row for one in filled.rows]
+    taken = [row for row in rows if row.taken_from is not None]
+    copied, run = (
+        _by_reason((row.name, f"copied by the paper from {row.taken_from}") for row in some)
+        for some in ([x for x in taken if x.run is None], [x for x in taken if x.run is not None])
+    )
+    notes += [("Copied, and run here", text) for text in run]
+    never = [row for row in rows if row.run is None and row.taken_from is None]
+    lacking = [(row.name, row.why) for row in never if row.why is not None]
+    lacking += [(x.label, "no score of a run") for x in filled.plan.columns if not x.metrics]
+    notes += [("Not to be had", text) for text in (*copied, *_by_reason(lacking))]
+    notes += [("Row", f"{row.name}: {'; '.join(row.marks)}") for row in rows if row.marks]
+    if filled.plan.skipped:
+        notes.append(("Left out here", "; ".join(row.name for row in filled.plan.skipped)))
+    if table.unknown:
+        notes.append(("Not printed by the paper", ", ".join(table.unknown)))
+    notes += [("Choice", text) for text in table.choices]
+    return [*notes, *(("Note", text) for text in table.notes)]
+
+
+def shown_extra(filled: Filled) -> str:
+    """Return the user's overrides as they may be published, without folders and machines."""
+    words = []
+    for word in filled.plan.extra:
+        key, _, value = word.partition("=")
+        name = key_of(word)
+        if name != _DATA and name.partition(".")[0] not in _BESIDE:
+            words.append(f"{key}=..." if "/" in value else word)
+    return " ".join(words)
+
+
+def _scale(filled: Filled) -> str:
+    seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
+    laptop = filled.plan.table.laptop
+    if filled.plan.scale == "laptop" and laptop is not None:
+        return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
+    says = {None: "does not say over how many seeds it averages", 1: "prints one run"}
+    over = filled.plan.table.seeds
+    known = says.get(over, f"averages over {over} seeds")
+    return f"the paper's own setting; the paper {known}; {seeds}"
+
+
+def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | None:
+    """Compare the order of the rows that have both numbers; None for fewer than two.
+
+    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    for either; ours is judged by the same rule, with our deviations, and by no less than two
+    standard errors where the score is a share of the scored records.
+    """
+    both = []
+    for name, cell in rows:
+        if cell.printed is None or cell.ours is None:
+            continue
+        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
+        ours_apart = tolerance(cell.ours, spread, column.decimals)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
+    if len(both) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    printed, ours, tau = [x[1] for x in both], [x[2] for x in both], "undefined"
+    if len(set(printed)) > 1 and len(set(ours)) > 1:
+        value = float(kendalltau(printed, ours).statistic)
+        tau = tau if math.isnan(value) else f"{value:+.2f}"
+    same, close, against = 0, 0, []
+    for one, other in itertools.combinations(both, 2):
+        high, low = (one, other) if one[1] > other[1] else (other, one)
+        if high[1] - low[1] <= max(high[3], low[3]):
+            continue
+        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
+        if ahead > allowed:
+            same += 1
+        elif ahead >= -allowed:
+            close += 1
+        else:
+            numbers = [number(x, column) for x in (high[1], low[1], high[2], low[2])]
+            pair = "{} over {} ({} and {}; ours {} and {})".format(high[0], low[0], *numbers)
+            against.append((low[1] - high[1], pair))
+    text = f"{column.label}: Kendall's tau {tau} over {len(both)} rows"
+    if not (clear := same + close + len(against)):
+        return f"{text}; the paper orders no pair of them clearly"
+    text += (
+        f"; of {clear} pairs that the paper orders clearly, ours orders {same} the same way, does "
+        f"not tell {close} apart and reverses {len(against)}"
+    )
+    against.sort(key=lambda one: one[0])  # by printed distance
+    pairs = [pair for _, pair in against[:_SHOWN]]
+    pairs += [f"{len(against) - _SHOWN} more"] if len(against) > _SHOWN else []
+    return f"{text}: {'; '.join(pairs)}" if pairs else text
+
+
+def _epsilon_note(filled: Filled) -> str:
+    cells = [(row, cell) for row in filled.rows for cell in row.epsilons]
+    text = (
+        "printed / ours, from the paper's settings and the published number of records, at every "
+        f"scale; {sum(c.within for _, c in cells)} of {len(cells)} within {WITHIN}. PRV's is its "
+        "estimate, as papers print it, where records state its upper bound"
+    )
+    if "gdp_clt" in _accountants(filled):
+        text += f". GDP-CLT is an {APPROXIMATION}"
+    if filled.plan.table.unequal is not None and not all(c.within for _, c in cells):
+        text += f". Why some differ (≠): {filled.plan.table.unequal}"
+    reasons = dict.fromkeys(f"{row.row.name}: {c.why}" for row, c in cells if c.why is not None)
+    return "; ".join([text, *reasons])
+
+
+def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, why in named:
+        names.setdefault(why, []).append(name)
+    return [f"{'; '.join(of)}: {why}" for why, of in names.items()]
 
 
 def as_text(filled: Filled) -> str:
     """Return table and footnotes as plain text, `WIDTH` characters wide."""
-    return as_plain_text(lambda console: _print(filled, console), WIDTH)
+    return as_plain_text(lambda console: show(replace(filled, remarks=()), console), WIDTH)
 
 
-def _print(filled: Filled, console: Console) -> None:
-    """Print the columns in as many blocks as the console's width asks for, each with the labels."""
+def show(filled: Filled, console: Console) -> None:
+    """Print the table, its footnotes, and the faults of records.
+
+    The columns come in as many blocks as the console's width asks for, each with the labels.
+    """
     text = as_text_table(filled)
     console.print(Text(text.title, style="bold"))
     labels = [
@@ -56,7 +282,7 @@ def _print(filled: Filled, console: Console) -> None:
         for place, heading in enumerate(text.headings)
     ]
     free = console.width - sum(_words(column) + _GAP for column in labels) - _GAP
-    blocks: list[list[Sequence[Text]]] = [[]]
+    blocks: list[list[list[Text]]] = [[]]
     left = free
     for column in numbers:
         needed = _width(column) + _GAP
@@ -66,20 +292,16 @@ def _print(filled: Filled, console: Console) -> None:
         blocks[-1].append(column)
         left -= needed
     for block in blocks:
-        console.print(_table(labels, block))
-    print_notes(text.notes, console)
-
-
-def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) -> Table:
-    """Return columns, heading first. Headings and labels wrap between words, numbers never."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading, *texts in labels:
-        table.add_column(heading, min_width=_words([heading, *texts]))
-    for column in numbers:
-        table.add_column(column[0], justify="right", min_width=_width(column))
-    for row in zip(*(column[1:] for column in (*labels, *numbers)), strict=True):
-        table.add_row(*row)
-    return table
+        # Headings and labels wrap between words, numbers never.
+        table = Table(box=box.SIMPLE_HEAD)
+        for texts in labels:
+            table.add_column(texts[0], min_width=_words(texts))
+        for column in block:
+            table.add_column(column[0], justify="right", min_width=_width(column))
+        for row in zip(*(column[1:] for column in (*labels, *block)), strict=True):
+            table.add_row(*row)
+        console.print(table)
+    print_notes((*text.notes, *(("Record", remark) for remark in filled.remarks)), console)
 
 
 def _width(numbers: Sequence[Text]) -> int:
@@ -89,7 +311,6 @@ def _width(numbers: Sequence[Text]) -> int:
 
 
 def _words(texts: Sequence[Text]) -> int:
-    """Return the width of the longest word."""
     return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
 
 
@@ -116,48 +337,41 @@ def as_csv(filled: Filled) -> str:
         place |= {"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""}
         for column, cell in zip(filled.plan.columns, filled_row.cells, strict=True):
             low, high = cell.ci95 or (None, None)
-            numbers = {
-                **{"printed": cell.printed, "printed_std": cell.std},
-                **{"printed_low": low, "printed_high": high},
-                **{"printed_unexplained": cell.unexplained, "ours": cell.ours},
-                **{"deviation": cell.deviation, "difference": cell.difference},
-            }
             lines.append(
                 {
                     **place,
                     **{"column": column.key, "label": column.label},
                     "better": "higher" if column.higher_is_better else "lower",
-                    **{name: _value(value) for name, value in numbers.items()},
-                    "seeds_found": cell.found,
-                    "seeds_wanted": cell.wanted,
+                    **{"printed": cell.printed, "printed_std": cell.std},
+                    **{"printed_low": low, "printed_high": high},
+                    **{"printed_unexplained": cell.unexplained, "ours": cell.ours},
+                    **{"deviation": cell.deviation, "difference": cell.difference},
+                    **{"seeds_found": cell.found, "seeds_wanted": cell.wanted},
                     "verdict": str(cell.verdict),
                     "marks": "".join(mark.letter for mark in cell.marks),
                     "runs": " ".join(map(shown_path, cell.paths)),
                 }
             )
-        for epsilon in filled_row.epsilons:
-            numbers = {"printed": epsilon.printed, "ours": epsilon.ours}
-            numbers |= {"difference": epsilon.difference}
-            lines.append(
-                {
-                    **place,
-                    "column": f"epsilon_{epsilon.accountant}",
-                    "label": ", ".join(epsilon.columns),
-                    **{name: _value(value) for name, value in numbers.items()},
-                    "verdict": "reproduced" if epsilon.within else "not reproduced",
-                    "why": epsilon.why or place["why"],
-                }
-            )
+        lines += [
+            {
+                **place,
+                "column": f"epsilon_{epsilon.accountant}",
+                "label": ", ".join(epsilon.columns),
+                **{"printed": epsilon.printed, "ours": epsilon.ours},
+                "difference": epsilon.difference,
+                "verdict": "reproduced" if epsilon.within else "not reproduced",
+                "why": epsilon.why or place["why"],
+            }
+            for epsilon in filled_row.epsilons
+        ]
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(lines)
+    for line in lines:
+        # Ten digits: what binary fractions add to them was not measured.
+        numbers = {k: float(f"{x:.10g}") for k, x in line.items() if isinstance(x, float)}
+        writer.writerow(line | numbers)
     return stream.getvalue()
-
-
-def _value(value: float | None) -> float | str:
-    # Ten digits: what binary fractions add to them was not measured.
-    return "" if value is None else float(f"{value:.10g}")
 
 
 FORMATS: Mapping[str, Callable[[Filled], str]] = {

@@ -1,4 +1,4 @@
-"""The verdict on a printed number and ours, and the deviations that count, in one place.
+"""The verdict on a printed number and ours, the deviations that count, and the marks of cells.
 
 Ours ``matches`` if ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a
 quarter of a printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours
@@ -12,7 +12,7 @@ One per cent is about the deviation in tables that print it.
 """
 
 import math
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Self
 
 RELATIVE = 0.01
@@ -34,13 +34,38 @@ class CellVerdict(StrEnum):
     ABOVE = "above", "↑", "ours is higher"
     BELOW = "below", "↓", "ours is lower"
     TREND = (
-        *("trend", "~"),
+        "trend",
+        "~",
         "ours is of another scale, model or data; compare it with its neighbours only",
     )
     NOT_RUN = "not run", "·", "not run yet"
     COPIED = "copied", "c", "the paper took the number from elsewhere; never run"
     CANNOT_RUN = "cannot run", "×", "dpft cannot run or measure it"
     NOT_PRINTED = "not printed", "-", "the paper prints no number"
+
+
+class Mark(Enum):
+    """A letter for the cell, and its meaning in the legend."""
+
+    def __init__(self, letter: str, meaning: str) -> None:
+        self.letter = letter
+        self.meaning = meaning
+
+    LAPTOP = ("L", "laptop scale: not the paper's setting")
+    SUBSET = ("S", "trained or scored on a part of the data, or on other data")
+    GENERATED = ("G", "generated or synthetic data")
+    MODEL = ("M", "another model stands in for the paper's")
+    BASELINE = ("B", "the printed number is from another paper; ours has this table's settings")
+    OTHER = ("O", "overrides beside the table change its setting")
+    SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
+    FEWER = ("F", "fewer seeds than asked for")
+    NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
+    CONSTANT = ("C", "no better than always giving the most frequent answer: nothing was learned")
+    WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
+
+
+# A number with one of these is not of the paper's own setting.
+NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL, Mark.OTHER})
 
 
 def bounded(deviation: float, number: float) -> float:

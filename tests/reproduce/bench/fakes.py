@@ -26,7 +26,6 @@ def result(seconds=1.0, peak=100):
         "seconds": [seconds] * 2,
         "median_seconds": seconds,  # of a probe
         "peak_bytes": peak,
-        "whole_peak_bytes": peak + 2e7,
         "memory": "a meter",
         "gradient_norm": 0.5,
     }

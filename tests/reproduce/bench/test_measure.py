@@ -1,28 +1,24 @@
-"""Rounds are interleaved, kept as they come, continued, and summarised within each round."""
-
-import json
+"""Rounds are interleaved, and summarised within each round."""
 
 import pytest
 
-from dpft.reproduce.bench import measure as module
-from dpft.reproduce.bench.documents import Spread, summarise
+from dpft.reproduce.bench.documents import summarise
 from dpft.reproduce.bench.measure import (
     PRECISION,
     BenchError,
-    ResultLog,
+    Spread,
     largest_batches,
     measure,
-    measurement_key,
     search,
 )
 
-from .fakes import FACTS, REFUSED, Worker, result, settings, silent
+from .fakes import REFUSED, Worker, result, settings, silent
 
 
-def test_rounds_are_interleaved(tmp_path):
+def test_rounds_are_interleaved():
     worker = Worker()
     made = settings(styles="bk,ghost", rounds=3)
-    rows = measure(made, ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
+    rows = measure(made, worker, silent)
     assert worker.names == [
         *("none", "bk", "ghost"),
         *("none", "ghost", "bk"),
@@ -32,11 +28,9 @@ def test_rounds_are_interleaved(tmp_path):
     assert all("load" in row for row in rows)
 
 
-def test_steps_alternate_with_those_of_non_private_training(tmp_path):
+def test_steps_alternate_with_those_of_non_private_training():
     worker = Worker()
-    rows = measure(
-        settings(steps=2, rounds=1, peers="opacus"), ResultLog(tmp_path / "x", "k"), worker, silent
-    )
+    rows = measure(settings(steps=2, rounds=1, peers="opacus"), worker, silent)
     assert worker.names == ["none", "bk", "none", "opacus"]
     assert worker.steps == ["none", "bk"] * 2 + ["none"] + ["none", "opacus"] * 2 + ["none"]
     assert [row["variant"] for row in rows] == [
@@ -45,66 +39,14 @@ def test_steps_alternate_with_those_of_non_private_training(tmp_path):
     assert rows[0]["result"]["beside"] == [1.0] * 3
 
 
-def test_more_rounds_continue_fewer_and_a_finished_benchmark_is_not_measured_again(tmp_path):
-    path = tmp_path / "deep" / "x.jsonl"
-    first = measure(settings(rounds=1), ResultLog(path, "k"), Worker(), silent)
-    for jobs in (4, 0):
-        worker = Worker()
-        rows = measure(settings(rounds=3), ResultLog(path, "k"), worker, silent)
-        assert len(worker.jobs) == jobs
-        assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2]
-        assert rows[:2] == first
+def test_what_fails_is_a_result():
+    rows = measure(settings(rounds=2), Worker({"bk": REFUSED}), silent)
+    assert [row["result"] for row in rows if row["variant"] == "bk"] == [REFUSED] * 2
 
 
-def test_a_line_cut_off_by_a_kill_costs_one_measurement(tmp_path):
-    path = tmp_path / "x.jsonl"
-    made = settings(rounds=2)
-    measure(made, ResultLog(path, "k"), Worker(), silent)
-    path.write_text(path.read_text()[:-20])
-    worker = Worker()
-    measure(made, ResultLog(path, "k"), worker, silent)
-    assert len(worker.jobs) == 2
-    rows = map(json.loads, path.read_text().splitlines())
-    assert [row["session"] for row in rows] == [1, 1, 1, 2, 2]
-
-
-def test_other_settings_code_and_machines_do_not_mix(tmp_path):
-    keys = {
-        measurement_key(settings(), FACTS, "code"),
-        measurement_key(settings(batch=2), FACTS, "code"),
-        measurement_key(settings(styles="bk,ghost"), FACTS, "code"),
-        measurement_key(settings(untied=True), FACTS, "code"),
-        measurement_key(settings(), FACTS, "other code"),
-        measurement_key(settings(), FACTS | {"device": "cuda"}, "code"),
-        measurement_key(
-            settings(), FACTS | {"environment": FACTS["environment"] | {"cpu": "other"}}, "code"
-        ),
-    }
-    assert len(keys) == 7
-    assert measurement_key(settings(rounds=9, out=tmp_path), FACTS, "code") in keys
-    path = tmp_path / "x.jsonl"
-    measure(settings(rounds=1), ResultLog(path, "a"), Worker(), silent)
-    worker = Worker()
-    measure(settings(rounds=1), ResultLog(path, "b"), worker, silent)
-    assert len(worker.jobs) == 2
-    assert len(path.read_text().splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    ("answer", "tries"), [(REFUSED, 1), ({"status": "died", "message": "signal 9"}, 3)]
-)
-def test_what_refuses_is_not_tried_again_and_what_died_is(tmp_path, answer, tries):
-    worker = Worker({"bk": answer})
-    rows = measure(settings(rounds=3), ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
-    assert worker.names.count("bk") == tries
-    assert [row["result"] for row in rows if row["variant"] == "bk"] == [answer] * 3
-
-
-def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
-    prints = iter(["a", "a", "b"])
-    monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))
-    with pytest.raises(BenchError, match="code changed"):
-        measure(settings(), ResultLog(tmp_path / "x.jsonl", "k"), Worker(), silent)
+def test_nothing_is_measured_against_non_private_training_that_failed():
+    with pytest.raises(BenchError, match="not this one"):
+        measure(settings(), Worker({"none": REFUSED}), silent)
 
 
 @pytest.mark.parametrize("largest", [0, 1, 3, 4, 37, 63, 64, 1000, 5000])
@@ -123,23 +65,20 @@ def test_the_search_ends_at_the_largest(largest, start):
     assert 0 not in probes
 
 
-def test_each_variant_is_searched_and_probes_are_kept(tmp_path):
+def test_each_variant_is_searched():
     largest = {"none": 20, "bk": 10}
 
     def probe(job):
         fits = job["batch"] <= largest[job["name"]]
         return result(2.0) if fits else {"status": "oom", "message": "CUDA out of memory"}
 
-    made = settings(batch=4, device="cuda")
-    path = tmp_path / "x.jsonl"
-    worker = Worker({"none": probe, "bk": probe})
-    none, bk = largest_batches(made, ResultLog(path, "k"), worker.run, silent)
+    made = settings(batch=4, device="cuda", peers="opacus")
+    worker = Worker({"none": probe, "bk": probe, "opacus": REFUSED})
+    none, bk, _, peer = largest_batches(made, worker.run, silent)
     assert {job["kind"] for job in worker.jobs} == {"fits"}
     assert (none.batch, none.too_large, none.examples_per_second) == (20, 21, 10.0)
     assert (bk.batch, bk.too_large) == (10, 11)
-    again = Worker()
-    assert largest_batches(made, ResultLog(path, "k"), again.run, silent) == [none, bk]
-    assert again.jobs == []
+    assert (peer.batch, peer.message) == (None, REFUSED["message"])
 
 
 def row(turn, variant, outcome):

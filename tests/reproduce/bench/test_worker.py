@@ -59,12 +59,9 @@ def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, time_onl
     monkeypatch.setattr(Schedule, "checked", lambda self, _, finite: kept(self, told_apart, finite))
     made = settings(batch=3, length=10, steps=steps, time_only=time_only)
     assert worker.main(made.job(kind, Variant("bk")))["status"] == "ok"
-    timed, after = (0, 0) if kind == "fits" else (max(steps, 13), worker._CHECKED_STEPS)
-    if time_only:
-        timed, after = steps, 0
-    assert set(checked[: len(checked) - after]) == {2}
-    assert checked[len(checked) - after :] == [3] * after  # whose memory is a whole run's
-    assert sizes.count(3) == 2 + timed + after
+    timed = {"fits": 0, "measure": steps if time_only else max(steps, 13)}[kind]
+    assert set(checked) == {2}
+    assert sizes.count(3) == 2 + timed
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ def test_failures_are_results(monkeypatch, error, status, message):
     def fail(job):
         raise error
 
-    monkeypatch.setitem(worker._KINDS, "fits", fail)
+    monkeypatch.setattr(worker, "fits", fail)
     result = work("bk", kind="fits")
     assert result["status"] == status
     assert result["message"].endswith(message)

@@ -14,7 +14,6 @@ PARAMETERS = {
     "gpt2-xl": 1_557_611_200,
     "smollm2-135m": 134_515_008,
     "roberta-base": 124_647_170,
-    "roberta-base-mlm": 124_697_433,
     "vit-small": 21_669_514,
     "vit-base": 85_806_346,
     "wrn16-4": 2_751_562,

@@ -1,7 +1,7 @@
 """Tables with cells written by hand, and evidence that hands them out."""
 
 from dpft.reproduce.claims.claim import CellsCheck, Expected
-from dpft.reproduce.papers.schema import Column, Laptop, PaperTable, Row
+from dpft.reproduce.papers import Column, Laptop, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell
 from dpft.reproduce.tables.verdicts import CellVerdict
 

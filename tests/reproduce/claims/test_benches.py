@@ -22,7 +22,7 @@ def compared(folder, check, summary=(), *, model="gpt2", device="cpu", **section
     return compare_benches(check, read_benches([folder])[0])
 
 
-def check(first, second, low=None, high=None, quantity="time", tokens=None):
+def check(first, second, low=None, high=None, quantity="time", tokens=0):
     words = (quantity, first.split(), second.split(), (low, high), ("gpt2",), "dpft bench", tokens)
     return BenchCheck(*words)
 

@@ -21,8 +21,8 @@ from dpft.reproduce.claims.comparison import (
 )
 from dpft.reproduce.claims.evaluate import compare_cells
 from dpft.reproduce.claims.show import counted
-from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.record_index import Answers, IndexedRun
+from dpft.reproduce.tables.verdicts import Mark
 from tests.reproduce.claims.example import Evidence, check, row
 
 A, B = {"method": "full", "epsilon": 3}, {"method": "LoRA", "epsilon": 3}

@@ -2,11 +2,12 @@
 
 import pytest
 
+from dpft.reproduce import papers
 from dpft.reproduce.claims.claim import CellsCheck, Claim, Expected
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
 from dpft.reproduce.claims.show import scale
-from dpft.reproduce.papers import PaperError, reader
+from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.plan import merged, planned, words_at
 from dpft.reproduce.tables.record_index import make_index
 from tests.reproduce.tables.example import PAPERS, plan, run_of, table, write_record
@@ -29,7 +30,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def _demo_only(monkeypatch):
-    monkeypatch.setattr(reader, "ROOT", PAPERS)
+    monkeypatch.setattr(papers, "ROOT", PAPERS)
 
 
 def evaluated(folder, *checks):

@@ -18,7 +18,7 @@ def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
         for scale in SCALES:
             if scale == "laptop" and table.laptop is None:
                 continue
-            for one in make_plan(table, scale).distinct:
+            for one in make_plan(table, scale).runs.values():
                 size = published_size(one.run)
                 if not 1 <= expected_batch_size(one.run.optim, size) <= size:
                     wrong.append((name, scale, one.words))

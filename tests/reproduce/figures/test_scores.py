@@ -29,16 +29,15 @@ def test_heat_maps_lie_beside_each_other(tmp_path):
     write_record(tmp_path / "x", one, 0, {"BLEU": 0.25})
     printed, ours = content("li2022/2", tmp_path).panels
     assert printed.cells[0][0].y == 2.12
-    assert printed.lines == ((2.5,), (2.5,))
     # The laptop's rate stands on our axis, beside that of the row.
     assert (printed.y.names[0], printed.x.label) == ("0.001", "batch size (inferred)")
     place = (ours.y.names.index("0.004 for 0.001"), ours.x.names.index("1024"))
     cell = ours.cells[place[0]][place[1]]
     assert (cell.y, cell.source) == (25, "x")
     assert "L" in cell.marks
-    # Ours has the rows and columns that this scale has, divided where the paper's are.
+    # Ours has the rows and columns that this scale has.
     assert ours.x.names == ("16", "64", "1024", "2048")
-    assert (len(ours.y.names), ours.lines) == (4, ((1.5,), (1.5,)))
+    assert len(ours.y.names) == 4
     assert ours.points == [cell]
     (tmp_path / "empty").mkdir()
     (alone,) = content("li2022/2", tmp_path / "empty").panels

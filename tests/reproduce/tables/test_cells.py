@@ -7,11 +7,11 @@ import pytest
 
 from dpft.config.flags import Flag, flag
 from dpft.reproduce.tables.cells import fill
-from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.record_index import make_index
-from dpft.reproduce.tables.text_table import footnotes
+from dpft.reproduce.tables.render import footnotes
 from dpft.reproduce.tables.verdicts import (
     CellVerdict,
+    Mark,
     compare,
     share_error,
 )

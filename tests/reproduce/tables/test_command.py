@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
-from dpft.reproduce.papers import reader
+from dpft.reproduce import papers
 from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
 
 
 @pytest.fixture(autouse=True)
 def _demo_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "ROOT", PAPERS)
+    monkeypatch.setattr(papers, "ROOT", PAPERS)
     monkeypatch.chdir(tmp_path)
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from dpft.config.compose import compose
-from dpft.reproduce.tables.matching import match_key
+from dpft.reproduce.tables.record_index import match_key
 from tests.reproduce.tables.example import plan, run_of
 
 ELSEWHERE = {

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from dpft.reproduce.tables.cells import EpsilonCell, fill
 from dpft.reproduce.tables.record_index import make_index
-from dpft.reproduce.tables.render import FORMATS, show
-from dpft.reproduce.tables.text_table import as_text_table
+from dpft.reproduce.tables.render import FORMATS, as_text_table, show
 from tests.reproduce.tables.example import plan, run_of, write_record
 
 EPSILONS = [
