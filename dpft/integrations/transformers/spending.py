@@ -37,7 +37,7 @@ from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
-from dpft.training.session import release_digest
+from dpft.training.session import ledger_entry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -191,7 +191,7 @@ class Spending(Closing):
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
             try:
-                check_sound(path)
+                sound_manifest(path)
             except runs.CheckpointError as error:
                 _LOGGER.warning("Passed over: %s", error)
             else:
@@ -278,12 +278,7 @@ class Spending(Closing):
         """
         assert self._ledger is not None
         assert self._clipper is not None
-        entry: dict[str, Any] = {"epsilon_rdp": self.mechanism.rdp_after(step + 1)}
-        parameters = self._clipper.parameters
-        if all(p.device.type == "cpu" for p in parameters.values()):  # elsewhere rounding may vary
-            entry["update"] = release_digest(parameters, released)
-            if released.thresholds:
-                entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+        entry = ledger_entry(self.mechanism, self._clipper, step, released)
         with _in_our_words():
             self._ledger.spend(step, **entry)
 
@@ -322,7 +317,7 @@ class Spending(Closing):
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        if manifest_of(checkpoint)["weights"] != self._weights(trained):
+        if sound_manifest(checkpoint)["weights"] != self._weights(trained):
             raise runs.CheckpointError(
                 f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
                 "other names for its weights than are saved; expected the weights of that step: "
@@ -344,14 +339,17 @@ class Spending(Closing):
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
         """Check that what is on file costs what this mechanism does, whatever its groups are."""
-        own = self.mechanism.to_dict()
-        noise, own_noise = (
-            float(of.get("total_noise_multiplier", of["noise_multiplier"])) for of in (spent, own)
+        before, now = (
+            {
+                name: of[name]
+                for name in ("dataset_size", "batch_size", "steps", "delta", "sampling")
+            }
+            | {"noise_multiplier": of.get("total_noise_multiplier", of["noise_multiplier"])}
+            for of in (spent, self.mechanism.to_dict())
         )
-        names = ("dataset_size", "batch_size", "steps", "delta", "sampling")
-        alike = all(spent[name] == own[name] for name in names)
-        if not alike or not math.isclose(noise, own_noise, rel_tol=1e-9):
-            listed = "\n  ".join(differences(dict(spent), own))
+        if math.isclose(before["noise_multiplier"], now["noise_multiplier"], rel_tol=1e-9):
+            now["noise_multiplier"] = before["noise_multiplier"]
+        if listed := "\n  ".join(differences(before, now)):
             raise runs.LedgerMismatchError(
                 f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
                 "Expected the same, since epsilon follows from it. Make the trainer with the old "
@@ -370,7 +368,7 @@ class Spending(Closing):
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        manifest = manifest_of(folder)
+        manifest = sound_manifest(folder)
         self._manifest = {name: manifest[name] for name in ("model", "frozen")}
         lacking = {"optimizer.pt", "scheduler.pt"} - manifest["files"].keys()
         if lacking:  # Trainer would go on with new ones, and a repeated step be another release
@@ -399,43 +397,32 @@ def _in_our_words() -> Iterator[None]:
         raise type(error)(str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)) from error
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return what the manifest of a checkpoint says.
+def sound_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, whose files are read once to see that they are whole.
 
     Raises:
-        CheckpointError: if there is none, or it is damaged.
+        CheckpointError: if there is none, or if it or a file is not what was saved.
     """
     try:
         held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        held["files"] = dict(held["files"])
-        held["step"] = int(held["step"])
-        if {"model", "frozen", "weights"} - held.keys():
-            raise KeyError("model, frozen, weights")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise runs.CheckpointError(
             f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
             "PrivateTrainer has finished: resume from an earlier one, or leave out "
             "resume_from_checkpoint to repeat the run from its first step"
         ) from error
-    return held
-
-
-def check_sound(folder: Path) -> None:
-    """Read a checkpoint once, before Trainer does, whose errors name no file.
-
-    Raises:
-        CheckpointError: if a file is not the one that was saved.
-    """
-    damaged = []
-    for name, sha in manifest_of(folder)["files"].items():
-        file = folder / name
-        if not file.is_file() or sha256_file(file) != sha:
-            damaged.append(name)
+    files = {name: folder / name for name in held["files"]}
+    damaged = [
+        name
+        for name, file in files.items()
+        if not file.is_file() or sha256_file(file) != held["files"][name]
+    ]
     if damaged:
         raise runs.CheckpointError(
             f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
             "lists: resume from an earlier one"
         )
+    return held
 
 
 def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -448,34 +435,32 @@ def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return found.hexdigest()
 
 
-def decisive(
-    args: Any,
-    arguments: PrivacyArguments,
-    optimizer: str | None,
-    *,
-    model: Any,
-    loss: Any,
-    collator: Any,
-    own_loss: bool,
-) -> dict[str, Any]:
+def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> dict[str, Any]:
     """Return, for the head of the ledger, what must be the same for a step to be repeated.
 
     On a CPU the digest of a step would tell; on a GPU there is none.
+
+    Args:
+        trainer: a `PrivateTrainer`.
+        optimizer: one of the user's own, as text.
+        loss: of each record.
+        own_loss: whether the user gave it.
     """
+    model, args, asked = trainer.model, trainer.args.to_dict(), trainer.privacy.arguments
     config = model.config.to_dict() if hasattr(model, "config") else {}
     shown = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
     if own_loss and "problem_type" in shown:  # a forward with labels, as in evaluate(), sets it
         shown["problem_type"] = None
     text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}")
     return {
-        **{name: _plain(getattr(args, name)) for name in _DECISIVE},
+        **{name: args[name] for name in _DECISIVE},
         "optimizer": optimizer,
-        "style": arguments.style,
-        "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
+        "style": asked.style,
+        "clipping": {name: repr(value) for name, value in asked.clipping.items()},
         "forward": {
             "model": hashlib.sha256(text.encode()).hexdigest()[:16],
             "loss": _qualified(loss),
-            "collator": _qualified(collator),
+            "collator": _qualified(trainer.data_collator),
         },
     }
 
@@ -484,11 +469,6 @@ def _qualified(called: Any) -> str:
     """Return the name of a function, or of an object's class, as it is imported."""
     named = called if hasattr(called, "__qualname__") else type(called)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _plain(value: Any) -> Any:
-    value = getattr(value, "value", value)
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
 def ancestry(model: Any, folder: Path) -> Sequence[Stored]:

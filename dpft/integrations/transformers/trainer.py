@@ -9,7 +9,7 @@ before Trainer moves the weights.
 import copy
 import math
 import time
-from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from dpft.integrations.transformers.records import (
     Loss,
     Steps,
     Survey,
-    check_dataset,
     check_records,
     examples_of,
     loss_of,
@@ -38,17 +37,17 @@ from dpft.integrations.transformers.spending import (
     MANIFEST,
     Spending,
     ancestry,
-    check_sound,
     decisive,
+    sound_manifest,
 )
-from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
+from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.held_out import check_repeated
-from dpft.training.loop import add_clipped, forget
+from dpft.training.loop import add_clipped, check_weights, forget
 from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.
@@ -88,31 +87,17 @@ class PrivacyMixin:
 
         Raises:
             ConfigError: naming every argument that cannot go with privacy.
-            DataError: for a data set without records by number.
-            NotInstalledError: for a version of transformers that is not known.
         """
-        checks.check_version()
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
-        # Before a Trainer of others packs the data set, or makes two of one.
-        same = checks.same_data(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
-        checks.refuse([*(checks.refused(asked) if asked is not None else ()), *same])
+        if asked is not None:  # before a Trainer of others packs the data set
+            checks.refuse(checks.refused(asked))
         base: Any = super()
         base.__init__(*args, **kwargs)
         trainer: Any = self
         checks.refuse(checks.of_trainer(trainer, PrivacyMixin))
-        check_dataset(trainer.train_dataset)
-        size, batch = len(trainer.train_dataset), checks.expected_batch(privacy, trainer.args)
+        mechanism = privacy.mechanism(len(trainer.train_dataset), trainer.args)
         # Trainer's own counting: one logical batch a step, and an epoch of N/B steps.
         trainer.args = copy.copy(trainer.args)
-        steps = trainer.args.max_steps
-        if steps <= 0 and 1 <= batch <= size:
-            epochs = trainer.args.num_train_epochs
-            steps = accounting.steps_for(dataset_size=size, batch_size=batch, epochs=epochs)
-        mechanism = privacy.mechanism(size, batch, steps)
-        if mechanism.steps < 1:
-            raise ConfigError(
-                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one"
-            )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         folder = Path(trainer.args.output_dir)
@@ -129,7 +114,6 @@ class PrivacyMixin:
         # An optimizer of one's own, as text; Trainer makes another one later.
         own = trainer.optimizer or trainer.optimizer_cls_and_kwargs
         self._given = None if own is None else repr(own)
-        self._made: Any = None  # the one that Trainer made
         trainer.add_callback(_Seals(self.privacy))
 
     def train(
@@ -160,10 +144,8 @@ class PrivacyMixin:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         elif resume_from_checkpoint:
-            check_sound(Path(resume_from_checkpoint))
+            sound_manifest(Path(resume_from_checkpoint))
         self._checkpoint = resume_from_checkpoint or None
-        if self._checkpoint is None and trainer.optimizer is self._made:
-            trainer.optimizer = None  # its state is of the steps that are repeated
         makes_one = trainer.optimizer is None
         self._training = True
         base: Any = super()
@@ -178,8 +160,8 @@ class PrivacyMixin:
                 )
         finally:
             self._training = False
-            if makes_one:
-                self._made = trainer.optimizer
+            if makes_one:  # its state is of steps that the next training may repeat
+                trainer.optimizer = None
             if self._clipper is not None:
                 self._clipper.close()
             if self._noise is not None:  # the run had begun: the folder's steps are this model's
@@ -243,21 +225,12 @@ class PrivacyMixin:
             checkpoint=self._checkpoint,
             data=found.fingerprint,
             collated=collated,
-            settings=decisive(
-                args,
-                arguments,
-                self._given,
-                model=model,
-                loss=loss,
-                collator=trainer.data_collator,
-                own_loss=self._loss is not None,
-            ),
+            settings=decisive(trainer, self._given, loss, self._loss is not None),
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
         self._untouched = Untouched(model, trained)
         mechanism = self.privacy.mechanism
         self._noise = self.privacy.noise()
-        workers = args.dataloader_num_workers
         return DataLoader(
             LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
             batch_sampler=Steps(
@@ -265,10 +238,8 @@ class PrivacyMixin:
                 mechanism.steps,
                 lambda: trainer.state.global_step,
             ),
-            collate_fn=_only,
-            num_workers=workers,
-            prefetch_factor=args.dataloader_prefetch_factor if workers else None,
-            persistent_workers=args.dataloader_persistent_workers if workers else False,
+            collate_fn=itemgetter(0),
+            num_workers=args.dataloader_num_workers,
         )
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
@@ -311,7 +282,7 @@ class PrivacyMixin:
                 "same: leave Trainer's state and its loader as they are, and end no epoch early"
             )
         began = time.perf_counter()
-        checks.check_finite(clipper, step)
+        check_weights(trainer.optimizer, step - 1)
         checks.check_trained(clipper, trainer.model, trainer.optimizer)
         model.train()
         if callable(getattr(trainer.optimizer, "train", None)):
@@ -419,19 +390,11 @@ class PrivateTrainer(PrivacyMixin, Trainer):
 
 
 class _Seals(TrainerCallback):
-    """Checks the optimizer that Trainer has made, and seals the checkpoints that it has saved."""
+    """Seals the checkpoints that Trainer has saved."""
 
     def __init__(self, spending: Spending) -> None:
         self._spending = spending
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checks.warn_of_unmoved(kwargs["model"], kwargs["optimizer"])
-
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
-
-
-def _only(items: Sequence[Logical]) -> Logical:
-    (one,) = items
-    return one
