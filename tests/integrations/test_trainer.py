@@ -651,7 +651,7 @@ _VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", [refusal.name for refusal in REFUSALS])
+@pytest.mark.parametrize("name", [name for name, *_ in REFUSALS])
 def test_arguments_that_break_the_guarantee_are_refused_by_name(name):
     given = SimpleNamespace(optim="sgd", **{name: _VALUES.get(name, True)})
     (line,) = refused(given)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -101,51 +101,44 @@ class PrivacyArguments:
         return mechanism
 
 
-class Refusal(NamedTuple):
-    """An argument of Trainer or TRL that cannot go with privacy: its only values, and why."""
-
-    name: str
-    allowed: tuple[Any, ...]
-    why: str
-
-
 _COUPLES = "a record's gradient would depend on the others of its batch"
 _OUR_LOSS = "the loss is formed here, one number for each record; give per_example_loss="
 _OWN_LOOP = "several processes: use dpft train with torchrun, or one process"
 _STAYS_HALF = "evaluate() leaves the model in half precision, to be trained or saved so"
 _ROUNDED = "records would be rounded by the shapes of their microbatch, and so by one another"
 
-REFUSALS = (
-    Refusal("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
-    Refusal("packing", (False,), "a row would hold parts of several records"),
-    Refusal("padding_free", (False,), "the records of a batch would become one row"),
-    Refusal("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
-    Refusal("label_smoothing_factor", (0, 0.0), _OUR_LOSS),
-    Refusal("loss_type", ("nll", None), _OUR_LOSS),
-    Refusal("train_sampling_strategy", ("random",), "Poisson samples are drawn here"),
-    Refusal("group_by_length", (False,), "Poisson samples are drawn here"),
-    Refusal("dataloader_drop_last", (False,), "batches vary in size; none is dropped"),
-    Refusal("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
-    Refusal("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
-    Refusal("fp16", (False,), _ROUNDED),
-    Refusal("bf16", (False, None), _ROUNDED),
-    Refusal("bf16_full_eval", (False,), _STAYS_HALF),
-    Refusal("fp16_full_eval", (False,), _STAYS_HALF),
-    Refusal("torch_compile", (False,), "hooks would not see the layers"),
-    Refusal("use_liger_kernel", (False,), "it replaces layers and losses"),
-    Refusal("activation_offloading", (False,), "its hooks are bypassed here"),
-    Refusal("deepspeed", (None,), _OWN_LOOP),
-    Refusal("fsdp", (None, "", [], False), _OWN_LOOP),
-    Refusal("parallelism_config", (None,), _OWN_LOOP),
-    Refusal(
+# Arguments of Trainer or TRL that cannot go with privacy: their only values, and why.
+REFUSALS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
+    ("packing", (False,), "a row would hold parts of several records"),
+    ("padding_free", (False,), "the records of a batch would become one row"),
+    ("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
+    ("label_smoothing_factor", (0, 0.0), _OUR_LOSS),
+    ("loss_type", ("nll", None), _OUR_LOSS),
+    ("train_sampling_strategy", ("random",), "Poisson samples are drawn here"),
+    ("group_by_length", (False,), "Poisson samples are drawn here"),
+    ("dataloader_drop_last", (False,), "batches vary in size; none is dropped"),
+    ("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
+    ("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
+    ("fp16", (False,), _ROUNDED),
+    ("bf16", (False, None), _ROUNDED),
+    ("bf16_full_eval", (False,), _STAYS_HALF),
+    ("fp16_full_eval", (False,), _STAYS_HALF),
+    ("torch_compile", (False,), "hooks would not see the layers"),
+    ("use_liger_kernel", (False,), "it replaces layers and losses"),
+    ("activation_offloading", (False,), "its hooks are bypassed here"),
+    ("deepspeed", (None,), _OWN_LOOP),
+    ("fsdp", (None, "", [], False), _OWN_LOOP),
+    ("parallelism_config", (None,), _OWN_LOOP),
+    (
         "include_num_input_tokens_seen",
         ("no", False),
         "it counts tokens of private batches without noise",
     ),
-    Refusal("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
-    Refusal("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
-    Refusal("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
-    Refusal("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
+    ("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
+    ("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
+    ("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
+    ("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
 )
 
 # Variables of the environment by which trackers take more than the logs: values, and why not.
@@ -192,8 +185,14 @@ def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
     return lines
 
 
-def of_trainer(trainer: Any, mixin: type) -> list[str]:
-    """Return what of a Trainer cannot go with privacy; ``mixin``: the class whose methods run."""
+def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) -> list[str]:
+    """Return what of a Trainer cannot go with privacy.
+
+    Args:
+        trainer: a `PrivateTrainer`.
+        mixin: the class whose methods must run.
+        mechanism: that the noise was calibrated for, once it is known.
+    """
     kind, accelerator, data = type(trainer), trainer.accelerator, trainer.train_dataset
     devices = max(trainer.args.n_gpu, accelerator.num_processes)
     plugin = accelerator.state.dynamo_plugin
@@ -243,19 +242,13 @@ def of_trainer(trainer: Any, mixin: type) -> list[str]:
         )
         place = "transformers." if found is None else f"{found.__module__}.{found.__qualname__}"
         checks.append((not place.startswith(known), line))
+    if mechanism is not None:
+        for name, value in (("max_steps", mechanism.steps), ("gradient_accumulation_steps", 1)):
+            now = getattr(trainer.args, name)
+            line = f"trainer.args.{name}={now}: the noise was calibrated for {value}. Make it anew"
+            checks.append((now != value, line))
     told = [line for wrong, line in checks if wrong]
     return [*refused(trainer.args, trainer.callback_handler.callbacks), *told]
-
-
-def changed(args: Any, mechanism: Mechanism) -> list[str]:
-    """Return what of Trainer's counting has changed since the noise was calibrated."""
-    counted = {"max_steps": mechanism.steps, "gradient_accumulation_steps": 1}
-    return [
-        f"trainer.args.{name}={getattr(args, name)}: the noise was calibrated for other steps when "
-        "the trainer was made. Make it anew"
-        for name, value in counted.items()
-        if getattr(args, name) != value
-    ]
 
 
 def refuse(lines: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from dpft.config.flags import Flag, Stored, flag
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
-from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
+from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
@@ -38,6 +38,7 @@ from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
 from dpft.training.session import ledger_entry
+from dpft.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -207,8 +208,8 @@ class Spending(Closing):
         data: str,
         collated: str,
         settings: Mapping[str, Any],
-    ) -> None:
-        """Take the folder, the key and the ledger; from now on steps may be spent.
+    ) -> GaussianNoise:
+        """Take the folder, the key and the ledger, and return the noise of the steps to be spent.
 
         Raises:
             RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
@@ -263,29 +264,24 @@ class Spending(Closing):
                     f"or {runs.START_OVER}"
                 )
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
+        return self.mechanism.noise(self.key, clipper)
 
-    def noise(self) -> GaussianNoise:
-        """Return the noise for the clipper's sums."""
-        assert self._clipper is not None
-        return self.mechanism.noise(self.key, self._clipper)
-
-    def spend(self, step: int, released: Released) -> None:
+    def spend(self, step: int, statistics: StepStatistics) -> None:
         """Write down a step that was released; call it before the weights move.
+
+        What was computed without noise goes under ``private/``.
 
         Raises:
             LedgerError: if it is not the step that is due, or not the same as when it was spent
                 before, or cannot be written.
         """
-        assert self._ledger is not None
         assert self._clipper is not None
-        entry = ledger_entry(self.mechanism, self._clipper, step, released)
+        assert self._ledger is not None
+        assert self._metrics is not None
+        entry = ledger_entry(self.mechanism, self._clipper, step, statistics.released)
         with _in_our_words():
             self._ledger.spend(step, **entry)
-
-    def note(self, step: int, **values: Any) -> None:
-        """Keep what was computed without noise, under ``private/``."""
-        assert self._metrics is not None
-        self._metrics.append(step, **values)
+        self._metrics.append(step, **statistics.summary())
 
     def seal(self, checkpoint: Path, step: int) -> None:
         """Say in a checkpoint that it is whole."""
@@ -327,11 +323,9 @@ class Spending(Closing):
 
     def close(self) -> None:
         """Let go of the folder; what was spent can still be asked for."""
-        for held in (self._ledger, self._metrics):
+        for held in (self._ledger, self._metrics, self._lock):
             if held is not None:
                 held.close()
-        if self._lock is not None:
-            self._lock.close()
         self._ledger = self._metrics = self._lock = None
 
     def _weights(self, trained: Mapping[str, Tensor]) -> str:
@@ -476,31 +470,21 @@ def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
     trained_in, before, after = getattr(model, _SAID, (None, (), ()))
     if trained_in is not None:
         return tuple(before if trained_in == folder.absolute() else after)
-    name = getattr(model, "name_or_path", None)
-    try:
-        found = name and cached_file(
-            name,
-            lineage.FILE,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-    except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
-        found = None
+    found, name = None, getattr(model, "name_or_path", None)
+    with suppress(OSError, ValueError):  # a name of one's own, which no folder and no hub has
+        quiet = ("gated_repo", "missing_entries", "connection_errors")
+        options: Any = {f"_raise_exceptions_for_{of}": False for of in quiet}
+        found = name and cached_file(name, lineage.FILE, **options)
     file = Path(found) if found else None
     flags = lineage.ancestry(file)
-    if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
-        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
-    if file and file.parent.name.startswith("checkpoint-"):
-        # Of this very run, which goes on from it: the run's own flag is the last.
-        return flags[:-1] if file.absolute().parent.parent == folder.absolute() else flags
-    return flags
-
-
-def _adapter_has_moved(model: Any) -> bool:
-    """Return whether a LoRA is not as new ones are made, which change nothing until trained."""
+    # Loaded by peft, which does not keep where a LoRA was: a new one changes nothing until it is
+    # trained. Others begin with what they take out of the base.
     configs = (getattr(model, "peft_config", None) or {}).values()
-    # Others begin with what they take out of the base.
-    if not all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs):
-        return False
-    return any(".lora_B." in name and bool(p.any()) for name, p in model.named_parameters())
+    if all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs) and any(
+        ".lora_B." in name and bool(p.any()) for name, p in model.named_parameters()
+    ):
+        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
+    own = file is not None and file.parent.name.startswith("checkpoint-")
+    if own and file.absolute().parent.parent == folder.absolute():
+        return flags[:-1]  # this very run goes on, whose own flag is the last
+    return flags

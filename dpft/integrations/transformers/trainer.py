@@ -128,7 +128,7 @@ class PrivacyMixin:
             resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
                 warns of damaged ones. Steps in the ledger after it are repeated as they were, and
                 are no further releases.
-            trial: not for private training.
+            trial: ignored; `hyperparameter_search` is refused.
             ignore_keys_for_eval: as of Trainer.
 
         Raises:
@@ -136,11 +136,8 @@ class PrivacyMixin:
                 of a checkpoint, the best one at the end among them.
             ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
         """
-        if trial is not None:
-            self.hyperparameter_search()
         trainer: Any = self
-        changed = checks.changed(trainer.args, self.privacy.mechanism)
-        checks.refuse([*checks.of_trainer(trainer, PrivacyMixin), *changed])
+        checks.refuse(checks.of_trainer(trainer, PrivacyMixin, self.privacy.mechanism))
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         elif resume_from_checkpoint:
@@ -219,7 +216,7 @@ class PrivacyMixin:
             size=args.per_device_train_batch_size,
             known_loss=self._loss is None,
         )
-        self.privacy.begin(
+        self._noise = self.privacy.begin(
             self._clipper,
             model,
             checkpoint=self._checkpoint,
@@ -230,7 +227,6 @@ class PrivacyMixin:
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
         self._untouched = Untouched(model, trained)
         mechanism = self.privacy.mechanism
-        self._noise = self.privacy.noise()
         return DataLoader(
             LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
             batch_sampler=Steps(
@@ -270,16 +266,13 @@ class PrivacyMixin:
         """
         trainer: Any = self
         clipper, noise = self._clipper, self._noise
-        if clipper is None or noise is None or not isinstance(inputs, Logical):
-            raise ConfigError(
-                "training_step got a batch that was not drawn here; expected trainer.train() to "
-                "call it, and no data loader of one's own"
-            )
         step: int = trainer.state.global_step
-        if inputs.step != step:
+        due = isinstance(inputs, Logical) and inputs.step == step
+        if clipper is None or noise is None or not due:
             raise ConfigError(
-                f"training is at step {step} and got the batch of step {inputs.step}; expected the "
-                "same: leave Trainer's state and its loader as they are, and end no epoch early"
+                f"training is at step {step} and got another batch than is due; expected "
+                "trainer.train() to give it: leave Trainer's state and its loader as they are, and "
+                "end no epoch early"
             )
         began = time.perf_counter()
         check_weights(trainer.optimizer, step - 1)
@@ -299,9 +292,8 @@ class PrivacyMixin:
                 forget(clipper)
                 statistics = self._summed(model, clipper, inputs)  # the clipper is careful now
         statistics.released = noise.privatise_(step)
-        self.privacy.spend(step, statistics.released)
         statistics.seconds = time.perf_counter() - began
-        self.privacy.note(step, **statistics.summary())
+        self.privacy.spend(step, statistics)
         return torch.tensor(0.0, device=trainer.args.device)
 
     def _summed(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
