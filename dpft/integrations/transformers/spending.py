@@ -60,19 +60,9 @@ _SCORES = (
 _SAID = "_dpft_descent"
 # Of `TrainingArguments`: what a step follows from besides its records and the key.
 _DECISIVE = (
-    "per_device_train_batch_size",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "optim_args",
-    "optim_target_modules",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
+    "per_device_train_batch_size learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps "
+    "optim optim_args optim_target_modules weight_decay adam_beta1 adam_beta2 adam_epsilon"
+).split()
 # Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
 # of the model's own class and numbers.
 _INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")

@@ -128,7 +128,7 @@ class PrivacyMixin:
             resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
                 warns of damaged ones. Steps in the ledger after it are repeated as they were, and
                 are no further releases.
-            trial: ignored; `hyperparameter_search` is refused.
+            trial: ignored: a search needs ``model_init``, which is refused.
             ignore_keys_for_eval: as of Trainer.
 
         Raises:
@@ -353,14 +353,6 @@ class PrivacyMixin:
             "push_to_hub uploads output_dir, which holds private/ with the key of the noise; "
             "expected the trained model alone: type trainer.model.push_to_hub(NAME), and put "
             "trainer.privacy.card() into its card"
-        )
-
-    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: every trial spends a budget of its own."""
-        raise ConfigError(
-            "a search trains on the same records again and again, and each trial spends a budget "
-            "of its own; expected one run. dpft select chooses among a random number of runs, at a "
-            "stated price"
         )
 
     def _check_apart(self, dataset: Any) -> None:
