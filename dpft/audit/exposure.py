@@ -24,10 +24,8 @@ from dpft.tasks.objectives.records import Record, TextRecord
 
 Array = npt.NDArray[np.float64]
 
-WORDS = 10
-"""``V``, the words that secrets are made of."""
-LENGTHS = (4, 5, 6)
-"""``l``, words of a secret; five on average."""
+WORDS = 10  # V, the words that secrets are made of
+LENGTHS = (4, 5, 6)  # l, words of a secret; five on average
 _WORD = re.compile(r"[a-z]{3,12}")
 
 

@@ -65,16 +65,12 @@ class Auditor:
             part.restore(state[name])
 
     def result(self, mechanism: Mechanism, *, confidence: float, epsilon: float) -> dict[str, Any]:
-        """Return the record's section.
+        """Return the record's section: the largest bound of any kind, and whether it refutes.
 
         Args:
             mechanism: of the run: what it claims, and what it would claim with other noise.
             confidence: of all kinds' bounds together.
             epsilon: the least upper bound that the run claims, at the mechanism's delta.
-
-        Returns:
-            ``epsilon_lower``: the largest bound of any kind; ``refuted``: whether it exceeds
-            ``epsilon``; ``delta``: at which both hold; ``parts``: each kind's `lower_bound`.
         """
         each = 1 - (1 - confidence) / len(self.parts)
         claim = functools.cache(functools.partial(_claim, mechanism))
@@ -105,15 +101,10 @@ def _claim(mechanism: Mechanism, noise_multiplier: float) -> tuple[float, Privac
 
 
 class Stage:
-    """The audit of a run.
-
-    Raises:
-        ConfigError: for an audit that means nothing for this run, before anything is loaded.
-    """
+    """The audit of a run; raises ConfigError for one that means nothing for this run."""
 
     def __init__(self, run: Run, task: Task) -> None:
-        self._run = run
-        self._task = task
+        self._run, self._task = run, task
         audit, noun = run.audit, task.unit_noun
         typed = f"audit.gradients={audit.gradients} audit.records={audit.records}"
         typed += f" audit.secrets={audit.secrets}"

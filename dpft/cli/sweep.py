@@ -19,7 +19,7 @@ from dpft.report.terminal import echo, secho
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import SweepFolder, default_name, folder_of
+from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of
 from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list
 from dpft.sweep.process import run_points
 from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
@@ -84,7 +84,9 @@ def run_sweep(
             if rows:
                 Console().print(as_table(rows, summary(rows)))
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
-        failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in states.stray()]
+        # Impossible settings, which belong to no run.
+        stray = [e for e in folder.journal.attempt() if e.event == FAILED and not e.digest]
+        failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in stray]
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
         if status and not failures:

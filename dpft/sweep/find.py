@@ -44,16 +44,12 @@ def _runs_at(path: Path) -> list[Path]:
         return [path]
     if _is_sweep(path):
         return [target.path for target in _of_sweep(path).targets if is_run(target.path)]
-    if not path.is_dir():
-        raise ConfigError(
-            f"there is no folder {path}; expected a run directory, a folder that holds some, or a "
-            "sweep's folder (runs/sweeps/NAME)"
-        )
-    runs = runs_below(path)
+    runs = runs_below(path) if path.is_dir() else []
     if not runs:
         raise ConfigError(
-            f"{path} holds no runs; expected a run directory (with identity.json or record.json), "
-            "a folder that holds some, or a sweep's folder"
+            f"{path} {'holds no runs' if path.is_dir() else 'does not exist'}; expected a run "
+            "directory (with identity.json or record.json), a folder that holds some, or a sweep's "
+            "folder (runs/sweeps/NAME)"
         )
     return runs
 

@@ -42,12 +42,8 @@ _STATES = {
     events.SKIPPED: SKIPPED,
 }
 _STYLES = {
-    RUNNING: "bold",
-    FAILED: "red",
-    STOPPED: "yellow",
-    SKIPPED: "yellow",
-    DONE: "green",
-    WAITING: "dim",
+    **{RUNNING: "bold", FAILED: "red", STOPPED: "yellow"},
+    **{SKIPPED: "yellow", DONE: "green", WAITING: "dim"},
 }
 _TAIL = 1 << 16  # bytes: a line of a ledger or of the metrics is far shorter
 
@@ -109,11 +105,6 @@ class States:
             self._row(point, name, by_run.get(point.digest, []))
             for point, name in zip(points, names, strict=True)
         ]
-
-    def stray(self) -> list[Event]:
-        """Return failures of this attempt that belong to no run, such as impossible settings."""
-        attempt = self._folder.journal.attempt()
-        return [e for e in attempt if e.event == events.FAILED and not e.digest]
 
     def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
         if point.digest not in self._done and is_intact(point.path, point.digest):

@@ -16,8 +16,7 @@ from dpft.config.schema import STRICT, Count, Positive, Seed, Share
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.spec import STYLES, Accountant, default_delta
 
-TESTED = 5
-"""The major version of transformers whose Trainer this is written for."""
+TESTED = 5  # the major version of transformers whose Trainer this is written for
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -279,11 +278,7 @@ def check_precision(model: nn.Module) -> None:
 def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
     """Refuse a step that would move anything but the clipped parameters, or not all of them.
 
-    Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others than
-    the model's.
-
-    Raises:
-        ConfigError: naming them.
+    Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     own = clipper.parameters

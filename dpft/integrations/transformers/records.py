@@ -359,18 +359,12 @@ def _check_targets(dataset: Any, objective: Collated) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a data set finds.
+    """What one pass over a data set finds."""
 
-    Attributes:
-        fingerprint: SHA-256 over the records in order, as hex. A replayed step is one release only
-            if it saw the same records.
-        lengths: of the records, as of `SizedRecord`.
-        contents: 64 bits of a digest of each, the same however the record is stored.
-    """
-
+    # SHA-256 over the records in order: a replayed step is one release only if it saw the same.
     fingerprint: str
-    lengths: Sequence[int]
-    contents: Sequence[int]
+    lengths: Sequence[int]  # of the records, as of `SizedRecord`
+    contents: Sequence[int]  # 64 bits of a digest of each, the same however it is stored
 
     def repeated(self, dataset: Any) -> float:
         """Return the share of another data set's records that are among these."""

@@ -5,8 +5,6 @@ losses, which is not for others. Trainer writes the checkpoints; a manifest in e
 whole, and what it was trained from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -16,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
 from dpft import runs
@@ -33,15 +31,11 @@ from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, opened, sealed
-from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
 from dpft.training.session import ledger_entry
 from dpft.training.statistics import StepStatistics
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -56,13 +50,13 @@ _SCORES = (
     "`trainer_state.json` and trackers: epsilon does not cover what they tell of the records that "
     "are scored. A data set is refused where most of its records are trained on; a few may be"
 )
-# Where a model that was trained in this process keeps what it says of itself.
-_SAID = "_dpft_descent"
+_SAID = "_dpft_descent"  # where a model that was trained in this process keeps its lineage
 # Of `TrainingArguments`: what a step follows from besides its records and the key.
 _DECISIVE = (
-    "per_device_train_batch_size learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps "
-    "optim optim_args optim_target_modules weight_decay adam_beta1 adam_beta2 adam_epsilon"
-).split()
+    *("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs"),
+    *("warmup_steps", "optim", "optim_args", "optim_target_modules", "weight_decay"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon"),
+)
 # Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
 # of the model's own class and numbers.
 _INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
@@ -139,7 +133,7 @@ class Spending(Closing):
     def guarantee(self) -> Guarantee:
         """Return what all planned steps guarantee, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = [*ancestral_caveats(self.ancestry), _SCORES]
+        caveats = [*lineage.ancestral_caveats(self.ancestry), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
@@ -156,7 +150,7 @@ class Spending(Closing):
     def descent(self) -> list[Stored]:
         """Return the flags that are saved with the model, for a run that trains it further."""
         data = "the training set of a PrivateTrainer"
-        return [*self.ancestry, *trained_on(data, self.guarantee())]
+        return [*self.ancestry, *lineage.trained_on(data, self.guarantee())]
 
     def mark(self, model: Any) -> None:
         """Let a model say in memory what its files would: another trainer may take it from here."""
@@ -278,7 +272,7 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **flagged(self.descent()),
+            **lineage.flagged(self.descent()),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
             "files": {

@@ -239,11 +239,7 @@ class PrivacyMixin:
         )
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """Do as Trainer, for `evaluate` and `predict`, of records that are not trained on.
-
-        Raises:
-            ConfigError: if most of them are trained on.
-        """
+        """Do as Trainer; raise ConfigError where most records to be scored are trained on."""
         self._check_apart(dataloader.dataset)
         base: Any = super()
         return base.evaluation_loop(dataloader, *args, **kwargs)
@@ -323,7 +319,7 @@ class PrivacyMixin:
         base.log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Do as Trainer, and add what the weights were trained on, for runs that go on from them.
+        """Do as Trainer, and add what the weights were trained on.
 
         Raises:
             ModelError: if a frozen weight or buffer has changed in the training.
