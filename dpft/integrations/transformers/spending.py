@@ -468,7 +468,7 @@ def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
         ".lora_B." in name and bool(p.any()) for name, p in model.named_parameters()
     ):
         flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
-    own = file is not None and file.parent.name.startswith("checkpoint-")
-    if own and file.absolute().parent.parent == folder.absolute():
+    checkpoint = None if file is None else file.absolute().parent
+    if checkpoint and checkpoint.match("checkpoint-*") and checkpoint.parent == folder.absolute():
         return flags[:-1]  # this very run goes on, whose own flag is the last
     return flags
