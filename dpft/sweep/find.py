@@ -47,7 +47,7 @@ def _runs_at(path: Path) -> list[Path]:
     runs = runs_below(path) if path.is_dir() else []
     if not runs:
         raise ConfigError(
-            f"{path} {'holds no runs' if path.is_dir() else 'does not exist'}; expected a run "
+            f"{path} {'holds no runs' if path.is_dir() else 'is no folder'}; expected a run "
             "directory (with identity.json or record.json), a folder that holds some, or a sweep's "
             "folder (runs/sweeps/NAME)"
         )
