@@ -35,45 +35,19 @@ Claim = Callable[[float], tuple[float, PrivacyProfile]]
 
 @dataclass(frozen=True)
 class Guesses:
-    """What was guessed of the coins by one rule.
+    """What was guessed of the coins by one rule."""
 
-    Attributes:
-        score: the name of the scores that the guesses go by.
-        canaries: ``m``, in and out.
-        guesses: ``r``, how many coins were guessed.
-        correct: ``v``, how many of them rightly.
-    """
-
-    score: str
-    canaries: int
-    guesses: int
-    correct: int
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What guesses prove.
-
-    Attributes:
-        guesses: that prove the most.
-        epsilon: lower bound, at the delta of the run.
-        confidence: of the bound, over the coins and the noise.
-    """
-
-    guesses: Guesses
-    epsilon: float
-    confidence: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the record."""
-        return {**asdict(self.guesses), "epsilon": self.epsilon, "confidence": self.confidence}
+    score: str  # the name of the scores that the guesses go by
+    canaries: int  # m, in and out
+    guesses: int  # r, how many coins were guessed
+    correct: int  # v, how many of them rightly
 
 
 def guess(
     scores: Mapping[str, Sequence[float] | Array],
     included: Sequence[bool] | npt.NDArray[np.bool_],
 ) -> list[Guesses]:
-    """All attempts at guessing the coins.
+    """Return all attempts at guessing the coins.
 
     Args:
         scores: of each canary, by one or more rules; larger means rather included. Each of shape
@@ -98,7 +72,7 @@ def guess(
 def refuted_by(
     attempts: Sequence[Guesses], claim: PrivacyProfile, failure: float
 ) -> Guesses | None:
-    """The first of `attempts` that refutes `claim`; None if they all may come of it.
+    """Return the first of `attempts` that refutes `claim`; None if all may come of it.
 
     Guarantee: if training satisfies `claim` for adding or removing one canary, and the coins are
     fair and independent, then with probability at least ``1 - failure`` the answer is None,
@@ -111,7 +85,7 @@ def refuted_by(
 def unlikely(
     attempts: Sequence[Guesses], claim: PrivacyProfile, probability: float
 ) -> npt.NDArray[np.bool_]:
-    """Whether so many right guesses have at most this `probability` under `claim`, for each.
+    """Return whether so many right guesses have at most this `probability` under `claim`, for each.
 
     As in Mahloujifar et al. 2024. Let ``p_i`` be the probability of exactly
     ``i`` right guesses and ``f'(x)`` the largest probability, under the claim, of an event whose
@@ -150,21 +124,21 @@ def lower_bound(
     included: Sequence[bool] | npt.NDArray[np.bool_],
     claim: Claim,
     *,
-    start: float,
     confidence: float,
-) -> Bound:
-    """The best lower bound that the scores allow.
+) -> dict[str, Any]:
+    """Return the best lower bound on epsilon that the scores allow.
 
     Args:
         scores: of each canary, by one or more rules, see `guess`.
         included: the coins, shape ``(m,)``.
         claim: what a run with a given noise multiplier claims: epsilon at the delta of the run, and
             its profile. Both fall as the noise grows.
-        start: a noise multiplier to begin the search with.
         confidence: that the bound is no higher than the truth, between 0 and 1.
 
     Returns:
-        The largest epsilon of a claim of this form that the guesses refute; 0 if they refute none.
+        ``epsilon``: the largest of a claim of this form that the guesses refute, at the delta of
+        the run; 0 if they refute none. Next to it ``confidence`` and the fields of the `Guesses`
+        that prove the most.
 
     Guarantee: if training is as private as a run with some noise multiplier claims, and the coins
     are fair and independent, the bound exceeds that run's epsilon with probability at most
@@ -173,7 +147,7 @@ def lower_bound(
     attempts = guess(scores, included)
     best, why = 0.0, attempts[0]
     least_refuted, most_allowed = math.inf, 0.0  # noise multipliers
-    noise = start
+    noise = 1.0  # to begin with
     while most_allowed * _TOLERANCE < least_refuted:
         epsilon, profile = claim(noise)
         if epsilon < _SMALLEST:
@@ -194,4 +168,4 @@ def lower_bound(
             noise = math.sqrt(most_allowed * least_refuted)
         else:
             noise *= 2 if most_allowed else 0.5
-    return Bound(why, best, confidence)
+    return {**asdict(why), "epsilon": best, "confidence": confidence}

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 _STATE = ("total", "lowest", "highest")
-# Of the weights' norm: how far to either side a slope is taken. Smaller ones drown in rounding.
-_STEP = 1e-3
-# Tokens of a canary's text.
-_WORDS = 12
+_STEP = 1e-3  # of the weights' norm, to either side of a slope: smaller ones drown in rounding
+_WORDS = 12  # tokens of a canary's text
 
 
 class Canaries(ABC):
@@ -67,11 +65,7 @@ class Canaries(ABC):
 
     @abstractmethod
     def insert(self, slots: Sequence[int]) -> None:
-        """Put the included canaries of the sampled slots into the step's sums, before noise.
-
-        Args:
-            slots: of this step's logical batch, from 0.
-        """
+        """Put the included canaries of a step's sampled slots into its sums, before noise."""
 
     @abstractmethod
     def observe(self) -> None:
@@ -116,8 +110,7 @@ class GradientCanaries(Canaries):
     def __init__(self, count: int, clipper: Clipper, mechanism: Mechanism, key: bytes) -> None:
         generator = keys.generator(key, "audit", "gradients")
         super().__init__(count, generator)
-        self._clipper = clipper
-        self._mechanism = mechanism
+        self._clipper, self._mechanism = clipper, mechanism
         # In each group the largest parameter: there is most room for coordinates of their own.
         self._places: list[tuple[str, Tensor]] = []
         for group in clipper.groups:
@@ -214,10 +207,8 @@ class RecordCanaries(Canaries):
         examples = [objective.encode(record) for record in records]
         self._pairs = Pairs(objective, examples, weight)
         super().__init__(len(self._pairs), keys.generator(key, "audit", "records"))
-        self._model = model
-        self._clipper = clipper
-        self._batch_size = batch_size
-        self._token_budget = token_budget
+        self._model, self._clipper = model, clipper
+        self._batch_size, self._token_budget = batch_size, token_budget
         self._device = next(model.parameters()).device
         self._known: dict[str, Tensor] = {}
 

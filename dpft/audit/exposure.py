@@ -9,7 +9,7 @@ of a skew-normal distribution fitted to other texts, since there are too many to
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,56 +24,34 @@ from dpft.tasks.objectives.records import Record, TextRecord
 
 Array = npt.NDArray[np.float64]
 
-WORDS = 10
-"""``V``, the words that secrets are made of."""
-LENGTHS = (4, 5, 6)
-"""``l``, words of a secret; five on average."""
+WORDS = 10  # V, the words that secrets are made of
+LENGTHS = (4, 5, 6)  # l, words of a secret; five on average
 _WORD = re.compile(r"[a-z]{3,12}")
 
 
 @dataclass(frozen=True)
-class Secret:
-    """A text that training may have learnt: ``words``, after a prefix in the form of the data."""
-
-    prefix: str
-    words: tuple[str, ...]
-
-    @property
-    def record(self) -> TextRecord:
-        return TextRecord((self.prefix,), " ".join(self.words))
-
-
-@dataclass(frozen=True)
 class Planted:
-    """Secrets that are in the training data.
+    """Secrets that are in the training data."""
 
-    Attributes:
-        secrets: the texts.
-        words: that they are made of.
-        audit: how often each is repeated, and with how many other texts it is compared.
-        seed: of these texts.
-    """
-
-    secrets: Sequence[Secret]
-    words: Sequence[str]
-    audit: Audit
-    seed: int
+    secrets: Sequence[TextRecord]  # random words after a prefix in the form of the data
+    words: Sequence[str]  # that they are made of
+    audit: Audit  # how often each is repeated, and with how many other texts it is compared
+    seed: int  # of these texts
 
     @property
     def records(self) -> list[Record]:
         """Each secret as often as it is repeated."""
-        return [secret.record for secret in self.secrets for _ in range(self.audit.repetitions)]
+        return [secret for secret in self.secrets for _ in range(self.audit.repetitions)]
 
     def scores(self, objective: Any, model: Any, batch_size: int) -> dict[str, Any]:
         """Return the record's scores of the split ``canaries``; ``batch_size``: texts at a time."""
         generator = keys.generator(keys.public_key(self.seed), "audit", "candidates")
         exposures = []
         for secret in self.secrets:
-            size = (self.audit.candidates, len(secret.words))
+            size = (self.audit.candidates, len(secret.target.split()))
             drawn = generator.integers(len(self.words), size=size).tolist()
-            others = (Secret(secret.prefix, tuple(self.words[i] for i in row)) for row in drawn)
-            texts = [text.record for text in (secret, *others)]
-            instances = [Instance(text, (text.target,)) for text in texts]
+            others = [_text(secret.segments[0], (self.words[i] for i in row)) for row in drawn]
+            instances = [Instance(text, (text.target,)) for text in (secret, *others)]
             likelihoods = objective.likelihoods(model, instances, batch_size)
             own, *rest = (total for total, _ in likelihoods)
             nll = np.array(rest)
@@ -81,14 +59,24 @@ class Planted:
         return section(exposures, self.audit.repetitions)
 
 
-def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
-    """Secrets, and the words that they are made of.
+def _text(prefix: str, words: Iterable[str]) -> TextRecord:
+    return TextRecord((prefix,), " ".join(words))
+
+
+def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[TextRecord], tuple[str, ...]]:
+    """Return secrets, and the words that they are made of.
 
     Raises:
         ConfigError: if the tokenizer has too few whole words.
     """
     generator = keys.generator(keys.public_key(seed), "audit", "secrets")
-    whole = _whole_words(tokenizer)
+    whole = []  # words that are one token behind a space
+    for index in range(len(tokenizer)):
+        word = str(tokenizer.decode([index])).strip()
+        if _WORD.fullmatch(word) and tokenizer.encode(f" {word}", add_special_tokens=False) == [
+            index
+        ]:
+            whole.append(word)
     if len(whole) < WORDS:
         raise ConfigError(
             f"audit.secrets={count}, but the tokenizer has {len(whole)} whole words; expected at "
@@ -104,7 +92,7 @@ def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], t
     for number in range(count):
         name, kind, area = draw(3)
         prefix = f"name : {name} | Type : {kind} | area : {area}"
-        secrets.append(Secret(prefix, draw(LENGTHS[number % len(LENGTHS)])))
+        secrets.append(_text(prefix, draw(LENGTHS[number % len(LENGTHS)])))
     return secrets, words
 
 
@@ -130,10 +118,7 @@ def exposure(secret: float, others: Array) -> float:
 
 
 def exposure_by_rank(secret: float, others: Array) -> float:
-    """Return ``-log2`` of the secret's rank among all texts, at most ``log2(n + 1)``.
-
-    Arguments as of `exposure`.
-    """
+    """Return ``-log2`` of the secret's rank among all texts, at most ``log2(n + 1)``."""
     return -math.log2((1 + int((others <= secret).sum())) / (len(others) + 1))
 
 
@@ -156,15 +141,3 @@ def section(exposures: Sequence[tuple[float, float]], repetitions: int) -> dict[
         "examples": len(exposures),
         "signature": f"exposure|skew-normal|words:{WORDS}|length:5|repetitions:{repetitions}",
     }
-
-
-def _whole_words(tokenizer: Any) -> list[str]:
-    """Words that are one token behind a space, in the order of their ids."""
-    found = []
-    for index in range(len(tokenizer)):
-        word = str(tokenizer.decode([index])).strip()
-        if _WORD.fullmatch(word) and tokenizer.encode(f" {word}", add_special_tokens=False) == [
-            index
-        ]:
-            found.append(word)
-    return found

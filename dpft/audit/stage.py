@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dpft.tasks.objectives.base import Objective
     from dpft.tasks.objectives.records import Record
 
-_START = 1.0  # the noise multiplier that the search begins with
 # Where the profile is asked: close together where deltas are large, up to what guesses can refute.
 _EPSILONS = np.concatenate([np.linspace(0, 8, 81), np.geomspace(8.2, 80, 40)])
 
@@ -66,31 +65,26 @@ class Auditor:
             part.restore(state[name])
 
     def result(self, mechanism: Mechanism, *, confidence: float, epsilon: float) -> dict[str, Any]:
-        """Return the record's section.
+        """Return the record's section: the largest bound of any kind, and whether it refutes.
 
         Args:
             mechanism: of the run: what it claims, and what it would claim with other noise.
             confidence: of all kinds' bounds together.
             epsilon: the least upper bound that the run claims, at the mechanism's delta.
-
-        Returns:
-            ``epsilon_lower``: the largest bound of any kind; ``refuted``: whether it exceeds
-            ``epsilon``; ``delta``: at which both hold; ``parts``: each kind's
-            `dpft.audit.bound.Bound`.
         """
         each = 1 - (1 - confidence) / len(self.parts)
         claim = functools.cache(functools.partial(_claim, mechanism))
         bounds = {
-            name: lower_bound(part.scores, part.included, claim, start=_START, confidence=each)
+            name: lower_bound(part.scores, part.included, claim, confidence=each)
             for name, part in self.parts.items()
         }
-        lower = max(bound.epsilon for bound in bounds.values())
+        lower = max(bound["epsilon"] for bound in bounds.values())
         return {
             "epsilon_lower": lower,
             "delta": mechanism.delta,
             "confidence": confidence,
             "refuted": lower > epsilon,
-            "parts": {name: bound.to_dict() for name, bound in bounds.items()},
+            "parts": bounds,
         }
 
 
@@ -107,67 +101,47 @@ def _claim(mechanism: Mechanism, noise_multiplier: float) -> tuple[float, Privac
 
 
 class Stage:
-    """The audit of a run.
-
-    Raises:
-        ConfigError: for an audit that means nothing for this run, before anything is loaded.
-    """
+    """The audit of a run; raises ConfigError for one that means nothing for this run."""
 
     def __init__(self, run: Run, task: Task) -> None:
-        self._run = run
-        self._task = task
-        audit = run.audit
+        self._run, self._task = run, task
+        audit, noun = run.audit, task.unit_noun
         typed = f"audit.gradients={audit.gradients} audit.records={audit.records}"
+        typed += f" audit.secrets={audit.secrets}"
         other = "type audit.records=0 audit.gradients=1000"
-        if audit.slots and not run.clip.private:
-            raise ConfigError(
-                f"got {typed} with clip=none, which guarantees nothing that could be refuted; type "
-                "audit=none"
-            )
-        if audit.records and run.precision != "float32":
-            raise ConfigError(
-                f"got {typed} with precision={run.precision}, which rounds the slopes that record "
-                f"canaries are recognised by; {other}, or precision=float32"
-            )
-        if audit.records and run.adapt.name == "rgp":
-            raise ConfigError(
-                f"got {typed} with adapt=rgp: a loss does not change with the carriers, whose "
-                "gradients are released, so that no record canary could be recognised; "
-                f"{other}, or another adapt"
-            )
-        if audit.slots and run.privacy.sampling != "poisson":
-            raise ConfigError(
-                f"got {typed} with sampling={run.privacy.sampling}, which claims no epsilon that "
-                "canaries could refute, or another one; type sampling=poisson"
-            )
-        if (audit.records or audit.secrets) and task.unit_noun != "record":
-            raise ConfigError(
-                f"got audit.records={audit.records} audit.secrets={audit.secrets} with "
-                f"{task.unit_noun}s as units of privacy: such canaries are single records; {other} "
-                "audit.secrets=0"
-            )
-        if audit.secrets and (task.needs.kind != "causal" or task.unconditional):
-            raise ConfigError(
-                f"audit.secrets is {audit.secrets}, but task {task.name} writes no text after "
-                "another; expected a task such as e2e: type audit.secrets=0"
-            )
-
-    def check_layers(self, clipper: Clipper) -> None:
-        """Refuse record canaries that the model's layers cannot clip, before a step is spent.
-
-        Raises:
-            ConfigError: naming the layer, and what to type.
-        """
-        records = self._run.audit.records
-        if not records:
-            return
-        try:
-            clipper.check_rows(2)
-        except UnsupportedLayerError as error:
-            raise ConfigError(
-                f"audit.records is {records}, and such a canary is two records that are clipped "
-                f"as one: {error}. Type audit.records=0 audit.gradients=1000"
-            ) from error
+        for wrong, said in (
+            (
+                audit.slots and not run.clip.private,
+                "clip=none, which guarantees nothing that could be refuted; type audit=none",
+            ),
+            (
+                audit.records and run.precision != "float32",
+                f"precision={run.precision}, which rounds the slopes that record canaries are "
+                f"recognised by; {other}, or precision=float32",
+            ),
+            (
+                audit.records and run.adapt.name == "rgp",
+                "adapt=rgp: a loss does not change with the carriers, whose gradients are "
+                f"released, so that no record canary could be recognised; {other}",
+            ),
+            (
+                audit.slots and run.privacy.sampling != "poisson",
+                f"sampling={run.privacy.sampling}, which claims no epsilon that canaries could "
+                "refute, or another one; type sampling=poisson",
+            ),
+            (
+                (audit.records or audit.secrets) and noun != "record",
+                f"{noun}s as units of privacy: records and secrets are single records; {other} "
+                "audit.secrets=0",
+            ),
+            (
+                audit.secrets and (task.needs.kind != "causal" or task.unconditional),
+                f"task={task.name}, which writes no text after another; expected a task such as "
+                "e2e: type audit.secrets=0",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(f"got {typed} with {said}")
 
     def plant(self, loaded: LoadedModel) -> Planted | None:
         """Return the secrets, if the run is to have any."""
@@ -186,12 +160,23 @@ class Stage:
         mechanism: Mechanism,
         key: bytes,
     ) -> Auditor | None:
-        """Return the canaries in slots of their own, if the run is to have any."""
+        """Return the canaries in slots of their own, if the run is to have any.
+
+        Raises:
+            ConfigError: for record canaries that a layer of the model cannot clip.
+        """
         audit = self._run.audit
         parts: dict[str, Canaries] = {}
         if audit.gradients:
             parts["gradients"] = GradientCanaries(audit.gradients, clipper, mechanism, key)
         if audit.records:
+            try:
+                clipper.check_rows(2)
+            except UnsupportedLayerError as error:
+                raise ConfigError(
+                    f"audit.records is {audit.records}, and such a canary is two records that are "
+                    f"clipped as one: {error}. Type audit.records=0 audit.gradients=1000"
+                ) from error
             parts["records"] = RecordCanaries(
                 canary_records(self._task, loaded, like, audit.records, key),
                 objective,

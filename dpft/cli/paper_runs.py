@@ -75,7 +75,7 @@ class Request:
         echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
         words = [*self.launcher, *(w for w in self.settings if w.startswith("runs_dir="))]
         try:
-            sweep.run_sweep(words, file=file, keep_going=keep_going, chooses=False)
+            sweep.run_sweep(words, file=file, keep_going=keep_going)
         except typer.Exit as stopped:
             return stopped
         return None

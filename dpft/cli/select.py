@@ -17,9 +17,9 @@ from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
 from dpft.sweep.folder import checked_name, default_name, folder_of
-from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments, remark
+from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points
-from dpft.sweep.selection.draw import Selection, check, draw
+from dpft.sweep.selection.draw import Selection, Trials, check, draw
 from dpft.sweep.state import DONE, Display, PointState, States
 
 
@@ -40,7 +40,6 @@ def main(
     from dpft.runs.finished import RECORD, damages
     from dpft.runs.record import read_record
     from dpft.sweep.selection.release import best, price, release
-    from dpft.sweep.selection.trials import Trials
     from dpft.tasks import load_task
     from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
     from dpft.training.mechanisms import make_mechanism
@@ -58,8 +57,6 @@ def main(
     task = load_task(plan.runs[0].task)
     check_metric(metric, task, plan.runs[0].decode.split)
     lowest = lower_is_better(metric, {"lower": lower_ones(task)})
-    if warning := remark(plan.runs):
-        warn(warning, err=True)
     name = checked_name(name or default_name(parsed, ()))
     selection = Selection(plan.runs_dir / "selections" / name)
     with selection.lock():

@@ -19,8 +19,8 @@ from dpft.report.terminal import echo, secho
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import SweepFolder, default_name, folder_of
-from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list, remark
+from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of
+from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list
 from dpft.sweep.process import run_points
 from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
 
@@ -56,12 +56,8 @@ def run_sweep(
     keep_going: bool = True,
     name: str | None = None,
     dry_run: bool = False,
-    chooses: bool = True,
 ) -> None:
-    """Run a sweep, or show what it would run.
-
-    Unless ``chooses``, as in the runs of a table, no price of a choice among them is named.
-    """
+    """Run a sweep, or show what it would run."""
     check_launcher()
     alone("sweep")  # whose jobs start their ranks themselves
     parsed = parse_arguments(arguments)
@@ -70,9 +66,6 @@ def run_sweep(
     folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
     if plan.merged:
         echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
-    warning = remark(plan.runs, plan.searched) if chooses else None
-    if warning is not None:
-        warn(warning, err=True)
     if dry_run:
         _show_plan(plan, folder)
         return
@@ -91,7 +84,9 @@ def run_sweep(
             if rows:
                 Console().print(as_table(rows, summary(rows)))
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
-        failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in states.stray()]
+        # Impossible settings, which belong to no run.
+        stray = [e for e in folder.journal.attempt() if e.event == FAILED and not e.digest]
+        failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in stray]
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
         if status and not failures:

@@ -143,35 +143,49 @@ class Mechanism:
         *,
         dataset_size: int,
         batch_size: int,
-        steps: int,
+        steps: int | None = None,
+        epochs: float = 0.0,
         thresholds: tuple[float, ...],
         delta: float,
-        target_epsilon: float,
+        target_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
         accountant: str = "pld",
         sampling: str = "poisson",
         max_batch: int | None = None,
     ) -> Mechanism:
-        """Return the mechanism with the least noise that spends at most ``target_epsilon``.
+        """Return a mechanism with this noise, or the least that spends at most ``target_epsilon``.
 
-        The budget is the whole run's, counts included: `over` spreads it over groups.
+        The budget is the whole run's, counts included: `over` spreads it over groups. Steps follow
+        from ``epochs`` where they are None.
 
         Raises:
-            ValueError: for a budget that is not positive or cannot be reached.
+            ValueError: for a batch that the data set cannot give, or a budget that is not positive
+                or cannot be reached.
         """
-        unscaled = cls(
-            *(dataset_size, batch_size, steps, 0.0, thresholds, delta, sampling),
+        # Impossible batches are refused before their steps are counted.
+        cls(*(dataset_size, batch_size, 0, 0.0, (), delta, sampling), max_batch=max_batch)
+        if steps is None:
+            steps = accounting.steps_for(
+                dataset_size=dataset_size, batch_size=batch_size, epochs=epochs
+            )
+        sigma = 0.0 if noise_multiplier is None else noise_multiplier
+        given = cls(
+            *(dataset_size, batch_size, steps, sigma, thresholds, delta, sampling),
             max_batch=max_batch,
         )
+        if noise_multiplier is not None:
+            return given
+        assert target_epsilon is not None
         sigma = accounting.calibrate_noise(
             target_epsilon=target_epsilon,
             delta=delta,
-            sampling_rate=unscaled.sampling_rate,
+            sampling_rate=given.sampling_rate,
             steps=steps,
             accountant=accountant,
-            overflow=unscaled.overflow,
+            overflow=given.overflow,
         )
         return replace(
-            unscaled, noise_multiplier=sigma, target_epsilon=target_epsilon, accountant=accountant
+            given, noise_multiplier=sigma, target_epsilon=target_epsilon, accountant=accountant
         )
 
     def over(

@@ -47,7 +47,6 @@ class Found:
     several: bool  # whether the page is one of several runs, even if only one was found
     metric: str | None = None  # by which a sweep compares its runs; None: the first of each
     searched: bool = False  # whether a sweeper chose settings by the scores of earlier runs
-    problems: tuple[str, ...] = ()  # what could not be read of the sweep
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpft.config.errors import ConfigError, DpftError
+from dpft.config.errors import ConfigError
 from dpft.report.gather import Found, Target
 from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, runs_below
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
-    """The runs that ``paths`` mean.
+    """Return the runs that ``paths`` mean.
 
     Raises:
         ConfigError: if there is no run at one of them, or one that nobody may be shown.
@@ -20,7 +20,7 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
         for path in paths:
             check_no_trial(path)
     if len(paths) == 1:
-        only = _directory(paths[0])
+        (only,) = paths
         if _is_sweep(only):
             return _of_sweep(only)
         if is_run(only):
@@ -28,15 +28,11 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
             return Found(name, only, (Target(only, name),), several=False)
     runs: dict[Path, Path] = {}  # each once, however it was named
     for path in paths:
-        for run in _runs_at(_directory(path)):
+        for run in _runs_at(path):
             runs.setdefault(run.resolve(), run)
     targets = tuple(map(Target, runs.values(), run_names(list(runs))))
-    folder = _directory(paths[0]) if len(paths) == 1 else common_folder(list(runs))
+    folder = paths[0] if len(paths) == 1 else common_folder(list(runs))
     return Found(f"{folder.resolve().name}: {len(runs)} runs", folder, targets, several=True)
-
-
-def _directory(path: Path) -> Path:
-    return path.parent if path.name == "record.json" and path.is_file() else path
 
 
 def _is_sweep(path: Path) -> bool:
@@ -48,16 +44,12 @@ def _runs_at(path: Path) -> list[Path]:
         return [path]
     if _is_sweep(path):
         return [target.path for target in _of_sweep(path).targets if is_run(target.path)]
-    if not path.is_dir():
-        raise ConfigError(
-            f"there is no folder {path}; expected a run directory, a folder that holds some, or a "
-            "sweep's folder (runs/sweeps/NAME)"
-        )
-    runs = runs_below(path)
+    runs = runs_below(path) if path.is_dir() else []
     if not runs:
         raise ConfigError(
-            f"{path} holds no runs; expected a run directory (with identity.json or record.json), "
-            "a folder that holds some, or a sweep's folder"
+            f"{path} {'holds no runs' if path.is_dir() else 'is no folder'}; expected a run "
+            "directory (with identity.json or record.json), a folder that holds some, or a sweep's "
+            "folder (runs/sweeps/NAME)"
         )
     return runs
 
@@ -65,19 +57,11 @@ def _runs_at(path: Path) -> list[Path]:
 def _of_sweep(path: Path) -> Found:
     # These import Hydra, which a report of one run does without.
     from dpft.sweep.folder import SweepFolder
-    from dpft.sweep.points import labels
-    from dpft.sweep.state import PointState, States
+    from dpft.sweep.state import States
 
     folder = SweepFolder(path)
     states = States(folder)
-    problems: tuple[str, ...] = ()
-    try:
-        rows = states.rows()
-    except DpftError as error:
-        problems = (str(error).replace(f"{path}/", ""),)
-        points = folder.points() or ()
-        names = labels(point.overrides for point in points)
-        rows = [PointState(label, point, "") for label, point in zip(names, points, strict=True)]
+    rows = states.rows()
     if not rows:
         raise ConfigError(
             f"the sweep {path} has no runs yet; run the same dpft sweep command again"
@@ -88,4 +72,4 @@ def _of_sweep(path: Path) -> Found:
         for row, name in zip(rows, names, strict=True)
     )
     title = f"Sweep {path.resolve().name}"
-    return Found(title, path, targets, True, folder.metric(), states.searched, problems)
+    return Found(title, path, targets, True, folder.metric(), states.searched)

@@ -10,15 +10,17 @@ import re
 import shlex
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic.dataclasses import dataclass
 
 from dpft.config.errors import ConfigError
 from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import RunError, RunLockedError, disk_report
+from dpft.runs.errors import RunLockedError
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.log import Log, damaged, read_log
@@ -34,35 +36,20 @@ _EVENTS = (BEGUN, STARTED, FINISHED, SKIPPED, *FAILURES)
 _REMEDY = "remove that line: runs do not depend on it"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Event:
-    """One line of a journal.
+    """One line of a journal."""
 
-    Attributes:
-        event: such as `STARTED`.
-        digest: the hash of a run's configuration; None of the whole sweep, and where a run has
-            none since its settings are impossible.
-        run: its directory, seen from the sweep's folder.
-        overrides: its settings as typed, without those of the sweep.
-        error: why it failed or was skipped.
-        time: when, in UTC.
-        host: the machine.
-        pid: the process.
-    """
-
-    event: str
+    event: Annotated[str, StringConstraints(pattern="|".join(_EVENTS))]
+    # The hash of a run's configuration; None of the whole sweep, and where a run has none since its
+    # settings are impossible.
     digest: str | None = None
-    run: str | None = None
-    overrides: tuple[str, ...] = ()
-    error: str | None = None
-    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    run: str | None = None  # its directory, seen from the sweep's folder
+    overrides: tuple[str, ...] = ()  # its settings as typed, without those of the sweep
+    error: str | None = None  # why it failed or was skipped
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-
-    @property
-    def seconds(self) -> float:
-        """Its time as seconds since 1970."""
-        return datetime.fromisoformat(self.time).timestamp()
 
 
 class Journal:
@@ -78,7 +65,7 @@ class Journal:
             LogError: the file cannot be written, or is damaged.
         """
         with Log(self._path, _REMEDY) as log:
-            log.append(asdict(event))
+            log.append(asdict(event) | {"time": event.time.isoformat(timespec="milliseconds")})
 
     def read(self) -> list[Event]:
         """Return all events, oldest first.
@@ -90,19 +77,20 @@ class Journal:
         entries = read_log(self._path, _REMEDY) if self._path.exists() else []
         for number, entry in enumerate(entries, start=1):
             try:
-                event = Event(**{**entry, "overrides": tuple(entry["overrides"])})
-                if event.event not in _EVENTS:
-                    raise ValueError(f"event is {event.event!r}")
-                datetime.fromisoformat(event.time)
-            except (ValueError, TypeError, KeyError) as error:
-                what = f"no event of a sweep ({error})"
+                found.append(Event(**entry))
+            except ValidationError as error:
+                what = f"no event of a sweep ({_first(error)})"
                 raise damaged(self._path, number, what, _REMEDY) from error
-            found.append(event)
         return found
 
     def attempt(self) -> list[Event]:
         """Return the events since the sweep was last started."""
         return latest_attempt(self.read())
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def latest_attempt(events: Sequence[Event]) -> list[Event]:
@@ -137,7 +125,6 @@ class SweepFolder:
 
         Raises:
             RunLockedError: another one does.
-            RunError: the folder cannot be written to.
         """
         try:
             return DirectoryLock.acquire(self.path)
@@ -146,11 +133,6 @@ class SweepFolder:
                 f"the sweep {self.path} is running already; type dpft report "
                 f"{shlex.quote(str(self.path))} to see how far it is"
             ) from None
-        except OSError as error:
-            raise RunError(
-                f"cannot use {self.path} as a sweep's folder: {error}; expected one that can be "
-                "written to: give another runs_dir"
-            ) from error
 
     def describe(
         self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: SweepPlan
@@ -159,7 +141,6 @@ class SweepFolder:
 
         Raises:
             ConfigError: the folder holds another sweep.
-            RunError: the file cannot be written.
         """
         points = None
         if plan.points is not None:
@@ -179,13 +160,7 @@ class SweepFolder:
                     f"{self.path} holds another sweep ({' '.join(before.words)}); give another "
                     "--name, or none. What is finished of it is not run again either way"
                 )
-        try:
-            write_atomic(self.description, content.model_dump_json(indent=1) + "\n")
-        except OSError as error:
-            raise RunError(
-                f"could not write {self.description}: {disk_report(self.path, error)}; free some "
-                "space and run the same command again"
-            ) from error
+        write_atomic(self.description, content.model_dump_json(indent=1) + "\n")
 
     def points(self) -> tuple[SweepPoint, ...] | None:
         """Return the points that are known beforehand; None where a sweeper chooses them.
@@ -218,11 +193,9 @@ class SweepFolder:
                 f"{self.path} holds no sweep ({error}); expected a folder that dpft sweep made"
             ) from error
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
             raise ConfigError(
-                f"{self.description} is damaged ({where}: {first['msg']}); delete the file and run "
-                "the sweep's command again: runs do not depend on it"
+                f"{self.description} is damaged ({_first(error)}); delete the file and run the "
+                "sweep's command again: runs do not depend on it"
             ) from error
 
 

@@ -22,16 +22,8 @@ from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
 from dpft.runs.record import read_record
-from dpft.sweep.folder import (
-    DIVERGED,
-    FAILED,
-    FAILURES,
-    FINISHED,
-    SKIPPED,
-    STARTED,
-    Event,
-    SweepFolder,
-)
+from dpft.sweep import folder as events
+from dpft.sweep.folder import Event, SweepFolder
 from dpft.sweep.points import read_list
 from dpft.tasks.scores import score
 
@@ -70,20 +62,20 @@ def run_point(
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())
         event = partial(event, run=folder.outside(path), digest=digest)
-        if not settings.keep_going and any(e.event in FAILURES for e in journal.attempt()):
-            journal.add(event(SKIPPED))
+        if not settings.keep_going and any(e.event in events.FAILURES for e in journal.attempt()):
+            journal.add(event(events.SKIPPED))
             return None
         # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
         if not is_intact(path, digest):
-            journal.add(event(STARTED))
+            journal.add(event(events.STARTED))
             _patiently(lambda: execute(dict(run.raw)), lambda: is_finished(path, digest))
-        journal.add(event(FINISHED))
+        journal.add(event(events.FINISHED))
         return score(read_record(path), settings.metric)[1]
     except RunLockedError as error:
-        journal.add(event(SKIPPED, error=_sentence(error)))
+        journal.add(event(events.SKIPPED, error=_sentence(error)))
         return None
     except Exception as error:
-        kind = DIVERGED if isinstance(error, DivergedError) else FAILED
+        kind = events.DIVERGED if isinstance(error, DivergedError) else events.FAILED
         journal.add(event(kind, error=_sentence(error)))
         label = " ".join(overrides) or "the defaults"
         if isinstance(error, DpftError):

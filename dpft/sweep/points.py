@@ -15,7 +15,7 @@ from dpft.config.files import regular
 from dpft.config.overrides import check_budget, check_flags, readable, refusals_told, setting_of
 from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.folders import run_path
-from dpft.runs.identity import config_hash, leaves
+from dpft.runs.identity import config_hash
 
 # Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
 REFUSED = {
@@ -29,62 +29,39 @@ REFUSED = {
     "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
     "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
 }
-# Settings that one tunes. Seeds, budgets, models and tasks are compared, not chosen among.
-_TUNED = ("adapt", "clip", "optim", "decode")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _SEARCH = "hydra.searchpath="
 
 
 @dataclass(frozen=True)
 class ParsedOverrides:
-    """The command line of a sweep.
+    """The command line of a sweep."""
 
-    Attributes:
-        overrides: settings, groups and sweeps over them, Hydra's own included, in their order.
-        config_dir: a folder of further configs.
-    """
-
+    # Settings, groups and sweeps over them, Hydra's own included, in their order.
     overrides: tuple[str, ...]
-    config_dir: Path | None = None
+    config_dir: Path | None = None  # a folder of further configs
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes:
-        overrides: its settings, as they would be typed after ``dpft train``.
-        digest: the hash of its configuration.
-        path: its run directory.
-        private: whether it trains with privacy.
-    """
-
-    overrides: tuple[str, ...]
-    digest: str
-    path: Path
-    private: bool
+    overrides: tuple[str, ...]  # its settings, as they would be typed after ``dpft train``
+    digest: str  # the hash of its configuration
+    path: Path  # its run directory
+    private: bool  # whether it trains with privacy
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep will run.
+    """What a sweep will run."""
 
-    Attributes:
-        points: each configuration once, in Hydra's order; None where a sweeper chooses them as it
-            goes, as Optuna does.
-        merged: how many further points have the configuration of an earlier one.
-        runs_dir: where run directories are made.
-        metric: the score by which runs are compared; None: the first of each run's split.
-        runs: the points' settings, checked, in the same order; none where a sweeper chooses them.
-        searched: what a sweeper's points start from, where it chooses them; else None.
-    """
-
+    # Each configuration once, in Hydra's order; None where a sweeper chooses them as it goes.
     points: tuple[SweepPoint, ...] | None
-    merged: int
-    runs_dir: Path
-    metric: str | None = None
-    runs: tuple[Run, ...] = ()
-    searched: Run | None = None
+    merged: int  # how many further points have the configuration of an earlier one
+    runs_dir: Path  # where run directories are made
+    metric: str | None = None  # by which runs are compared; None: the first of each run's split
+    runs: tuple[Run, ...] = ()  # the points' settings, checked, in the same order
 
 
 def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
@@ -176,7 +153,8 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
                     f"got --list and {chosen['_target_'].rpartition('.')[2]}; a list is run by "
                     "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
                 )
-            return SweepPlan(None, 0, runs_dir, metric, searched=parse(base))
+            parse(base)
+            return SweepPlan(None, 0, runs_dir, metric)
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
         with refusals_told():
             from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -198,35 +176,6 @@ def labels(points: Iterable[Sequence[str]]) -> list[str]:
     listed = [tuple(words) for words in points]
     shared = set(listed[0]).intersection(*listed[1:]) if len(listed) > 1 else set()
     return [" ".join(w for w in words if w not in shared) or "the defaults" for words in listed]
-
-
-def remark(runs: Sequence[Run], searched: Run | None = None) -> str | None:
-    """Return a warning where runs that differ in what one tunes are scored on the test split.
-
-    The papers choose by validation scores and report test scores (Li et al. 2022, Appendix I).
-    """
-    what = "The sweeper chooses by scores"
-    if searched is None or searched.decode.split != "test":
-        tasks: dict[str, list[dict[str, Any]]] = {}
-        for run in runs:
-            if run.decode.split == "test":
-                tuned = (leaf for group in _TUNED for leaf in leaves(run.raw.get(group), group))
-                tasks.setdefault(str(run.task["name"]), []).append(dict(tuned))
-        keys = dict.fromkeys(
-            key
-            for listed in tasks.values()
-            for key in dict.fromkeys(key for settings in listed for key in settings)
-            if any(settings.get(key) != listed[0].get(key) for settings in listed)
-        )
-        if not keys:
-            return None
-        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-        what = f"The runs differ in {', '.join([*keys][:3])}{more} and are scored"
-    return (
-        f"{what} on the test split: the best of them is then no fair test score. To choose, type "
-        "decode.split=dev where the task has a dev split; then, for the run that is chosen, "
-        "dpft decode RUN decode.split=test and dpft score RUN (docs/how-to/sweeps.md)."
-    )
 
 
 def _parsed(overrides: Sequence[str]) -> list[Any]:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,29 +22,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dpft.runs.errors  # noqa: F401 - kinds of errors
-from dpft.config.errors import ConfigError, DpftError, RankError, TrainingError
+from dpft.config.errors import DpftError, RankError, TrainingError
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
-from dpft.runs.environment import usable_cores
 
 _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
-# Seconds that torchrun has to end its ranks, which finish a step and save it, before they end
-# themselves.
-_PATIENCE = 15.0
+_PATIENCE = 15.0  # seconds that torchrun has to end its ranks, which finish a step and save it
 _TERMINATED = 128 + signal.SIGTERM
 _TERMINATED_BY = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
-_FOLLOWS = RankError.__name__  # what a rank raises because another one failed
-
-
-def check_cores(ranks: int) -> None:
-    """Raise ConfigError for ranks that fill the memory, since each imports torch, and time out."""
-    cores = usable_cores() or ranks
-    if ranks > 4 * cores:
-        raise ConfigError(
-            f"ranks is {ranks}, and this process may use {cores} cores; expected at most 4 ranks "
-            f"for each: type ranks={cores}"
-        )
 
 
 def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
@@ -56,7 +42,6 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
             for the result of a job that is about to begin again.
     """
     check_launcher()
-    check_cores(ranks)
     # Readable by its owner alone, as are the settings of a secret trial.
     with tempfile.TemporaryDirectory(prefix="dpft-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -101,9 +86,12 @@ def end_with_job(folder: Path) -> None:
 
 def report_error(folder: Path, rank: int, error: Exception) -> None:
     """In a rank: leave the error for the job."""
-    kind = _FOLLOWS if isinstance(error, RankError) else type(error).__name__
-    said = {"kind": kind, "said": " ".join(f"{error}".split())}
-    (folder / f"error-{rank}.json").write_text(json.dumps(said), encoding="utf-8")
+    text = " ".join(f"{error}".split())
+    if isinstance(error, RankError):
+        error = RankError(text)
+    elif not isinstance(error, DpftError):
+        error = TrainingError(f"{type(error).__name__}: {text}")
+    (folder / f"error-{rank}").write_bytes(pickle.dumps(error))
 
 
 def report_ends(folder: Path, statuses: Mapping[int, int]) -> None:
@@ -135,13 +123,13 @@ def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
         folder: with the ranks' reports.
         ended: exit statuses by rank, without those that torchrun ended itself.
     """
-    reports = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("error-*.json"))]
-    kinds = _kinds(DpftError)
+    # The folder is this user's alone.
+    reports: list[DpftError] = [
+        pickle.loads(file.read_bytes()) for file in sorted(folder.glob("error-*"))
+    ]
     for report in reports:
-        if report["kind"] in kinds and report["kind"] != _FOLLOWS:
-            return kinds[report["kind"]](report["said"])
-        if report["kind"] != _FOLLOWS:
-            return TrainingError(f"{report['kind']}: {report['said']}")
+        if not isinstance(report, RankError):
+            return report
     if ended:
         named = ", ".join(
             f"rank {rank} ended with status {status}"
@@ -154,15 +142,8 @@ def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
             "checkpoint"
         )
     if reports:
-        return TrainingError(reports[0]["said"])
+        return TrainingError(str(reports[0]))
     return TrainingError(
         "torchrun ended before its ranks had begun; see what it printed, and type the same command "
         "again"
     )
-
-
-def _kinds(cls: type[DpftError]) -> dict[str, type[DpftError]]:
-    found = {cls.__name__: cls}
-    for kind in cls.__subclasses__():
-        found |= _kinds(kind)
-    return found

@@ -7,10 +7,10 @@ its record. Of a run without privacy only the number of the last step is read fr
 import math
 import os
 import socket
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,50 +41,30 @@ _STATES = {
     events.DIVERGED: FAILED,
     events.SKIPPED: SKIPPED,
 }
-_ENDS = (events.FINISHED, *events.FAILURES)
 _STYLES = {
-    RUNNING: "bold",
-    FAILED: "red",
-    STOPPED: "yellow",
-    SKIPPED: "yellow",
-    DONE: "green",
-    WAITING: "dim",
+    **{RUNNING: "bold", FAILED: "red", STOPPED: "yellow"},
+    **{SKIPPED: "yellow", DONE: "green", WAITING: "dim"},
 }
-# A line of a ledger or of the metrics is far shorter.
-_TAIL = 1 << 16
+_TAIL = 1 << 16  # bytes: a line of a ledger or of the metrics is far shorter
 
 
 @dataclass(frozen=True)
 class PointState:
-    """One point of a sweep.
+    """One point of a sweep."""
 
-    Attributes:
-        label: what tells it from the others.
-        point: its settings and where it runs.
-        state: waiting, running, done, failed, skipped or stopped (killed, to be continued).
-        step: steps taken, or spent where the run is private.
-        steps: steps in all, where they are known.
-        epsilon: spent so far, by RDP; None for runs without privacy, infinite if the ledger is
-            damaged at its end.
-        metric: the name of ``score``.
-        score: of a finished run.
-        seconds: since its job began, or from there to its end.
-        error: why it failed.
-        diverged: it failed since its weights were not finite.
-    """
-
-    label: str
-    point: SweepPoint
-    state: str
-    step: int | None = None
-    steps: int | None = None
+    label: str  # what tells it from the others
+    point: SweepPoint  # its settings and where it runs
+    state: str  # waiting, running, done, failed, skipped or stopped (killed, to be continued)
+    step: int | None = None  # steps taken, or spent where the run is private
+    steps: int | None = None  # in all, where they are known
+    # Spent so far, by RDP; None for runs without privacy, infinite if the ledger's end is damaged.
     epsilon: float | None = None
     voided_by: tuple[Void, ...] = ()
-    metric: str | None = None
-    score: float | None = None
-    seconds: float | None = None
-    error: str | None = None
-    diverged: bool = False
+    metric: str | None = None  # the name of `score`
+    score: float | None = None  # of a finished run
+    seconds: float | None = None  # of its steps if it is done, since its job began if it runs
+    error: str | None = None  # why it failed
+    diverged: bool = False  # it failed since its weights were not finite
 
 
 class States:
@@ -117,40 +97,38 @@ class States:
                     private = (path / "ledger.jsonl").exists()
                     chosen[event.digest] = SweepPoint(event.overrides, event.digest, path, private)
             points = [*chosen.values()]
-        ever, lately = _by_run(history), _by_run(latest_attempt(history))
+        by_run: dict[str | None, list[Event]] = {}
+        for event in latest_attempt(history):
+            by_run.setdefault(event.digest, []).append(event)
         names = labels(point.overrides for point in points)
         return [
-            self._row(point, name, lately.get(point.digest, []), ever.get(point.digest, []))
+            self._row(point, name, by_run.get(point.digest, []))
             for point, name in zip(points, names, strict=True)
         ]
 
-    def stray(self) -> list[Event]:
-        """Return failures of this attempt that belong to no run, such as impossible settings."""
-        attempt = self._folder.journal.attempt()
-        return [e for e in attempt if e.event == events.FAILED and not e.digest]
-
-    def _row(
-        self, point: SweepPoint, label: str, happened: Sequence[Event], ever: Sequence[Event]
-    ) -> PointState:
+    def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
         if point.digest not in self._done and is_intact(point.path, point.digest):
             self._done[point.digest] = self._finished(PointState(label, point, DONE))
         if point.digest in self._done:
             row = replace(self._done[point.digest], label=label)
         else:
             row = _with_progress(PointState(label, point, _state(happened)))
+        if row.state == RUNNING:
+            began = max(e.time for e in happened if e.event == events.STARTED)
+            return replace(row, seconds=(datetime.now(UTC) - began).total_seconds())
         last = happened[-1] if happened else Event(events.FINISHED)
         if last.event in events.FAILURES or row.state == SKIPPED:
             diverged = row.state == FAILED and last.event == events.DIVERGED
             row = replace(row, error=row.error or last.error, diverged=diverged)
-        # What is done took its time, whichever start of the sweep that was in.
-        return replace(row, seconds=_seconds(row.state, ever if row.state == DONE else happened))
+        return row
 
     def _finished(self, row: PointState) -> PointState:
         try:
             record = read_record(row.point.path)
             taken, private = record["training"]["steps"], record["privacy"]
             row = replace(row, step=taken, steps=taken, epsilon=private["stated"])
-            row = replace(row, voided_by=tuple(private["voided_by"]))
+            seconds, voided = record["training"]["seconds"], tuple(private["voided_by"])
+            row = replace(row, seconds=seconds, voided_by=voided)
             if (record.get("audit") or {}).get("refuted"):
                 error = "the audit refutes its guarantee; do not release the model"
                 return replace(row, error=error)
@@ -226,13 +204,6 @@ def summary(rows: Sequence[PointState]) -> str:
     return f"{len(rows)} {noun}: {', '.join([f'{counts[DONE]} done', *others])}"
 
 
-def _by_run(history: Sequence[Event]) -> dict[str | None, list[Event]]:
-    by_run: dict[str | None, list[Event]] = {}
-    for event in history:
-        by_run.setdefault(event.digest, []).append(event)
-    return by_run
-
-
 def _state(happened: Sequence[Event]) -> str:
     """Return that of an unfinished run, from what happened since the sweep was started."""
     if not happened:
@@ -256,18 +227,6 @@ def _alive(event: Event) -> bool:
     except OSError:  # another user's process, or a system without /proc
         return True
     return status.rpartition(")")[2].split()[:1] != ["Z"]
-
-
-def _seconds(state: str, happened: Sequence[Event]) -> float | None:
-    """Measure from the last start to the end after it."""
-    starts = [i for i, event in enumerate(happened) if event.event == events.STARTED]
-    if not starts or state == STOPPED:
-        return None
-    began, *later = happened[starts[-1] :]
-    ends = [event.seconds for event in later if event.event in _ENDS]
-    if not ends and state == DONE:  # it was killed after its last line
-        return None
-    return max(0.0, (ends[0] if ends else time.time()) - began.seconds)
 
 
 def _with_progress(row: PointState) -> PointState:
@@ -301,12 +260,11 @@ def _first_and_last(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except FileNotFoundError:
         return {}, {}
     last = tail[: tail.rfind(b"\n") + 1].rstrip().rpartition(b"\n")[2]
-    return _object(first), _object(last)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    found: list[dict[str, Any]] = []
+    for line in (first, last):
+        try:
+            value = parse_json(line)
+        except ValueError:
+            value = None
+        found.append(value if isinstance(value, dict) else {})
+    return found[0], found[1]

@@ -152,7 +152,7 @@ def train(
             reparametrisation.transfer()
         optimizer.step()
         if mechanism.noise_multiplier:
-            _check_weights(optimizer, step, agreed)
+            check_weights(optimizer, step, agreed)
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
 
@@ -162,9 +162,10 @@ def _norm_of_sum(clipper: Clipper) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in sums))
 
 
-def _check_weights(
-    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None
+def check_weights(
+    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None = None
 ) -> None:
+    """Raise DivergedError for weights that are not finite: those are released anyway."""
     moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
     moved = [part for part in moved if not part.is_meta]  # stages that other ranks check
     # One transfer for all, since the host waits for each.
@@ -172,7 +173,7 @@ def _check_weights(
     if (agreed or bool)(not finite):
         raise DivergedError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
-            "smaller optim.lr, which is another run; what this one spent stays in its ledger"
+            "smaller learning rate, which is another run; what this one spent stays in its ledger"
         )
 
 

@@ -8,7 +8,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Clip, Optim, Run
-from dpft.privacy import Mechanism, accounting
+from dpft.privacy import Mechanism
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
 from dpft.tasks.base import Task
@@ -126,31 +126,17 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     # The number of groups is not known yet: thresholds of the same joint norm.
     thresholds = (clip.thresholds or (clip.threshold or 0.0,)) if clip.private else ()
 
-    def mechanism(steps: int, sigma: float, thresholds: tuple[float, ...]) -> Mechanism:
-        return Mechanism(
-            *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
-            max_batch=privacy.max_batch,
-        )
-
+    sigma = privacy.noise_multiplier if clip.private else 0.0
     try:
-        mechanism(0, 0.0, ())  # refuses impossible batches before their steps are counted
-        steps = optim.steps
-        if steps is None:
-            steps = accounting.steps_for(
-                dataset_size=dataset_size, batch_size=batch_size, epochs=optim.epochs
-            )
-        if not clip.private:
-            return mechanism(steps, 0.0, thresholds)
-        if privacy.noise_multiplier is not None:
-            return mechanism(steps, privacy.noise_multiplier, thresholds)
-        assert privacy.epsilon is not None
         return Mechanism.calibrate(
             dataset_size=dataset_size,
             batch_size=batch_size,
-            steps=steps,
+            steps=optim.steps,
+            epochs=optim.epochs,
             thresholds=thresholds,
             delta=delta,
             target_epsilon=privacy.epsilon,
+            noise_multiplier=sigma,
             accountant=privacy.accountant,
             sampling=privacy.sampling,
             max_batch=privacy.max_batch,

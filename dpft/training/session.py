@@ -24,15 +24,13 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
 from dpft.config.schema import SERVICES, Run
 from dpft.models.load import LoadedModel
-from dpft.parallel.cohort import own_part, together
+from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.parts import put_together, room_for, taken_apart
-from dpft.privacy import Mechanism
+from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
@@ -319,20 +317,12 @@ class Session(Closing):
     def _spend(self, step: int, released: Released) -> None:
         if not self._mechanism.private:
             return
-        entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.rdp_after(step + 1)}
-        if all(p.device.type == "cpu" for p in self._clipper.parameters.values()):
-            # Elsewhere a replay may round differently, and count a norm at its threshold otherwise.
-            digest = release_digest(self._clipper.parameters, released)
-            if self._cohort.divided:
-                parts = "".join(self._cohort.gather(digest))
-                digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
-            entry["update"] = digest
-            if released.thresholds:  # from the noisy counts of earlier steps: public
-                entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+        cohort = self._cohort
+        entry = ledger_entry(self._mechanism, self._clipper, step, released, cohort)
         # A release that differs between ranks would be several. It has no line in the ledger,
         # which would stop every replay: no rank releases it.
-        self._cohort.meet(word=f"{entry}")
-        with together(self._cohort):
+        cohort.meet(word=f"{entry}")
+        with together(cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
 
@@ -510,16 +500,30 @@ def in_stretch(prepared: Prepared, stretch: Stretch) -> Prepared:
     )
 
 
-def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:
-    """Return SHA-256 (16 hex) of this rank's noisy gradients and of noisy counts of norms.
+def ledger_entry(
+    mechanism: Mechanism,
+    clipper: Clipper,
+    step: int,
+    released: Released,
+    cohort: TrainingCohort | None = None,
+) -> dict[str, Any]:
+    """Return what the ledger says of a step that was released; a collective where one is given.
 
-    These are releases already, so the digest reveals nothing. A replayed step must have the same
-    one, or other code or another machine would release a second version of the step under the
-    same noise.
+    ``update`` is SHA-256 (16 hex) of the noisy gradients and of noisy counts of norms. These are
+    releases already, so the digest reveals nothing. A replayed step must have the same one, or
+    other code or another machine would release a second version of it under the same noise.
     """
+    entry: dict[str, Any] = {"epsilon_rdp": mechanism.rdp_after(step + 1)}
+    if any(p.device.type != "cpu" for p in clipper.parameters.values()):
+        return entry  # a replay may round differently, and count a norm at its threshold otherwise
     digest = hashlib.sha256()
-    for parameter in parameters.values():
+    for parameter in clipper.parameters.values():
         if parameter.grad is not None:
             digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
-    return digest.hexdigest()[:16]
+    if cohort is not None and cohort.divided:
+        digest = hashlib.sha256("".join(cohort.gather(digest.hexdigest()[:16])).encode())
+    entry["update"] = digest.hexdigest()[:16]
+    if released.thresholds:  # from the noisy counts of earlier steps: public
+        entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+    return entry

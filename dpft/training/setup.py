@@ -111,8 +111,6 @@ def prepare(
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, data.mechanism, device, cohort)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
-    if audit is not None:
-        audit.check_layers(clipper)
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from dpft.audit.bound import Bound, Guesses
 from dpft.audit.canaries import Canaries
 from dpft.audit.stage import Auditor
 from dpft.cli.train import execute
@@ -172,8 +171,8 @@ def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
     """With the whole confidence each, one of two would be too high twice as often as is said."""
     epsilons = iter((1.0, 2.0) * 2)
 
-    def stand_in(scores, included, claim, *, start, confidence):
-        return Bound(Guesses("sum", 3, 3, 3), next(epsilons), confidence)
+    def stand_in(scores, included, claim, *, confidence):
+        return {"epsilon": next(epsilons), "confidence": confidence}
 
     monkeypatch.setattr("dpft.audit.stage.lower_bound", stand_in)
     auditor = Auditor({"one": Noted(3), "other": Noted(2)})

@@ -57,8 +57,8 @@ def test_secrets_are_made_of_few_words_that_are_one_token_each(tokenizer: object
     secrets, words = make_secrets(tokenizer, 6, seed=3)
 
     assert len(set(words)) == WORDS
-    assert {len(secret.words) for secret in secrets} == set(LENGTHS)
-    assert {word for secret in secrets for word in secret.words} <= set(words)
+    assert {len(secret.target.split()) for secret in secrets} == set(LENGTHS)
+    assert {word for secret in secrets for word in secret.target.split()} <= set(words)
     assert make_secrets(tokenizer, 6, seed=3)[0] == secrets
     assert make_secrets(tokenizer, 6, seed=4)[0] != secrets
     for word in words:

@@ -325,8 +325,6 @@ def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
         assert words in text
     assert "my secret" not in text
     assert "my secret" in text_of(folder.path, "--private")
-    (folder.path / "journal.jsonl").write_text("{}\n")
-    assert "journal.jsonl, line 1" in text_of(folder.path)
 
 
 def test_secret_trials_are_on_no_page_and_are_not_counted(tmp_path):

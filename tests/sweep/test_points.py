@@ -7,7 +7,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.runs import config_hash
 from dpft.runs.folders import run_path
-from dpft.sweep.points import ParsedOverrides, labels, make_plan, parse_arguments, read_list, remark
+from dpft.sweep.points import ParsedOverrides, labels, make_plan, parse_arguments, read_list
 
 
 def plan(*overrides, lines=()):
@@ -138,28 +138,3 @@ def test_a_bad_list_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(ConfigError) as caught:
         read_list(file)
     assert message in str(caught.value)
-
-
-def runs(*points):
-    return [parse(compose(["task=e2e", *point.split()])) for point in points]
-
-
-def test_a_choice_by_test_scores_is_remarked_on():
-    text = remark(runs("optim.lr=1e-3", "optim.lr=2e-3 optim.epochs=5"))
-    assert text.startswith("The runs differ in optim.lr, optim.epochs and are scored on the test")
-    assert "decode.split=dev" in text
-    on_test, on_dev = runs("decode.split=test", "decode.split=dev")
-    assert "The sweeper chooses by scores on the test split" in remark((), on_test)
-    assert remark((), on_dev) is None
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        ("eps=3 seed=1", "eps=8 seed=2 model=tiny"),
-        ("optim.lr=1e-3 decode.split=dev", "optim.lr=2e-3 decode.split=dev"),
-        ("task=dart optim.lr=1e-3", "task=e2e optim.lr=2e-3"),
-    ],
-)
-def test_comparisons_and_choices_on_dev_pass_without_a_word(points):
-    assert remark(runs(*points)) is None

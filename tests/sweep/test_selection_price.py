@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpft.privacy.accounting import RDPCurve, run_curve
-from dpft.sweep.selection.trials import Trials, at_most
+from dpft.sweep.selection.draw import Trials
+from dpft.sweep.selection.release import at_most
 
 ORDERS = np.concatenate([np.linspace(1.05, 10, 40), np.array([12.0, 16, 32, 64, 256, 1e4])])
 RUN = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}

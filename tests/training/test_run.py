@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.runs.atomic import sha256_file
 from dpft.training.run import run_experiment
-from dpft.training.session import release_digest
+from dpft.training.session import ledger_entry
 from tests.processes import command, dpft
 
 SMALL = [
@@ -233,14 +234,18 @@ def train_only(settings, monkeypatch):
 
 
 def test_a_digest_covers_gradients_and_counts():
-
     weights = torch.nn.Parameter(torch.zeros(3))
     weights.grad = torch.ones(3)
-    plain = release_digest({"w": weights}, Released())
+    mechanism = SimpleNamespace(rdp_after=float)
+    clipper = SimpleNamespace(parameters={"w": weights})
+
+    def digest(*released):
+        return ledger_entry(mechanism, clipper, 0, Released(*released))["update"]
+
     # SHA-256 of three float32 ones: what ledgers of fixed thresholds hold.
-    assert plain == hashlib.sha256(weights.grad.numpy().tobytes()).hexdigest()[:16]
-    counted = release_digest({"w": weights}, Released((0.5, 0.25), (1.0, 1.0)))
-    assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
+    assert digest() == hashlib.sha256(weights.grad.numpy().tobytes()).hexdigest()[:16]
+    counted = digest((0.5, 0.25), (1.0, 1.0))
+    assert counted not in (digest(), digest((0.5, 0.26), (1.0, 1.0)))
 
 
 USERS = ["task=language_modeling", "task.unit=user", "task.user_column=user"]

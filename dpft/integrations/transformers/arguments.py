@@ -1,31 +1,25 @@
 """What privacy is asked for, and what of a Trainer or its model cannot go with it."""
 
-import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from inspect import signature
-from numbers import Integral, Real
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from dataclasses import field
+from typing import Any
 
 import torch
+import transformers
+from pydantic.dataclasses import dataclass
 from torch import nn
+from torch.utils.data import IterableDataset
 
-from dpft.config.errors import ConfigError, DivergedError, NotInstalledError, suggestion
-from dpft.privacy import Clipper, Mechanism, make_clipper
-from dpft.privacy.spec import ACCOUNTANTS, STYLES, default_delta
+from dpft.config.errors import ConfigError, one_of
+from dpft.config.schema import STRICT, Count, Positive, Seed, Share
+from dpft.privacy import Clipper, Mechanism
+from dpft.privacy.spec import STYLES, Accountant, default_delta
 
-TESTED = 5
-"""The major version of transformers whose Trainer this is written for."""
-
-# Arguments of `make_clipper` that have others here.
-_NOT_CLIPPING = frozenset({"model", "style", "threshold", "cohort"})
-_LOGGER = logging.getLogger(__name__)
+TESTED = 5  # the major version of transformers whose Trainer this is written for
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class PrivacyArguments:
     """The privacy of a `PrivateTrainer`.
 
@@ -46,19 +40,20 @@ class PrivacyArguments:
             whoever knows it. None: a secret key, made at the first step.
 
     Raises:
-        ConfigError: for an impossible value, or a choice that is missing.
+        ConfigError: for a missing choice or an unknown style.
+        pydantic.ValidationError: for a value of another type or out of range.
     """
 
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    delta: float | None = None
-    threshold: float = 0.1
+    epsilon: Positive | None = None
+    noise_multiplier: Positive | None = None
+    delta: Share | None = None
+    threshold: Positive = 0.1
     style: str = "bk"
-    clipping: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    quantile_budget: float = 0.01
-    batch_size: int | None = None
-    accountant: str = "pld"
-    noise_seed: int | None = None
+    clipping: Mapping[str, Any] = field(default_factory=dict)
+    quantile_budget: Share = 0.01
+    batch_size: Count | None = None
+    accountant: Accountant = "pld"
+    noise_seed: Seed | None = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -66,87 +61,43 @@ class PrivacyArguments:
                 f"epsilon is {self.epsilon} and noise_multiplier is {self.noise_multiplier}; "
                 "expected one of them: type PrivacyArguments(epsilon=3)"
             )
-        for name, kind, most, expected in (
-            ("epsilon", Real, math.inf, "a finite number above 0"),
-            ("noise_multiplier", Real, math.inf, "a finite number above 0"),
-            ("threshold", Real, math.inf, "a finite number above 0"),
-            ("delta", Real, 1, "a number between 0 and 1, or None"),
-            ("batch_size", Integral, math.inf, "a whole number above 0, or None"),
-        ):
-            value = getattr(self, name)  # a text, as YAML reads 1e-5, is no number
-            number = isinstance(value, kind) and not isinstance(value, bool)
-            if (value is not None or name == "threshold") and not (number and 0 < value < most):
-                raise ConfigError(f"{name} is {value!r}; expected {expected}")
-        known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
-        for said, given, allowed in (
-            ("style is", [self.style], [name for name in STYLES if name != "none"]),
-            ("accountant is", [self.accountant], list(ACCOUNTANTS)),
-            ("clipping has", self.clipping, known),
-        ):
-            for name in given:
-                if name not in allowed:
-                    raise ConfigError(
-                        f"{said} {name!r}{suggestion(str(name), allowed)}; expected one of "
-                        f"{', '.join(allowed)}"
-                    )
+        one_of("style", self.style, [name for name in STYLES if name != "none"])
 
-    def mechanism(self, dataset_size: int, batch_size: int, steps: int) -> Mechanism:
+    def mechanism(self, dataset_size: int, args: Any) -> Mechanism:
         """Return the mechanism of a run, over one group as long as there is no clipper.
 
+        Args:
+            dataset_size: records of the training set.
+            args: of Trainer, whose batch, steps and epochs count.
+
         Raises:
-            ConfigError: for a batch that the data set cannot give, or a budget out of reach.
+            ConfigError: for a batch that is given twice or that the data set cannot give, or a
+                budget out of reach.
         """
-        if not 1 <= batch_size <= dataset_size:
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        if self.batch_size is not None and args.gradient_accumulation_steps > 1:
             raise ConfigError(
-                f"the expected batch is {batch_size} of {dataset_size} training records; expected "
-                f"between 1 and {dataset_size}: type PrivacyArguments(batch_size=...), or smaller "
-                "per_device_train_batch_size and gradient_accumulation_steps"
+                f"PrivacyArguments.batch_size is {self.batch_size}, and gradient_accumulation_steps"
+                f" is {args.gradient_accumulation_steps}; expected one of them: leave one out (a "
+                "batch is cut into microbatches of per_device_train_batch_size whatever its size)"
             )
-        delta = default_delta(dataset_size, False) if self.delta is None else self.delta
-        thresholds = (float(self.threshold),)
         try:
-            if self.noise_multiplier is not None:
-                sigma = float(self.noise_multiplier)
-                return Mechanism(dataset_size, batch_size, steps, sigma, thresholds, delta)
-            assert self.epsilon is not None
-            return Mechanism.calibrate(
+            mechanism = Mechanism.calibrate(
                 dataset_size=dataset_size,
-                batch_size=batch_size,
-                steps=steps,
-                thresholds=thresholds,
-                delta=delta,
+                batch_size=self.batch_size or batch,
+                steps=args.max_steps if args.max_steps > 0 else None,
+                epochs=args.num_train_epochs,
+                thresholds=(self.threshold,),
+                delta=default_delta(dataset_size, False) if self.delta is None else self.delta,
                 target_epsilon=self.epsilon,
+                noise_multiplier=self.noise_multiplier,
                 accountant=self.accountant,
             )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-
-def expected_batch(privacy: PrivacyArguments, args: Any) -> int:
-    """Return the records of a logical batch on average.
-
-    Raises:
-        ConfigError: if it is given twice, and differently.
-    """
-    product = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    if privacy.batch_size is None:
-        return int(product)
-    if args.gradient_accumulation_steps > 1 and product != privacy.batch_size:
-        raise ConfigError(
-            f"PrivacyArguments.batch_size is {privacy.batch_size}, and per_device_train_batch_size "
-            f"* gradient_accumulation_steps is {product}; expected one of them: leave out "
-            "batch_size, or gradient_accumulation_steps (a batch is cut into microbatches of "
-            "per_device_train_batch_size whatever its size)"
-        )
-    return privacy.batch_size
-
-
-class Refusal(NamedTuple):
-    """An argument of Trainer or TRL that cannot go with privacy: its only values, and why."""
-
-    name: str
-    allowed: tuple[Any, ...]
-    why: str
+        except ValueError as error:  # whose settings have the names of the command line
+            raise ConfigError(str(error).replace("optim.", "")) from error
+        if not mechanism.steps:
+            raise ConfigError(f"num_train_epochs={args.num_train_epochs} is no step; expected one")
+        return mechanism
 
 
 _COUPLES = "a record's gradient would depend on the others of its batch"
@@ -155,48 +106,49 @@ _OWN_LOOP = "several processes: use dpft train with torchrun, or one process"
 _STAYS_HALF = "evaluate() leaves the model in half precision, to be trained or saved so"
 _ROUNDED = "records would be rounded by the shapes of their microbatch, and so by one another"
 
-REFUSALS = (
-    Refusal("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
-    Refusal("packing", (False,), "a row would hold parts of several records"),
-    Refusal("padding_free", (False,), "the records of a batch would become one row"),
-    Refusal("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
-    Refusal("label_smoothing_factor", (0, 0.0), _OUR_LOSS),
-    Refusal("loss_type", ("nll", None), _OUR_LOSS),
-    Refusal("train_sampling_strategy", ("random",), "Poisson samples are drawn here"),
-    Refusal("group_by_length", (False,), "Poisson samples are drawn here"),
-    Refusal("dataloader_drop_last", (False,), "batches vary in size; none is dropped"),
-    Refusal("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
-    Refusal("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
-    Refusal("fp16", (False,), _ROUNDED),
-    Refusal("bf16", (False, None), _ROUNDED),
-    Refusal("bf16_full_eval", (False,), _STAYS_HALF),
-    Refusal("fp16_full_eval", (False,), _STAYS_HALF),
-    Refusal("torch_compile", (False,), "hooks would not see the layers"),
-    Refusal("use_liger_kernel", (False,), "it replaces layers and losses"),
-    Refusal("activation_offloading", (False,), "its hooks are bypassed here"),
-    Refusal("deepspeed", (None,), _OWN_LOOP),
-    Refusal("fsdp", (None, "", [], False), _OWN_LOOP),
-    Refusal("parallelism_config", (None,), _OWN_LOOP),
-    Refusal(
+# Arguments of Trainer or TRL that cannot go with privacy: their only values, and why.
+REFUSALS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
+    ("packing", (False,), "a row would hold parts of several records"),
+    ("padding_free", (False,), "the records of a batch would become one row"),
+    ("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
+    ("label_smoothing_factor", (0, 0.0), _OUR_LOSS),
+    ("loss_type", ("nll", None), _OUR_LOSS),
+    ("train_sampling_strategy", ("random",), "Poisson samples are drawn here"),
+    ("group_by_length", (False,), "Poisson samples are drawn here"),
+    ("dataloader_drop_last", (False,), "batches vary in size; none is dropped"),
+    ("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
+    ("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
+    ("fp16", (False,), _ROUNDED),
+    ("bf16", (False, None), _ROUNDED),
+    ("bf16_full_eval", (False,), _STAYS_HALF),
+    ("fp16_full_eval", (False,), _STAYS_HALF),
+    ("torch_compile", (False,), "hooks would not see the layers"),
+    ("use_liger_kernel", (False,), "it replaces layers and losses"),
+    ("activation_offloading", (False,), "its hooks are bypassed here"),
+    ("deepspeed", (None,), _OWN_LOOP),
+    ("fsdp", (None, "", [], False), _OWN_LOOP),
+    ("parallelism_config", (None,), _OWN_LOOP),
+    (
         "include_num_input_tokens_seen",
         ("no", False),
         "it counts tokens of private batches without noise",
     ),
-    Refusal("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
-    Refusal("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
-    Refusal("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
-    Refusal("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
+    ("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
+    ("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
+    ("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
+    ("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
 )
 
-# What trackers take besides the logs where a variable of the environment has one of these values.
+# Variables of the environment by which trackers take more than the logs: values, and why not.
 _UPLOADED = "it uploads output_dir, which holds private/ with the key of the noise"
 _ON = ("1", "on", "yes", "true")
-TAKEN = {
-    "comet_ml": ("COMET_LOG_ASSETS", _ON, _UPLOADED),
-    "dagshub": ("HF_DAGSHUB_LOG_ARTIFACTS", _ON, _UPLOADED),
-    "dvclive": ("HF_DVCLIVE_LOG_MODEL", ("all",), _UPLOADED),
-    "wandb": ("WANDB_WATCH", ("gradients", "all"), "it logs gradients, which may lack noise"),
-}
+TAKEN = (
+    ("COMET_LOG_ASSETS", _ON, _UPLOADED),
+    ("HF_DAGSHUB_LOG_ARTIFACTS", _ON, _UPLOADED),
+    ("HF_DVCLIVE_LOG_MODEL", ("all",), _UPLOADED),
+    ("WANDB_WATCH", ("gradients", "all"), "it logs gradients, which may lack noise"),
+)
 # What the mixin takes the place of. A subclass that overrides it would be run instead of it, or
 # its own version not at all.
 _OURS = ("get_train_dataloader", "training_step", "train", "log")
@@ -207,6 +159,11 @@ _REPLACED = ("get_train_dataloader", "training_step")  # of the Trainer beneath
 def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
     """Return what of Trainer's arguments cannot go with privacy, a line each."""
     lines = []
+    if int(transformers.__version__.split(".")[0]) != TESTED:
+        lines.append(
+            f"transformers {transformers.__version__}: parts of Trainer that are replaced here may "
+            f"have other names in it. Type pip install 'transformers>={TESTED},<{TESTED + 1}'"
+        )
     for name, allowed, why in REFUSALS:
         value = getattr(args, name, allowed[0])
         if value not in allowed:
@@ -217,85 +174,80 @@ def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
             f"optim={optimizer!r}: it moves weights within the backward, before there is noise. "
             "Type optim='adamw_torch'"
         )
-    trackers = set(args.report_to)
-    if callbacks:
-        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as KINDS
-
-        trackers |= {k for k, kind in KINDS.items() if any(isinstance(x, kind) for x in callbacks)}
-    for tracker, (variable, values, why) in TAKEN.items():
+    # Whatever trackers there are: a callback may be one.
+    for variable, values, why in TAKEN:
         value = os.environ.get(variable, "")
-        if tracker in trackers and value.lower() in values:
-            lines.append(f"{variable}={value} with {tracker}: {why}. Type unset {variable}")
+        if value.lower() in values:
+            lines.append(f"{variable}={value}: {why}. Type unset {variable}")
     if any(getattr(callback, "_log_model", None) == "all" for callback in callbacks):  # of dvclive
         lines.append(f"a callback with log_model='all': {_UPLOADED}. Leave it out")
     return lines
 
 
-def of_trainer(trainer: Any, mixin: type) -> list[str]:
-    """Return what of a Trainer cannot go with privacy; ``mixin``: the class whose methods run."""
-    lines = refused(trainer.args, trainer.callback_handler.callbacks)
-    devices = max(trainer.args.n_gpu, trainer.accelerator.num_processes)
-    if devices > 1:
-        lines.append(
+def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) -> list[str]:
+    """Return what of a Trainer cannot go with privacy.
+
+    Args:
+        trainer: a `PrivateTrainer`.
+        mixin: the class whose methods must run.
+        mechanism: that the noise was calibrated for, once it is known.
+    """
+    kind, accelerator, data = type(trainer), trainer.accelerator, trainer.train_dataset
+    devices = max(trainer.args.n_gpu, accelerator.num_processes)
+    plugin = accelerator.state.dynamo_plugin
+    compiled = plugin is not None and plugin.backend.value != "NO"
+    checks = [
+        (
+            devices > 1,
             f"{devices} devices: one process on one device trains here. Type "
-            "CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun"
-        )
-    if trainer.accelerator.mixed_precision not in (None, "no"):
-        lines.append(
-            f"mixed precision {trainer.accelerator.mixed_precision!r} of accelerate: {_ROUNDED}. "
-            "Type ACCELERATE_MIXED_PRECISION=no"
-        )
-    plugin = getattr(trainer.accelerator.state, "dynamo_plugin", None)
-    if plugin is not None and getattr(plugin.backend, "value", "NO") != "NO":
-        lines.append("torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO")
-    if trainer.compute_loss_func is not None:
-        lines.append(
+            "CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun",
+        ),
+        (
+            accelerator.mixed_precision not in (None, "no"),
+            f"mixed precision {accelerator.mixed_precision!r} of accelerate: {_ROUNDED}. Type "
+            "ACCELERATE_MIXED_PRECISION=no",
+        ),
+        (compiled, "torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO"),
+        (
+            trainer.compute_loss_func is not None,
             "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
-            "of (model, inputs) that returns shape (B,)"
-        )
-    lines += same_data(trainer.train_dataset, trainer.eval_dataset)
-    if trainer.model_init is not None:
-        lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
-    kind = type(trainer)
-    lines += [
-        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, "
-        "and leave the method as it is"
-        for name in _OURS
-        if getattr(kind, name) is not getattr(mixin, name)
+            "of (model, inputs) that returns shape (B,)",
+        ),
+        (
+            # A stream may know its length, and inherits an access by number that only raises.
+            isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"),
+            "train_dataset: a stream has no records by number, and each is drawn by itself. Pass a "
+            "map-style data set",
+        ),
+        (
+            trainer.model_init is not None,
+            "model_init: it is for a search, whose trials each spend. Pass model=",
+        ),
     ]
-    beneath = [*((name, getattr(kind, name, None)) for name in _UNUSED)]
-    beneath += [(name, getattr(super(mixin, kind), name)) for name in _REPLACED]
+    for name in _OURS:
+        line = (
+            f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin "
+            "first, and leave the method as it is"
+        )
+        checks.append((getattr(kind, name) is not getattr(mixin, name), line))
     # Trainer's own, or those of the trainer of TRL whose arguments are looked at.
     known = ("transformers.", "trl.trainer.sft_trainer.")
-    lines += [
-        f"{kind.__name__}.{name}: it would not be called. Losses are given by per_example_loss=, "
-        "batches are drawn here"
-        for name, found in beneath
-        if found is not None and not f"{found.__module__}.{found.__qualname__}".startswith(known)
-    ]
-    return lines
-
-
-def changed(args: Any, mechanism: Mechanism) -> list[str]:
-    """Return what of Trainer's counting has changed since the noise was calibrated."""
-    counted = {"max_steps": mechanism.steps, "gradient_accumulation_steps": 1}
-    return [
-        f"trainer.args.{name}={getattr(args, name)}: the noise was calibrated for other steps when "
-        "the trainer was made. Make it anew"
-        for name, value in counted.items()
-        if getattr(args, name) != value
-    ]
-
-
-def same_data(train: Any, evaluation: Any) -> list[str]:
-    """Return a line if scores, which are computed without noise, are of the training records."""
-    several = evaluation.values() if isinstance(evaluation, dict) else [evaluation]
-    if train is None or all(one is not train for one in several):
-        return []
-    return [
-        "eval_dataset: it is train_dataset, and scores of private records would be logged without "
-        "noise. Pass records that are not trained on"
-    ]
+    beneath = {name: getattr(kind, name, None) for name in _UNUSED}
+    beneath |= {name: getattr(super(mixin, kind), name) for name in _REPLACED}
+    for name, found in beneath.items():
+        line = (
+            f"{kind.__name__}.{name}: it would not be called. Losses are given by "
+            "per_example_loss=, batches are drawn here"
+        )
+        place = "transformers." if found is None else f"{found.__module__}.{found.__qualname__}"
+        checks.append((not place.startswith(known), line))
+    if mechanism is not None:
+        for name, value in (("max_steps", mechanism.steps), ("gradient_accumulation_steps", 1)):
+            now = getattr(trainer.args, name)
+            line = f"trainer.args.{name}={now}: the noise was calibrated for {value}. Make it anew"
+            checks.append((now != value, line))
+    told = [line for wrong, line in checks if wrong]
+    return [*refused(trainer.args, trainer.callback_handler.callbacks), *told]
 
 
 def refuse(lines: Sequence[str]) -> None:
@@ -303,18 +255,6 @@ def refuse(lines: Sequence[str]) -> None:
     if lines:
         listed = "\n  ".join(lines)
         raise ConfigError(f"these cannot go with privacy:\n  {listed}")
-
-
-def check_version() -> None:
-    """Raise NotInstalledError for a transformers whose Trainer this was not written for."""
-    import transformers
-
-    if int(transformers.__version__.split(".")[0]) != TESTED:
-        raise NotInstalledError(
-            f"transformers is {transformers.__version__}; expected version {TESTED}: "
-            "PrivateTrainer replaces parts of Trainer, which other versions may call otherwise. "
-            f"Type pip install 'transformers>={TESTED},<{TESTED + 1}'"
-        )
 
 
 def check_precision(model: nn.Module) -> None:
@@ -335,24 +275,10 @@ def check_precision(model: nn.Module) -> None:
         )
 
 
-def check_finite(clipper: Clipper, step: int) -> None:
-    """Raise DivergedError for weights that are not finite: those are released anyway."""
-    finite = torch.stack([torch.isfinite(p).all() for p in clipper.parameters.values()])
-    if not bool(finite.all()):
-        raise DivergedError(
-            f"the weights are not finite after step {step - 1}; expected finite numbers. Type a "
-            "smaller learning_rate and another output_dir; what this run spent stays in its ledger"
-        )
-
-
 def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
     """Refuse a step that would move anything but the clipped parameters, or not all of them.
 
-    Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others than
-    the model's.
-
-    Raises:
-        ConfigError: naming them.
+    Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     own = clipper.parameters
@@ -372,16 +298,4 @@ def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
             f"the optimizer holds {strange} parameters with a gradient that are not the model's "
             "trained ones; expected none: what they learn of the records nothing clips. Make them "
             "parameters of the model, or leave them out of the optimizer"
-        )
-
-
-def warn_of_unmoved(model: nn.Module, optimizer: Any) -> None:
-    """Name the trained parameters that the optimizer does not hold."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
-    if left:
-        _LOGGER.warning(
-            "The optimizer does not hold %s: clipping counts their gradients, and they never "
-            "move. Freeze them (requires_grad_(False)), or give them to the optimizer",
-            ", ".join(left[:3]),
         )

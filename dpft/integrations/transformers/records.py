@@ -1,8 +1,8 @@
 """From a training set and a collator to Poisson batches of records, and to a loss for each record.
 
 Trainer's own losses are averages over a batch, or sums divided by the batch's number of tokens.
-Either couples records. Here a record's loss is what the model says of a batch of that record alone;
-`check_loss` compares the two.
+Either couples records. Here a record's loss is what the model says of a batch of that record alone,
+which `check_records` compares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dpft.config.errors import ConfigError, DataError, ModelError
@@ -69,27 +69,6 @@ def loss_of(model: nn.Module) -> Loss:
     return _LOSSES[kind]
 
 
-def check_loss(model: nn.Module, inputs: Inputs, losses: Tensor) -> bool:
-    """Compare our loss ``(1,)`` of one record with the model's own, with dropout off.
-
-    Returns:
-        Whether they could be compared: the model's own is finite.
-
-    Raises:
-        ModelError: if they differ. The message has no number of the data.
-    """
-    own = model(**inputs)
-    own = own["loss"] if isinstance(own, dict) else own[0]
-    # A record without targets: the model's mean over nothing is not finite, ours is zero.
-    finite = bool(torch.isfinite(own))
-    if finite and not torch.allclose(own.double(), losses[0].double(), 1e-3):
-        raise ModelError(
-            f"the loss that {type(_unwrapped(model)).__name__} computes of a record is not the one "
-            f"that PrivateTrainer would train with: {_GIVE_YOUR_OWN}"
-        )
-    return finite
-
-
 def _unwrapped(model: nn.Module) -> nn.Module:
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
@@ -128,12 +107,8 @@ def _tokens(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def _encoder_decoder(model: nn.Module, inputs: Inputs) -> Tensor:
-    if "decoder_input_ids" in inputs:
-        return _tokens(model, inputs)
-    shift = getattr(_unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
-    if shift is None:  # of M2M100 and Blenderbot the forward shifts the labels
-        return _mean(_logits(model, inputs), inputs["labels"])
-    return _tokens(model, {**inputs, "decoder_input_ids": shift(inputs["labels"])})
+    # With labels, from which the forward makes what the decoder reads.
+    return _mean(_logits(model, inputs), inputs["labels"])
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
@@ -153,25 +128,11 @@ def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, of_labels, reduction="none").mean(1)
 
 
-def _span(model: nn.Module, inputs: Inputs) -> Tensor:
-    places = ("start_positions", "end_positions")
-    output = model(**{name: x for name, x in inputs.items() if name not in places})
-    total: Any = 0
-    for name, place in zip(("start_logits", "end_logits"), places, strict=True):
-        logits = output[name]
-        outside = logits.shape[1]
-        target = inputs[place].view(-1).clamp(0, outside)
-        total = total + F.cross_entropy(logits, target, ignore_index=outside, reduction="none")
-    mean: Tensor = total / 2
-    return mean
-
-
 _LOSSES: dict[str, Loss] = {
     "ForCausalLM": _causal,
     "ForMaskedLM": _tokens,
     "ForTokenClassification": _tokens,
     "encoder-decoder": _encoder_decoder,
-    "ForQuestionAnswering": _span,
     **{f"For{of}Classification": _classes for of in ("Sequence", "Image", "Audio", "Video")},
 }
 
@@ -281,14 +242,10 @@ class Collated:
             )
         return losses
 
-    def widths(self, example: Any) -> tuple[int, ...]:
+    def blank(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError  # shapes are not fixed here
 
-    def widest(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def blank(self) -> Any:
-        raise NotImplementedError
+    widths = widest = blank
 
 
 def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
@@ -302,17 +259,6 @@ def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
 def examples_of(records: Sequence[Any]) -> list[SizedRecord]:
     """Return the records of a logical batch, short ones first, which need little padding."""
     return sorted(map(SizedRecord.of, records), key=lambda example: example.length)
-
-
-def check_dataset(dataset: Any) -> None:
-    """Raise DataError for what has no records that could be drawn by number."""
-    # A stream may know its length, and inherits an access by number that only raises.
-    stream = isinstance(dataset, IterableDataset)
-    if stream or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise DataError(
-            f"train_dataset is a {type(dataset).__name__}, which has no length or no records by "
-            "number; expected a map-style data set: each record is drawn by itself"
-        )
 
 
 def check_records(
@@ -348,21 +294,7 @@ def check_records(
             "augmentations once, into the data set"
         )
     if known_loss:
-        singles = [objective.collate([one]) for one in reversed(once)]
-        given = singles[0].tensors
-        if not {"labels", "start_positions"} & given.keys():
-            raise DataError(
-                f"the data collator gives {', '.join(given)} and no labels; expected the "
-                "targets that the loss needs: for texts give each row labels, a copy of its "
-                "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
-            )
-        device = next(model.parameters()).device
-        with training_without_dropout(model), clipper.paused(), torch.no_grad():
-            # Of a record without targets the model's own mean is over nothing.
-            for one in [one for one in singles if _has_targets(one)] or singles[:1]:
-                alone = one.to(device)
-                if check_loss(model, alone.tensors, objective.losses(model, alone)):
-                    break
+        _check_loss(model, clipper, objective, [objective.collate([x]) for x in reversed(once)])
     try:
         records = Records(objective, once)
         check_independence(records, model, clipper, size * int(records.lengths.max()))
@@ -381,12 +313,42 @@ def check_records(
     return digest_of(batches[0].items())
 
 
+def _check_loss(
+    model: nn.Module, clipper: Clipper, objective: Collated, singles: Sequence[Batch]
+) -> None:
+    """Compare our loss of a record with the model's own, without dropout.
+
+    Raises:
+        DataError: if there are no labels.
+        ModelError: if the losses differ. The message has no number of the data.
+    """
+    if "labels" not in singles[0].tensors:
+        raise DataError(
+            f"the data collator gives {', '.join(singles[0].tensors)} and no labels; expected the "
+            "targets that the loss needs: for texts give each row labels, a copy of its "
+            "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
+        )
+    device = next(model.parameters()).device
+    with training_without_dropout(model), clipper.paused(), torch.no_grad():
+        for alone in (one.to(device) for one in singles):
+            output = model(**alone.tensors)
+            own = output["loss"] if isinstance(output, dict) else output[0]
+            if not torch.isfinite(own):  # without targets it is a mean over nothing
+                continue
+            if torch.allclose(own.double(), objective.losses(model, alone)[0].double(), 1e-3):
+                return
+            raise ModelError(
+                f"the loss that {type(_unwrapped(model)).__name__} computes of a record is not the "
+                f"one that PrivateTrainer would train with: {_GIVE_YOUR_OWN}"
+            )
+
+
 def _check_targets(dataset: Any, objective: Collated) -> None:
     """Refuse a data set without any target; read until the first record that has one."""
     for first in range(0, len(dataset), _CHECKED):
         places = range(first, min(first + _CHECKED, len(dataset)))
         batch = objective.collate(examples_of(records_of(dataset, places)))
-        if "labels" not in batch.tensors or _has_targets(batch):
+        if bool((batch.tensors["labels"] != IGNORED).any()):
             return
     raise DataError(
         f"every label of train_dataset is {IGNORED}, as it is collated, so that every step would "
@@ -395,25 +357,14 @@ def _check_targets(dataset: Any, objective: Collated) -> None:
     )
 
 
-def _has_targets(batch: Batch) -> bool:
-    labels = batch.tensors.get("labels")
-    return labels is not None and bool((labels != IGNORED).any())
-
-
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a data set finds.
+    """What one pass over a data set finds."""
 
-    Attributes:
-        fingerprint: SHA-256 over the records in order, as hex. A replayed step is one release only
-            if it saw the same records.
-        lengths: of the records, as of `SizedRecord`.
-        contents: 64 bits of a digest of each, the same however the record is stored.
-    """
-
+    # SHA-256 over the records in order: a replayed step is one release only if it saw the same.
     fingerprint: str
-    lengths: Sequence[int]
-    contents: Sequence[int]
+    lengths: Sequence[int]  # of the records, as of `SizedRecord`
+    contents: Sequence[int]  # 64 bits of a digest of each, the same however it is stored
 
     def repeated(self, dataset: Any) -> float:
         """Return the share of another data set's records that are among these."""
@@ -428,10 +379,10 @@ def survey(dataset: Any) -> Survey:
         DataError: if only its place in memory tells a record from others.
     """
     digest, lengths, contents = hashlib.sha256(), array("q"), array("Q")
-    for record, row in _rows(dataset):
+    for record in _rows(dataset):
         lengths.append(SizedRecord.of(record).length)
+        content = row = _sha256(record)
         digest.update(row)
-        content = row
         if isinstance(record, Mapping) and record.get("input_ids") is not None:
             values: list[Any] = [record.get(name) for name in ("input_ids", "labels", "label")]
             content = _sha256([x.tolist() if hasattr(x, "tolist") else x for x in values])
@@ -439,48 +390,36 @@ def survey(dataset: Any) -> Survey:
     return Survey(digest.hexdigest(), lengths, contents)
 
 
-def _rows(dataset: Any) -> Iterator[tuple[Any, bytes]]:
-    """Yield each record and its SHA-256."""
+def _rows(dataset: Any) -> Iterator[Any]:
     form = getattr(dataset, "format", None)
     if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
         # datasets.Dataset: without its formatting, many at once. A transform is read through.
         for table in dataset.with_format("arrow").iter(1000):
-            for record in table.to_pylist():
-                yield record, _sha256(record)
-        return
-    for i in range(len(dataset)):
-        record, digest = dataset[i], hashlib.sha256()
-        _add(digest, record)
-        yield record, digest.digest()
+            yield from table.to_pylist()
+    else:
+        for i in range(len(dataset)):
+            yield dataset[i]
 
 
 def _sha256(value: Any) -> bytes:
-    return hashlib.sha256(json.dumps(value, default=repr).encode()).digest()
+    return hashlib.sha256(json.dumps(value, default=_plain).encode()).digest()
 
 
-def _add(digest: Any, value: Any) -> None:
+def _plain(value: Any) -> Any:
+    """Return what JSON has no form for as something that tells it from others."""
     if isinstance(value, Mapping):
-        for name in sorted(value, key=str):
-            _add(digest, name)
-            _add(digest, value[name])
-    elif isinstance(value, list | tuple):
-        digest.update(f"list {len(value)};".encode())
-        for item in value:
-            _add(digest, item)
-    elif isinstance(value, Tensor | np.ndarray):
+        return dict(value)
+    if isinstance(value, Tensor) or hasattr(value, "__array_interface__"):
         numbers = np.ascontiguousarray(value)
-        digest.update(f"{numbers.dtype} {numbers.shape};".encode() + numbers.tobytes())
-    elif hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
-        # An image of PIL, whose colours may lie in a palette of its own.
-        _add(digest, np.asarray(value))
-        _add(digest, getattr(value, "getpalette", lambda: None)())
-    else:
-        text = repr(value)
-        if not isinstance(value, str | bytes) and _ADDRESS.search(text):
-            raise DataError(
-                f"records of type {type(value).__name__} cannot be recognised again, since only "
-                "their place in memory tells them apart, so that no run on them could go on; "
-                "expected tensors, numbers or text: convert them in the data set"
-            )
-        spelled = text.encode()
-        digest.update(f"{len(spelled)};".encode() + spelled)
+        # An image of PIL may have its colours in a palette of its own.
+        palette = getattr(value, "getpalette", lambda: None)()
+        digest = hashlib.sha256(numbers.tobytes()).hexdigest()
+        return [str(numbers.dtype), numbers.shape, digest, palette]
+    text = repr(value)
+    if _ADDRESS.search(text) and not isinstance(value, bytes):
+        raise DataError(
+            f"records of type {type(value).__name__} cannot be recognised again, since only "
+            "their place in memory tells them apart, so that no run on them could go on; "
+            "expected tensors, numbers or text: convert them in the data set"
+        )
+    return text

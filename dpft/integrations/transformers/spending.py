@@ -5,21 +5,19 @@ losses, which is not for others. Trainer writes the checkpoints; a manifest in e
 whole, and what it was trained from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
 from dpft import runs
@@ -27,20 +25,17 @@ from dpft.config.flags import Flag, Stored, flag
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
-from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
+from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, opened, sealed
-from dpft.runs.lineage import ancestral_caveats, flagged, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
-from dpft.training.session import release_digest
-
-if TYPE_CHECKING:
-    from torch import nn
+from dpft.training.session import ledger_entry
+from dpft.training.statistics import StepStatistics
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -55,22 +50,12 @@ _SCORES = (
     "`trainer_state.json` and trackers: epsilon does not cover what they tell of the records that "
     "are scored. A data set is refused where most of its records are trained on; a few may be"
 )
-# Where a model that was trained in this process keeps what it says of itself.
-_SAID = "_dpft_descent"
+_SAID = "_dpft_descent"  # where a model that was trained in this process keeps its lineage
 # Of `TrainingArguments`: what a step follows from besides its records and the key.
 _DECISIVE = (
-    "per_device_train_batch_size",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "optim_args",
-    "optim_target_modules",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
+    *("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs"),
+    *("warmup_steps", "optim", "optim_args", "optim_target_modules", "weight_decay"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon"),
 )
 # Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
 # of the model's own class and numbers.
@@ -148,7 +133,7 @@ class Spending(Closing):
     def guarantee(self) -> Guarantee:
         """Return what all planned steps guarantee, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = [*ancestral_caveats(self.ancestry), _SCORES]
+        caveats = [*lineage.ancestral_caveats(self.ancestry), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
@@ -165,7 +150,7 @@ class Spending(Closing):
     def descent(self) -> list[Stored]:
         """Return the flags that are saved with the model, for a run that trains it further."""
         data = "the training set of a PrivateTrainer"
-        return [*self.ancestry, *trained_on(data, self.guarantee())]
+        return [*self.ancestry, *lineage.trained_on(data, self.guarantee())]
 
     def mark(self, model: Any) -> None:
         """Let a model say in memory what its files would: another trainer may take it from here."""
@@ -191,7 +176,7 @@ class Spending(Closing):
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
             try:
-                check_sound(path)
+                sound_manifest(path)
             except runs.CheckpointError as error:
                 _LOGGER.warning("Passed over: %s", error)
             else:
@@ -207,8 +192,8 @@ class Spending(Closing):
         data: str,
         collated: str,
         settings: Mapping[str, Any],
-    ) -> None:
-        """Take the folder, the key and the ledger; from now on steps may be spent.
+    ) -> GaussianNoise:
+        """Take the folder, the key and the ledger, and return the noise of the steps to be spent.
 
         Raises:
             RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
@@ -263,41 +248,31 @@ class Spending(Closing):
                     f"or {runs.START_OVER}"
                 )
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
+        return self.mechanism.noise(self.key, clipper)
 
-    def noise(self) -> GaussianNoise:
-        """Return the noise for the clipper's sums."""
-        assert self._clipper is not None
-        return self.mechanism.noise(self.key, self._clipper)
-
-    def spend(self, step: int, released: Released) -> None:
+    def spend(self, step: int, statistics: StepStatistics) -> None:
         """Write down a step that was released; call it before the weights move.
+
+        What was computed without noise goes under ``private/``.
 
         Raises:
             LedgerError: if it is not the step that is due, or not the same as when it was spent
                 before, or cannot be written.
         """
-        assert self._ledger is not None
         assert self._clipper is not None
-        entry: dict[str, Any] = {"epsilon_rdp": self.mechanism.rdp_after(step + 1)}
-        parameters = self._clipper.parameters
-        if all(p.device.type == "cpu" for p in parameters.values()):  # elsewhere rounding may vary
-            entry["update"] = release_digest(parameters, released)
-            if released.thresholds:
-                entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+        assert self._ledger is not None
+        assert self._metrics is not None
+        entry = ledger_entry(self.mechanism, self._clipper, step, statistics.released)
         with _in_our_words():
             self._ledger.spend(step, **entry)
-
-    def note(self, step: int, **values: Any) -> None:
-        """Keep what was computed without noise, under ``private/``."""
-        assert self._metrics is not None
-        self._metrics.append(step, **values)
+        self._metrics.append(step, **statistics.summary())
 
     def seal(self, checkpoint: Path, step: int) -> None:
         """Say in a checkpoint that it is whole."""
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **flagged(self.descent()),
+            **lineage.flagged(self.descent()),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
             "files": {
@@ -322,7 +297,7 @@ class Spending(Closing):
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        if manifest_of(checkpoint)["weights"] != self._weights(trained):
+        if sound_manifest(checkpoint)["weights"] != self._weights(trained):
             raise runs.CheckpointError(
                 f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
                 "other names for its weights than are saved; expected the weights of that step: "
@@ -332,11 +307,9 @@ class Spending(Closing):
 
     def close(self) -> None:
         """Let go of the folder; what was spent can still be asked for."""
-        for held in (self._ledger, self._metrics):
+        for held in (self._ledger, self._metrics, self._lock):
             if held is not None:
                 held.close()
-        if self._lock is not None:
-            self._lock.close()
         self._ledger = self._metrics = self._lock = None
 
     def _weights(self, trained: Mapping[str, Tensor]) -> str:
@@ -344,14 +317,17 @@ class Spending(Closing):
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
         """Check that what is on file costs what this mechanism does, whatever its groups are."""
-        own = self.mechanism.to_dict()
-        noise, own_noise = (
-            float(of.get("total_noise_multiplier", of["noise_multiplier"])) for of in (spent, own)
+        before, now = (
+            {
+                name: of[name]
+                for name in ("dataset_size", "batch_size", "steps", "delta", "sampling")
+            }
+            | {"noise_multiplier": of.get("total_noise_multiplier", of["noise_multiplier"])}
+            for of in (spent, self.mechanism.to_dict())
         )
-        names = ("dataset_size", "batch_size", "steps", "delta", "sampling")
-        alike = all(spent[name] == own[name] for name in names)
-        if not alike or not math.isclose(noise, own_noise, rel_tol=1e-9):
-            listed = "\n  ".join(differences(dict(spent), own))
+        if math.isclose(before["noise_multiplier"], now["noise_multiplier"], rel_tol=1e-9):
+            now["noise_multiplier"] = before["noise_multiplier"]
+        if listed := "\n  ".join(differences(before, now)):
             raise runs.LedgerMismatchError(
                 f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
                 "Expected the same, since epsilon follows from it. Make the trainer with the old "
@@ -370,7 +346,7 @@ class Spending(Closing):
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        manifest = manifest_of(folder)
+        manifest = sound_manifest(folder)
         self._manifest = {name: manifest[name] for name in ("model", "frozen")}
         lacking = {"optimizer.pt", "scheduler.pt"} - manifest["files"].keys()
         if lacking:  # Trainer would go on with new ones, and a repeated step be another release
@@ -399,43 +375,32 @@ def _in_our_words() -> Iterator[None]:
         raise type(error)(str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)) from error
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return what the manifest of a checkpoint says.
+def sound_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, whose files are read once to see that they are whole.
 
     Raises:
-        CheckpointError: if there is none, or it is damaged.
+        CheckpointError: if there is none, or if it or a file is not what was saved.
     """
     try:
         held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        held["files"] = dict(held["files"])
-        held["step"] = int(held["step"])
-        if {"model", "frozen", "weights"} - held.keys():
-            raise KeyError("model, frozen, weights")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise runs.CheckpointError(
             f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
             "PrivateTrainer has finished: resume from an earlier one, or leave out "
             "resume_from_checkpoint to repeat the run from its first step"
         ) from error
-    return held
-
-
-def check_sound(folder: Path) -> None:
-    """Read a checkpoint once, before Trainer does, whose errors name no file.
-
-    Raises:
-        CheckpointError: if a file is not the one that was saved.
-    """
-    damaged = []
-    for name, sha in manifest_of(folder)["files"].items():
-        file = folder / name
-        if not file.is_file() or sha256_file(file) != sha:
-            damaged.append(name)
+    files = {name: folder / name for name in held["files"]}
+    damaged = [
+        name
+        for name, file in files.items()
+        if not file.is_file() or sha256_file(file) != held["files"][name]
+    ]
     if damaged:
         raise runs.CheckpointError(
             f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
             "lists: resume from an earlier one"
         )
+    return held
 
 
 def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -448,34 +413,32 @@ def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return found.hexdigest()
 
 
-def decisive(
-    args: Any,
-    arguments: PrivacyArguments,
-    optimizer: str | None,
-    *,
-    model: Any,
-    loss: Any,
-    collator: Any,
-    own_loss: bool,
-) -> dict[str, Any]:
+def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> dict[str, Any]:
     """Return, for the head of the ledger, what must be the same for a step to be repeated.
 
     On a CPU the digest of a step would tell; on a GPU there is none.
+
+    Args:
+        trainer: a `PrivateTrainer`.
+        optimizer: one of the user's own, as text.
+        loss: of each record.
+        own_loss: whether the user gave it.
     """
+    model, args, asked = trainer.model, trainer.args.to_dict(), trainer.privacy.arguments
     config = model.config.to_dict() if hasattr(model, "config") else {}
     shown = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
     if own_loss and "problem_type" in shown:  # a forward with labels, as in evaluate(), sets it
         shown["problem_type"] = None
     text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}")
     return {
-        **{name: _plain(getattr(args, name)) for name in _DECISIVE},
+        **{name: args[name] for name in _DECISIVE},
         "optimizer": optimizer,
-        "style": arguments.style,
-        "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
+        "style": asked.style,
+        "clipping": {name: repr(value) for name, value in asked.clipping.items()},
         "forward": {
             "model": hashlib.sha256(text.encode()).hexdigest()[:16],
             "loss": _qualified(loss),
-            "collator": _qualified(collator),
+            "collator": _qualified(trainer.data_collator),
         },
     }
 
@@ -486,41 +449,26 @@ def _qualified(called: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _plain(value: Any) -> Any:
-    value = getattr(value, "value", value)
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
-
-
 def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
     """Return what a model says of its own training: as it was left in memory, or in its files."""
     trained_in, before, after = getattr(model, _SAID, (None, (), ()))
     if trained_in is not None:
         return tuple(before if trained_in == folder.absolute() else after)
-    name = getattr(model, "name_or_path", None)
-    try:
-        found = name and cached_file(
-            name,
-            lineage.FILE,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-    except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
-        found = None
+    found, name = None, getattr(model, "name_or_path", None)
+    with suppress(OSError, ValueError):  # a name of one's own, which no folder and no hub has
+        quiet = ("gated_repo", "missing_entries", "connection_errors")
+        options: Any = {f"_raise_exceptions_for_{of}": False for of in quiet}
+        found = name and cached_file(name, lineage.FILE, **options)
     file = Path(found) if found else None
     flags = lineage.ancestry(file)
-    if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
-        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
-    if file and file.parent.name.startswith("checkpoint-"):
-        # Of this very run, which goes on from it: the run's own flag is the last.
-        return flags[:-1] if file.absolute().parent.parent == folder.absolute() else flags
-    return flags
-
-
-def _adapter_has_moved(model: Any) -> bool:
-    """Return whether a LoRA is not as new ones are made, which change nothing until trained."""
+    # Loaded by peft, which does not keep where a LoRA was: a new one changes nothing until it is
+    # trained. Others begin with what they take out of the base.
     configs = (getattr(model, "peft_config", None) or {}).values()
-    # Others begin with what they take out of the base.
-    if not all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs):
-        return False
-    return any(".lora_B." in name and bool(p.any()) for name, p in model.named_parameters())
+    if all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs) and any(
+        ".lora_B." in name and bool(p.any()) for name, p in model.named_parameters()
+    ):
+        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
+    checkpoint = None if file is None else file.absolute().parent
+    if checkpoint and checkpoint.match("checkpoint-*") and checkpoint.parent == folder.absolute():
+        return flags[:-1]  # this very run goes on, whose own flag is the last
+    return flags

@@ -9,7 +9,7 @@ before Trainer moves the weights.
 import copy
 import math
 import time
-from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from dpft.integrations.transformers.records import (
     Loss,
     Steps,
     Survey,
-    check_dataset,
     check_records,
     examples_of,
     loss_of,
@@ -38,10 +37,10 @@ from dpft.integrations.transformers.spending import (
     MANIFEST,
     Spending,
     ancestry,
-    check_sound,
     decisive,
+    sound_manifest,
 )
-from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
+from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
@@ -49,6 +48,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.executors import add_clipped, forget
 from dpft.training.held_out import check_repeated
+from dpft.training.loop import check_weights
 from dpft.training.statistics import StepStatistics
 
 # Computed from private records without noise; and what Trainer would have to count of them.
@@ -88,31 +88,17 @@ class PrivacyMixin:
 
         Raises:
             ConfigError: naming every argument that cannot go with privacy.
-            DataError: for a data set without records by number.
-            NotInstalledError: for a version of transformers that is not known.
         """
-        checks.check_version()
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
-        # Before a Trainer of others packs the data set, or makes two of one.
-        same = checks.same_data(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
-        checks.refuse([*(checks.refused(asked) if asked is not None else ()), *same])
+        if asked is not None:  # before a Trainer of others packs the data set
+            checks.refuse(checks.refused(asked))
         base: Any = super()
         base.__init__(*args, **kwargs)
         trainer: Any = self
         checks.refuse(checks.of_trainer(trainer, PrivacyMixin))
-        check_dataset(trainer.train_dataset)
-        size, batch = len(trainer.train_dataset), checks.expected_batch(privacy, trainer.args)
+        mechanism = privacy.mechanism(len(trainer.train_dataset), trainer.args)
         # Trainer's own counting: one logical batch a step, and an epoch of N/B steps.
         trainer.args = copy.copy(trainer.args)
-        steps = trainer.args.max_steps
-        if steps <= 0 and 1 <= batch <= size:
-            epochs = trainer.args.num_train_epochs
-            steps = accounting.steps_for(dataset_size=size, batch_size=batch, epochs=epochs)
-        mechanism = privacy.mechanism(size, batch, steps)
-        if mechanism.steps < 1:
-            raise ConfigError(
-                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one"
-            )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         folder = Path(trainer.args.output_dir)
@@ -129,7 +115,6 @@ class PrivacyMixin:
         # An optimizer of one's own, as text; Trainer makes another one later.
         own = trainer.optimizer or trainer.optimizer_cls_and_kwargs
         self._given = None if own is None else repr(own)
-        self._made: Any = None  # the one that Trainer made
         trainer.add_callback(_Seals(self.privacy))
 
     def train(
@@ -144,7 +129,7 @@ class PrivacyMixin:
             resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
                 warns of damaged ones. Steps in the ledger after it are repeated as they were, and
                 are no further releases.
-            trial: not for private training.
+            trial: ignored: a search needs ``model_init``, which is refused.
             ignore_keys_for_eval: as of Trainer.
 
         Raises:
@@ -152,18 +137,13 @@ class PrivacyMixin:
                 of a checkpoint, the best one at the end among them.
             ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
         """
-        if trial is not None:
-            self.hyperparameter_search()
         trainer: Any = self
-        changed = checks.changed(trainer.args, self.privacy.mechanism)
-        checks.refuse([*checks.of_trainer(trainer, PrivacyMixin), *changed])
+        checks.refuse(checks.of_trainer(trainer, PrivacyMixin, self.privacy.mechanism))
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         elif resume_from_checkpoint:
-            check_sound(Path(resume_from_checkpoint))
+            sound_manifest(Path(resume_from_checkpoint))
         self._checkpoint = resume_from_checkpoint or None
-        if self._checkpoint is None and trainer.optimizer is self._made:
-            trainer.optimizer = None  # its state is of the steps that are repeated
         makes_one = trainer.optimizer is None
         self._training = True
         base: Any = super()
@@ -178,8 +158,8 @@ class PrivacyMixin:
                 )
         finally:
             self._training = False
-            if makes_one:
-                self._made = trainer.optimizer
+            if makes_one:  # its state is of steps that the next training may repeat
+                trainer.optimizer = None
             if self._clipper is not None:
                 self._clipper.close()
             if self._noise is not None:  # the run had begun: the folder's steps are this model's
@@ -237,27 +217,17 @@ class PrivacyMixin:
             size=args.per_device_train_batch_size,
             known_loss=self._loss is None,
         )
-        self.privacy.begin(
+        self._noise = self.privacy.begin(
             self._clipper,
             model,
             checkpoint=self._checkpoint,
             data=found.fingerprint,
             collated=collated,
-            settings=decisive(
-                args,
-                arguments,
-                self._given,
-                model=model,
-                loss=loss,
-                collator=trainer.data_collator,
-                own_loss=self._loss is not None,
-            ),
+            settings=decisive(trainer, self._given, loss, self._loss is not None),
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
         self._untouched = Untouched(model, trained)
         mechanism = self.privacy.mechanism
-        self._noise = self.privacy.noise()
-        workers = args.dataloader_num_workers
         return DataLoader(
             LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
             batch_sampler=Steps(
@@ -265,18 +235,12 @@ class PrivacyMixin:
                 mechanism.steps,
                 lambda: trainer.state.global_step,
             ),
-            collate_fn=_only,
-            num_workers=workers,
-            prefetch_factor=args.dataloader_prefetch_factor if workers else None,
-            persistent_workers=args.dataloader_persistent_workers if workers else False,
+            collate_fn=itemgetter(0),
+            num_workers=args.dataloader_num_workers,
         )
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """Do as Trainer, for `evaluate` and `predict`, of records that are not trained on.
-
-        Raises:
-            ConfigError: if most of them are trained on.
-        """
+        """Do as Trainer; raise ConfigError where most records to be scored are trained on."""
         self._check_apart(dataloader.dataset)
         base: Any = super()
         return base.evaluation_loop(dataloader, *args, **kwargs)
@@ -299,19 +263,16 @@ class PrivacyMixin:
         """
         trainer: Any = self
         clipper, noise = self._clipper, self._noise
-        if clipper is None or noise is None or not isinstance(inputs, Logical):
-            raise ConfigError(
-                "training_step got a batch that was not drawn here; expected trainer.train() to "
-                "call it, and no data loader of one's own"
-            )
         step: int = trainer.state.global_step
-        if inputs.step != step:
+        due = isinstance(inputs, Logical) and inputs.step == step
+        if clipper is None or noise is None or not due:
             raise ConfigError(
-                f"training is at step {step} and got the batch of step {inputs.step}; expected the "
-                "same: leave Trainer's state and its loader as they are, and end no epoch early"
+                f"training is at step {step} and got another batch than is due; expected "
+                "trainer.train() to give it: leave Trainer's state and its loader as they are, and "
+                "end no epoch early"
             )
         began = time.perf_counter()
-        checks.check_finite(clipper, step)
+        check_weights(trainer.optimizer, step - 1)
         checks.check_trained(clipper, trainer.model, trainer.optimizer)
         model.train()
         if callable(getattr(trainer.optimizer, "train", None)):
@@ -328,9 +289,8 @@ class PrivacyMixin:
                 forget(clipper)
                 statistics = self._summed(model, clipper, inputs)  # the clipper is careful now
         statistics.released = noise.privatise_(step)
-        self.privacy.spend(step, statistics.released)
         statistics.seconds = time.perf_counter() - began
-        self.privacy.note(step, **statistics.summary())
+        self.privacy.spend(step, statistics)
         return torch.tensor(0.0, device=trainer.args.device)
 
     def _summed(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
@@ -360,7 +320,7 @@ class PrivacyMixin:
         base.log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Do as Trainer, and add what the weights were trained on, for runs that go on from them.
+        """Do as Trainer, and add what the weights were trained on.
 
         Raises:
             ModelError: if a frozen weight or buffer has changed in the training.
@@ -392,14 +352,6 @@ class PrivacyMixin:
             "trainer.privacy.card() into its card"
         )
 
-    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: every trial spends a budget of its own."""
-        raise ConfigError(
-            "a search trains on the same records again and again, and each trial spends a budget "
-            "of its own; expected one run. dpft select chooses among a random number of runs, at a "
-            "stated price"
-        )
-
     def _check_apart(self, dataset: Any) -> None:
         """Refuse to score training records: scores are computed without noise."""
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -419,19 +371,11 @@ class PrivateTrainer(PrivacyMixin, Trainer):
 
 
 class _Seals(TrainerCallback):
-    """Checks the optimizer that Trainer has made, and seals the checkpoints that it has saved."""
+    """Seals the checkpoints that Trainer has saved."""
 
     def __init__(self, spending: Spending) -> None:
         self._spending = spending
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checks.warn_of_unmoved(kwargs["model"], kwargs["optimizer"])
-
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
-
-
-def _only(items: Sequence[Logical]) -> Logical:
-    (one,) = items
-    return one

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from dpft.config.errors import ConfigError
@@ -22,8 +23,7 @@ from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.selection.draw import Selection
-from dpft.sweep.selection.trials import Trials, at_most
+from dpft.sweep.selection.draw import Selection, Trials
 from dpft.tasks.scores import score
 
 # Of the trial, next to its record: what the verbs that use a trained run look for and use.
@@ -63,6 +63,11 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
         raise ConfigError(f"no trial has a finite {metric}; nothing is released")
     _, _, path, record = (min if lowest else max)(ranked, key=lambda one: one[:2])
     return path, record, sizes.pop()
+
+
+def at_most(curves: Sequence[RDPCurve]) -> RDPCurve:
+    """Return a bound for all of several mechanisms: the largest at every order."""
+    return RDPCurve(curves[0].orders, np.max([curve.rdp for curve in curves], axis=0))
 
 
 def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[RDPCurve, RDPCurve, float]:

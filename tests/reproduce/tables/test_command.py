@@ -55,7 +55,7 @@ def test_missing_prints_commands_and_nothing_else(tmp_path):
 def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
     calls = []
 
-    def swept(words, *, file, keep_going, chooses):
+    def swept(words, *, file, keep_going):
         calls.append((list(words), file.read_text(), keep_going))
         write_record(tmp_path / "mine" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
         raise typer.Exit(1)  # as where one of them failed
