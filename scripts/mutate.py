@@ -32,12 +32,14 @@ JOURNAL = ROOT / "build/mutation.jsonl"
 # Modules of dpft, and the files of tests that ought to notice a bug there.
 PAIRS = """
 privacy/noise privacy/mechanism privacy/quantiles: privacy/test_noise privacy/test_mechanism \
-privacy/test_quantiles
+privacy/test_quantiles privacy/clipping/test_single_process
 privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/test_units
 privacy/clipping/plans/one_backward privacy/clipping/plans/two_backwards privacy/clipping/clipper: \
-privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users
+privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users \
+privacy/clipping/test_traps privacy/test_precision
 privacy/accounting/rdp privacy/accounting/__init__: privacy/test_accounting
-runs/ledger runs/noise_key: runs/test_ledger runs/test_noise_key runs/test_directory
+runs/ledger runs/noise_key: runs/test_ledger runs/test_stretches runs/test_noise_key \
+runs/test_directory
 training/loop training/session: training/test_loop training/test_session audit/test_audited_runs
 tasks/units: tasks/test_units privacy/clipping/test_users
 """.replace("\\\n", "").strip()

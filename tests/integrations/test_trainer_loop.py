@@ -95,7 +95,9 @@ def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):
     mechanism = trainer.privacy.mechanism
     assert trainer.privacy.epsilon == mechanism.epsilon_after(mechanism.steps)
     assert mechanism.steps > 4
-    assert trainer.privacy.guarantee().epsilon == mechanism.epsilons()
+    guarantee = trainer.privacy.guarantee()
+    assert guarantee.epsilon == mechanism.epsilons()
+    assert any(one.startswith(f"4 of {mechanism.steps} ") for one in guarantee.caveats)
 
 
 # --- what is changed after the trainer was made ---------------------------------------------------

@@ -77,6 +77,7 @@ def test_no_noise_means_no_guarantee():
     assert mechanism.epsilons()["rdp"] == math.inf
     nothing = dataclasses.replace(mechanism, steps=0)
     assert nothing.private
+    assert dataclasses.replace(mechanism, noise_multiplier=0.01, thresholds=(1.0,)).private
     assert nothing.epsilons()["rdp"] == 0
 
 

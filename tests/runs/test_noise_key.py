@@ -36,6 +36,8 @@ def test_a_key_is_its_owners_alone_from_the_first_byte_on(
     os.umask(before)
     assert set(seen) == {0o600}
     assert len(key) == 32
+    (tmp_path / "noise_key").chmod(0o644)  # as a copy may be
+    assert stored_key(tmp_path / "noise_key", steps_spent=1) == key
     assert mode(tmp_path / "noise_key") == 0o600
 
 
@@ -50,13 +52,13 @@ def test_a_key_is_durable_before_it_is_used(
     assert stored_key(tmp_path / "noise_key", steps_spent=7) == key
 
 
-@pytest.mark.parametrize("text", ["", "abcd", "z" * 64, "ab" * 31, "ab" * 33])
+@pytest.mark.parametrize("text", ["", "abcd", "z" * 64, "ab" * 31, "ab" * 33, "\xe9" * 64])
 def test_what_is_no_key_is_replaced_only_while_nothing_was_spent(tmp_path: Path, text: str) -> None:
     file = tmp_path / "noise_key"
-    file.write_text(text)
+    file.write_text(text, "latin-1")
     with pytest.raises(NoiseKeyLostError, match=f"got {len(text)} characters, expected 64"):
         stored_key(file, steps_spent=1)
-    assert file.read_text() == text
+    assert file.read_text("latin-1") == text
     assert len(stored_key(file, steps_spent=0)) == 32
 
 

@@ -32,6 +32,7 @@ def moved(spent: Path) -> Path:
         ledger.go_on(1)
         for step in (1, 2):
             ledger.spend(step, update=f"second-{step}")
+        assert ledger.go_on(3) == read_ledger(spent).stretch
     return spent
 
 

@@ -292,7 +292,7 @@ def test_a_run_over_users_counts_users(tmp_path):
 
 
 def test_other_owners_do_not_continue_a_run(tmp_path, monkeypatch):
-    rows = [{"text": f"text number {n}", "who": f"u{n % 20}"} for n in range(40)]
+    rows = [{"text": f"text number {n}", "who": f"user {n % 20}"} for n in range(40)]
     file = tmp_path / "mine.jsonl"
     lines(file, rows)
     overrides = [

@@ -186,6 +186,11 @@ def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, waits, 
         torch.testing.assert_close(weight, weights(expected)[name], rtol=1e-4, atol=1e-5)
 
 
+def test_units_that_the_mechanism_does_not_count_are_refused():
+    with pytest.raises(TrainingError, match="16 units for a mechanism over 17"):
+        run(slots=1)
+
+
 def test_an_empty_batch_is_a_step_of_noise_alone():
     sampler = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3).sampler(b"key")
     assert [] in [sampler.batch(step) for step in range(30)]

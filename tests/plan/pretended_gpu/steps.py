@@ -21,7 +21,7 @@ from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.mixed import Mixed
-from dpft.tasks.units import Records
+from dpft.tasks.units import Records, Users
 from dpft.training.assembly import attach_clipper
 from dpft.training.executors import add_clipped
 from dpft.training.loop import _check_finite, _check_weights
@@ -79,8 +79,8 @@ def model_of(family):
     )
 
 
-def train(clip, precision, family, count=2):
-    """So many steps; every gradient lies where its parameter does."""
+def train(clip, precision, family, users=False):
+    """Two steps; every gradient lies where its parameter does."""
     run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
     with FakeTensorMode(), PretendedAnswers(), as_on_gpu():
         with torch.device("cuda"):
@@ -88,11 +88,13 @@ def train(clip, precision, family, count=2):
         device = next(model.parameters()).device
         assert device.type == "cuda"
         half = precision != "float32"
-        objective, shapes = Mixed(Texts()) if half else Texts(), FixedShapes(8)
+        objective, shapes = (Mixed(Texts()), FixedShapes(8)) if half else (Texts(), None)
         clipper = attach_clipper(run.clip, model)
-        units = Records(objective, EXAMPLES, shapes if half else None)
+        units = Records(objective, EXAMPLES, shapes)
+        if users:
+            units = Users(objective, EXAMPLES, "ab", 1, b"key", shapes)
         optimizer, statistics = torch.optim.Adam(clipper.parameters.values()), StepStatistics()
-        for step in range(count):
+        for step in range(2):
             optimizer.zero_grad()
             for micro in units.microbatches(range(len(EXAMPLES)), 96 if half else 64):
                 batch = units.batch(micro, step).to(device)
@@ -130,7 +132,7 @@ def main():
         for precision in ("float32", "bfloat16"):
             train(clip, precision, "gpt2")
             print("trained", clip, precision, flush=True)
-    train("bk", "float32", "llama")
+    train("bk", "float32", "llama", users=True)
     others = (
         ("model=random-llama",),
         ("task=e2e", "model=random-t5"),
