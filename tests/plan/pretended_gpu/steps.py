@@ -24,7 +24,7 @@ from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training.assembly import attach_clipper
 from dpft.training.executors import add_clipped
-from dpft.training.loop import _check_finite, _check_weights
+from dpft.training.loop import _check_finite, check_weights
 from dpft.training.statistics import StepStatistics
 
 EXAMPLES = [
@@ -104,7 +104,7 @@ def train(clip, precision, family, users=False):
             assert {p.grad.device for p in clipper.parameters.values()} == {device}
             _check_finite(clipper, step, None)
             optimizer.step()
-            _check_weights(optimizer, step, None)
+            check_weights(optimizer, step, None)
             if clipper.adaptive is not None:
                 clipper.move(clipper.estimates)
         statistics.summary()

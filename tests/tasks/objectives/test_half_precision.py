@@ -15,8 +15,7 @@ from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.classifier import ClassExample, Classifier
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed
-from dpft.tasks.units import Records, Users
-from dpft.tasks.units import finite_losses
+from dpft.tasks.units import Records, Users, finite_losses
 
 C = 0.1
 ALIKE = 32
