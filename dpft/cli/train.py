@@ -12,7 +12,7 @@ from dpft.cli.output import warn
 from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
-from dpft.config.folder import conf_dir, own_choices
+from dpft.config.folder import check_choices, conf_dir
 from dpft.config.overrides import (
     check_budget,
     check_flags,
@@ -79,7 +79,7 @@ def main(arguments: Settings = None) -> None:
         raise ConfigError(f"got {' and '.join(modes)}; expected one of them at a time")
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):
-            own_choices(Path(place))  # refuses what would never be read
+            check_choices(Path(place))
     if {"--help", "-h"} & {*words}:
         _show_help()
         return
