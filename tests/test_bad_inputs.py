@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_begun_is_one_message(words, here, capsys):
     before = sorted(here.iterdir())
     typed = typed_with(words, "task.train_file=own.csv", "task.test_share=0.2")
     with pytest.raises(SystemExit) as ended:
-        guarded(lambda: execute(compose(typed)), hub=False, resumes=True)()
+        guarded(lambda: execute(compose(typed)), "train")()
     assert ended.value.code == 2
     printed = " ".join(capsys.readouterr().err.split())
     assert MODELS[words] in printed

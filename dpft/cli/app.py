@@ -57,7 +57,7 @@ class Verbs(typer.core.TyperGroup):
         if own_help:
             settings["help_option_names"] = []
         own = _typer(help=f"{verb.summary}.")
-        run = guarded(module.main, hub="hub" in verb.traits, resumes="resumes" in verb.traits)
+        run = guarded(module.main, name, verb.traits)
         own.command(name, context_settings=settings, add_help_option=not own_help)(run)
         return name, typer.main.get_command(own), rest
 

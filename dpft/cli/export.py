@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.report.terminal import echo
@@ -35,7 +34,6 @@ def main(
     Weights, tokenizer with its chat template, and the card with the guarantee; nothing of private/.
     It loads in transformers and, an adapter, in peft, without dpft.
     """
-    alone("export")
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
     from dpft.report.guarantee import chosen

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli.decode import decoding
-from dpft.cli.guard import alone
 from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
@@ -35,7 +34,6 @@ def main(
     The columns are those that the run was trained on, of which the answers' may be missing; a task
     of images takes a folder of them. For plain texts it is how likely each one is.
     """
-    alone("predict")
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
@@ -58,9 +56,6 @@ def main(
     columns = {name for question in questions for name in question.cells}  # JSON lines differ
     plain = task.unconditional  # a model of plain texts writes no answers
     written = ("nll", "tokens") if plain else (column,)
-    from dpft.config.offline import stay_offline_if_unreachable
-
-    stay_offline_if_unreachable()
     likely: list[str] = []
     if probabilities:
         from dpft.tasks.objectives.classifier import Choice

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dpft.cli.guard import alone
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
@@ -27,7 +26,6 @@ def main(
 
     FILE has lines of {"prediction": "...", "references": ["...", ...]}.
     """
-    alone("score")
     run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli import options
-from dpft.cli.guard import alone
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
@@ -46,7 +45,6 @@ def main(
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
-    alone("select")  # whose trials start their ranks themselves
     try:
         trials = Trials(mean)
     except ValueError as error:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from dpft.cli import options
-from dpft.cli.guard import alone
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
 from dpft.parallel.launch import check_launcher
@@ -63,7 +62,6 @@ def run_sweep(
     Unless ``chooses``, as in the runs of a table, no price of a choice among them is named.
     """
     check_launcher()
-    alone("sweep")  # whose jobs start their ranks themselves
     parsed = parse_arguments(arguments)
     lines = () if file is None else read_list(file)
     plan = make_plan(parsed, lines)
