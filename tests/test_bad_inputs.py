@@ -13,7 +13,6 @@ from dpft.models.sizes import FAMILIES
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {
     "train =3": "expected NAME=VALUE",
-    "train -m task=e2e eps=3,8 --cfg job": "got --multirun and --cfg; expected one",
     "train task.train_file=~/mail.csv": "type $HOME instead",
     "train clip=none eps=3": "leave eps out",
     "train --config-dir nowhere": "expected a folder with files",

@@ -38,8 +38,6 @@ def main(
     Files made of noiseless data go to private/ below the folder. docs/how-to/tables.md.
     """
     request = Request.parse(overrides or (), seeds, folders)
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
     files, damaged = read_benches(benches or None)
     if name is None:
         if overrides or only_missing or run:
@@ -82,10 +80,10 @@ def main(
         content = build(figure, replace(inputs, progress=progress))
     lacking = len(inputs.missing)
     if not any(panel.points for panel in content.panels):
-        typed = f"dpft figure {name} scale={request.scale}"
+        typed = f"dpft figure {name} scale={request.scale} --run"
         raise ConfigError(
             f"{name} has nothing to draw: no number is printed, and none of its {lacking} runs is "
-            f"recorded; type {typed} --missing for their commands, --run to make them"
+            f"recorded; type {typed} to make them"
         )
     for path in save(figure, content, out / "private" if figure.private else out):
         echo(str(path))

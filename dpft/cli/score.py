@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,19 +66,11 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     from dpft.config.compose import compose
     from dpft.config.schema import parse
     from dpft.tasks import load_task
-    from dpft.training.predictions import read_predictions, score_file
+    from dpft.training.predictions import score_file
 
     file = Path(files[0].removeprefix("predictions="))
     task = load_task(parse(compose([word for word in arguments if word not in files])).task)
-    lines = read_predictions(file)
-    again = sum(bool(one.source) and one.source == other.source for one, other in pairwise(lines))
-    if again:
-        warn(
-            f"note: {again} lines have the source of the line before; if they are one instance, "
-            "put its references into one line, as official scorers do",
-            err=True,
-        )
-    return {file.name: score_file(task, file, lines)}
+    return {file.name: score_file(task, file)}
 
 
 def score_run(path: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """``dpft sweep``: many runs by Hydra's multirun, checked beforehand, shown, and safe to kill."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -68,8 +67,7 @@ def run_sweep(
     folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
     if plan.merged:
         echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
-    warning = remark(plan.runs, plan.searched) if chooses else None
-    if warning is not None:
+    if chooses and (warning := remark(plan.runs, plan.searched)):
         warn(warning, err=True)
     if dry_run:
         _show_plan(plan, folder)
@@ -78,7 +76,6 @@ def run_sweep(
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
-        begin = folder.log.stat().st_size if folder.log.exists() else 0
         try:
             with Display() as display:
                 status = run_points(
@@ -93,10 +90,6 @@ def run_sweep(
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
         if status and not failures:
-            with folder.log.open("rb") as log:
-                log.seek(begin)
-                printed = log.read().decode(errors="replace").splitlines()
-            echo("\n".join(printed[-15:]), err=True)
             said = f"Hydra ended with status {status}; see {folder.log}"
             secho(said, fg=typer.colors.RED, err=True)
         _show_cost(rows, states.searched)
@@ -111,13 +104,11 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    done = 0
+    done = [is_intact(point.path, point.digest) for point in plan.points]
     names = labels(point.overrides for point in plan.points)
-    for point, label in zip(plan.points, names, strict=True):
-        finished = is_intact(point.path, point.digest)
-        done += finished
+    for point, label, finished in zip(plan.points, names, done, strict=True):
         echo(f"{label}  {point.path}{'  done' if finished else ''}")
-    echo(f"{folder.path}: {len(plan.points)} points, {done} done")
+    echo(f"{folder.path}: {len(plan.points)} points, {sum(done)} done")
 
 
 def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
@@ -129,18 +120,11 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    unfinished = [row for row in private if row.state != DONE and (row.step or row.epsilon)]
-    begun = {row.label: _ledger(row) for row in unfinished}
+    begun: dict[str, LedgerContents | None] = {}
+    for row in private:
+        if row.state != DONE and (row.step or row.epsilon):
+            begun[row.label] = None  # no bound is known on what a damaged ledger spent
+            with suppress(DpftError):
+                begun[row.label] = read_ledger(row.point.path / "ledger.jsonl")
     for text in remarks(records, searched, begun):
         warn(f"\n{text}")
-
-
-def _ledger(row: PointState) -> LedgerContents | None:
-    """Read a ledger; None if it is damaged, since no bound on what was spent is known then."""
-    try:
-        ledger = read_ledger(row.point.path / "ledger.jsonl")
-    except DpftError:
-        return None
-    if row.epsilon is not None and math.isfinite(row.epsilon):
-        return ledger
-    return replace(ledger, entries=[*ledger.entries, {}])  # its last line does not tell

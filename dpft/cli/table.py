@@ -36,8 +36,6 @@ def main(
 
     words = overrides or []
     request = Request.parse(words, seeds, folders)
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
     if out is not None and out.suffix not in SUFFIXES:
         raise ConfigError(f"--out is '{out}'; expected a file ending in {', '.join(SUFFIXES)}")
     if name is None or "/" not in name:

@@ -25,38 +25,30 @@ from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
 
-# Hydra's flags that take a value, and --info, whose value is optional.
+# Hydra's flags that take a value, but for --info, whose value is optional.
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
-# Of which Hydra takes one at a time.
-_MODES = (("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i"))
 # Of dpft itself.
 _VERBOSITY = {
     **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
     **dict.fromkeys(("-v", "--verbose"), "verbosity=steps"),
 }
-_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """Sort flags to the front: Hydra 1.3 refuses overrides that a flag separates."""
     flags: list[str] = []
     overrides: list[str] = []
-    pending = list(arguments)
-    while pending:
-        word = pending.pop(0)
+    pending = iter(arguments)
+    for word in pending:
         if not word.startswith("-") or word == "-":
             overrides.append(word)
-            continue
-        flags.append(word)
-        informs = word in ("--info", "-i") and set(pending[:1]) <= {*_INFO}
-        if pending and (word in _WITH_VALUE or informs):
-            flags.append(pending.pop(0))
-    if flags and flags[-1] in ("--info", "-i"):
-        # An optional value must not swallow the first override.
-        flags.append("all")
+        elif word in ("--info", "-i"):  # whose optional value would swallow the first override
+            flags.append("--info=all")
+        else:
+            flags += [word, *([next(pending, "")] if word in _WITH_VALUE else [])]
     return [*flags, *overrides]
 
 
@@ -74,9 +66,6 @@ def main(arguments: Settings = None) -> None:
         )
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if len(modes := [long for long, short in _MODES if flags & {long, short}]) > 1:
-        raise ConfigError(f"got {' and '.join(modes)}; expected one of them at a time")
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):
             check_choices(Path(place))
