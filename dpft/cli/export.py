@@ -24,9 +24,7 @@ def main(
     ] = None,
     licence: Annotated[
         str | None,
-        typer.Option(
-            "--license", metavar="ID", help="For the card; default: the base's, if known."
-        ),
+        typer.Option("--license", metavar="ID", help="Of the model, for the card."),
     ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
@@ -50,5 +48,5 @@ def main(
     if code := loader(trained.record, plan.shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)
-    if plan.licence is None:
-        warn("note: the base's licence is not known here; before others get it, type --license ID")
+    if licence is None:
+        warn("note: the card names no licence; before others get the model, type --license ID")

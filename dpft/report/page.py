@@ -1,7 +1,7 @@
 """The data of the HTML page of `dpft report`, whose words and markup are in ``templates/``."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,55 +54,36 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
             if not run.private and (not several or run.record or run.ledger)
         ],
         covered=any(run.private for run in runs),
-        overview=_guarded(lambda: _overview(ordered, found.searched) if several else {}),
+        overview=_overview(ordered, found.searched) if several else {},
         tradeoffs=tradeoffs(ordered) if several else [],
         released=released(runs),
         noiseless=noiseless(runs),
         samples=_samples(runs),
-        runs=[_known(run) | _guarded(lambda run=run: _run(run, several)) for run in runs],  # type: ignore[misc]
+        runs=[_view(run, several) for run in runs],
     )
 
 
-def _guarded(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``make`` does, or as ``damage`` why a record cannot give it."""
-    try:
-        return make() | {"damage": ""}
-    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        return {"damage": f"{type(error).__name__}: {error}"[:200]}
-
-
-def _known(run: Gathered) -> dict[str, Any]:
-    """Return what is shown of a run however damaged its record is."""
+def _view(run: Gathered, several: bool) -> dict[str, Any]:
+    """Return what is shown of a run."""
+    record, given = run.record or {}, run.guarantee
     noise_seed = section(run.config, "privacy").get("noise_seed")
     started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
+    parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
+    scores, origin = section(record, "scores"), {p: record[p] for p in parts if p in record}
+    origin |= {f"metrics of {split}": scored["signature"] for split, scored in scores.items()}
     return {
-        **dict.fromkeys(
-            ("figures", "review", "scores", "score_warnings", "evaluation", "origin"), ()
-        ),
         "run": run,
-        "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
-        "labels": sentences((run.record or {}).get("flags")),
-        "warnings": list(started) if run.guarantee is None else run.guarantee.warnings,
-        "verdict": "" if run.guarantee is None else run.guarantee.verdict,
+        "planned": up(planned(run.ledger)) if not record and run.ledger else "",
+        "labels": sentences(record.get("flags")),
+        "warnings": list(started) if given is None else given.warnings,
+        "verdict": "" if given is None else given.verdict,
         "point": without_folders(run.target.label or ""),
         "error": without_folders(run.target.error or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
-    }
-
-
-def _run(run: Gathered, several: bool) -> dict[str, Any]:
-    record = run.record
-    if record is None:
-        return {"figures": _figures(run)}
-    scores = section(record, "scores")
-    parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
-    origin = {part: record[part] for part in parts if part in record}
-    origin |= {f"metrics of {split}": scored["signature"] for split, scored in scores.items()}
-    return {
         "figures": _figures(run),
         "review": None if several else review(run),
         "scores": scores,
-        "score_warnings": [*held_out.warnings(record), *cautions_of(record)],
+        "score_warnings": [*held_out.warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
         "held_out": held_out.is_held_out(record),
         "audit": audit_rows(record),
