@@ -187,8 +187,8 @@ class Clip:
 
     def _check_groups(self) -> None:
         if self.own_groups:
-            names = ("count", "boundary", "patterns", "thresholds")
-            _without_effect("clip", self, names, f"on clip.groups={self.groups}", "clip=custom")
+            those = ("count", "boundary", "patterns", "thresholds")
+            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
         else:
             try:
                 object.__setattr__(self, "patterns", self.partition.patterns)
@@ -713,10 +713,10 @@ def _without_effect(
     group: str, settings: Any, names: Iterable[str], when: str, choice: str
 ) -> None:
     """Raise SettingError if one of the settings that are ignored here is not its default."""
-    changed = _changed(settings)
+    changed, cls = _changed(settings), type(settings)
     for name in names:
         if name in changed:
-            default = _defaults(type(settings))[name]
+            default = next(f.default for f in dataclasses.fields(cls) if f.name == name)
             expected = "null" if default is None else str(default)
             advice = f"it has no effect {when}: leave it out, or type {choice}"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)

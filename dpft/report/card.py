@@ -12,7 +12,6 @@ from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
-from dpft.report.held_out import warnings
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
@@ -69,7 +68,7 @@ def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
 def _template() -> Template:
     from jinja2 import ChainableUndefined
 
-    from dpft.report.html import environment
+    from dpft.report.markdown import environment
 
     # Markdown, not HTML: untrusted text goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)
@@ -104,7 +103,7 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             "guarantee": guarantee,
             "privacy": privacy.as_markdown(guarantee, rows),
             "counts": ", ".join(f"{k} {n:,}" for k, n in record["dataset"]["counts"].items()),
-            "warnings": warnings(record),
+            "warnings": privacy.score_warnings(record),
             "evaluation": [inline(line) for line in privacy.evaluation_remarks(record)],
             "scores": record.get("scores", {}),
         }

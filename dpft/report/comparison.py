@@ -13,7 +13,7 @@ from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.privacy.spec import style_in
 from dpft.report.console import Console
-from dpft.report.held_out import SEEN, may_be_seen
+from dpft.report.guarantee import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from dpft.config.errors import DpftError
 from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
-from dpft.report.held_out import is_held_out
+from dpft.report.guarantee import is_held_out
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import damages
 from dpft.runs.folders import generations_file

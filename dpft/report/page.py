@@ -1,17 +1,21 @@
-"""The data of the HTML page of `dpft report`, whose words and markup are in ``templates/``."""
+"""The HTML page of `dpft report`, whose words and markup are in ``templates/``.
+
+Every text is escaped, and the page loads and runs nothing.
+"""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jinja2 import StrictUndefined
 
 from dpft.config.flags import sentences
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
-from dpft.privacy.rounding import number, up
-from dpft.report import held_out
+from dpft.privacy.rounding import delta, number, up
 from dpft.report.charts import noiseless, released, tradeoffs
 from dpft.report.cost import planned, remarks
 from dpft.report.gather import Found, Gathered, Sample, section
@@ -25,14 +29,26 @@ from dpft.report.grouping import (
     value_text,
     without_folders,
 )
-from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, mechanism_rows
-from dpft.report.html import render
+from dpft.report.guarantee import (
+    Rows,
+    audit_rows,
+    evaluation_remarks,
+    is_held_out,
+    mechanism_rows,
+    score_warnings,
+)
+from dpft.report.markdown import environment
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.shown import cautions_of
+from dpft.tasks.metrics.shown import cautions_of, figure
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
+# Characters that HTML has no place for, lone halves of surrogate pairs, which no file can hold, and
+# characters that change the order in which the text after them is read.
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 # How often somebody who asks whether a record was used may name one that was not.
 _FALSE_ALARMS = (0.01, 0.05)
 # How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
@@ -44,8 +60,10 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
     """Return the whole file; ``private``: it shows figures that no guarantee covers."""
     ordered, several = ranked(runs, found.metric), found.several
     runs = [run for run, _ in ordered]
-    return render(
-        "report.html",
+    pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
+    pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
+    pages.globals["figure"] = figure
+    return pages.get_template("report.html").render(
         found=found,
         private=private,
         without=[
@@ -61,6 +79,13 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
         samples=_samples(runs),
         runs=[_view(run, several) for run in runs],
     )
+
+
+def _fit(value: object) -> object:
+    # Markup comes from macros, whose texts are fit already.
+    if hasattr(value, "__html__"):
+        return value
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
 def _view(run: Gathered, several: bool) -> dict[str, Any]:
@@ -83,9 +108,9 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "figures": _figures(run),
         "review": None if several else review(run),
         "scores": scores,
-        "score_warnings": [*held_out.warnings(record), *cautions_of(record)] if record else [],
+        "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
-        "held_out": held_out.is_held_out(record),
+        "held_out": is_held_out(record),
         "audit": audit_rows(record),
         "machine": section(record, "environment"),
         "base": base_model(str(section(record, "model").get("base_model") or "new weights")),
