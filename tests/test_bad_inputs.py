@@ -30,7 +30,7 @@ COMMANDS = {
     "score task=sst2 predictions=nowhere": "cannot read",
     "ls nope": "expected one of",
     "data sample e2e": "no folder given",
-    "audit bound audit=none": "leave one of them out",
+    "audit bonud task=e2e": "audit is 'bonud'; did you mean 'bound'?",
     "nope": "No such command",
 }
 

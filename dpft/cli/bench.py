@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from dpft.cli.output import progress_bar
-from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import catalog, measure, report
 from dpft.reproduce.bench.documents import summarise
@@ -65,14 +64,8 @@ def main(
     """
     typed = dict(locals())  # all options by their names
     del typed["largest_batch"]
-    if memory is not None and not largest_batch:
-        raise ConfigError(
-            f"--memory {memory:g} limits what a largest batch may take: type --largest-batch too, "
-            "or leave it out"
-        )
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    usual = int(given) if given.isdecimal() and int(given) > 0 else usable_cores() or 1
-    typed["threads"] = usual if threads is None else threads
+    given = int(os.environ.get("OMP_NUM_THREADS") or 0)
+    typed["threads"] = threads or given or usable_cores() or 1
     settings = catalog.BenchSettings.make(**typed)
     if settings.peers:
         catalog.require_peers()

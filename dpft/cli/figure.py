@@ -40,15 +40,9 @@ def main(
     request = Request.parse(overrides or (), seeds, folders)
     files, damaged = read_benches(benches or None)
     if name is None:
-        if overrides or only_missing or run:
-            raise ConfigError("got settings without a figure; type one: dpft figure li2022/6")
         _list(request.index(), files)
         return
     figure = load(name)
-    if (only_missing or run) and not figure.tables:
-        raise ConfigError(
-            f"{name} needs no runs of its own ({figure.kind}); leave --missing and --run out"
-        )
     if figure.kind is FigureKind.COMPUTED and (extra := request.settings):
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
     private = tuple(one for one in request.folders if (one / "private").is_dir())

@@ -1,12 +1,11 @@
 """``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
 
 import dataclasses
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic.dataclasses import dataclass
@@ -17,10 +16,8 @@ from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
-
-if TYPE_CHECKING:
-    from dpft.synthesis.records import Sources, Synthetic
-    from dpft.training.trained import TrainedRun
+from dpft.runs import atomic
+from dpft.runs.errors import disk_report
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -64,7 +61,7 @@ def main(
 
     trained = loaded_run(path)
     from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import find_sources, sample
+    from dpft.synthesis.records import as_markdown, find_sources, sample, side_file, side_path
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -109,40 +106,23 @@ def main(
     sampling = dataclasses.asdict(how) | {"seed": settings.seed}
     del sampling["split"], sampling["batch_size"]
     sampling |= {} if settings.system is None else {"system": settings.system}
-    content = _write(trained, path, synthetic, sources, sampling, out)
-    _print(content, out)
-    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
-
-
-def _write(
-    trained: "TrainedRun",
-    path: Path,
-    synthetic: "Synthetic",
-    sources: "Sources",
-    sampling: Mapping[str, Any],
-    out: Path,
-) -> dict[str, Any]:
-    """Write records and guarantee; the records get their name last, and never without it."""
-    from dpft.runs.atomic import write_atomic
-    from dpft.runs.errors import disk_report
-    from dpft.synthesis.records import as_markdown, side_file, side_path
-
-    unnamed = out.with_name(f".{out.name}.tmp")
+    unnamed = out.with_name(f".{out.name}.tmp")  # records get their name last, with the guarantee
     try:
-        trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
-        digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
+        task.write_records(synthetic.rows, synthetic.targets, unnamed)
+        digest = atomic.sha256_file(unnamed)
         content = side_file(
             trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
         )
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_atomic(side_path(out), text)
-        write_atomic(side_path(out, "md"), as_markdown(content))
+        atomic.write_atomic(side_path(out), text)
+        atomic.write_atomic(side_path(out, "md"), as_markdown(content))
         unnamed.replace(out)
     except OSError as error:
         unnamed.unlink(missing_ok=True)
         raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
-    return content
+    _print(content, out)
+    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
 
 
 def _print(content: Mapping[str, Any], out: Path) -> None:

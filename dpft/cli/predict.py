@@ -38,11 +38,6 @@ def main(
 
     trained = loaded_run(path)
     task = trained.task
-    if probabilities and task.needs.kind == "causal":
-        raise ConfigError(
-            f"--probabilities: {path.name} is a run of task={task.name}, whose answers are texts; "
-            "expected a run of a classifier. Leave the option out"
-        )
     settings = decoding(overrides or (), trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix not in (".jsonl", ".csv") or out.exists() or not out.parent.is_dir():
@@ -61,7 +56,11 @@ def main(
         from dpft.tasks.objectives.classifier import Choice
 
         objective = task.objective(trained.loaded)
-        assert isinstance(objective, Choice)
+        if not isinstance(objective, Choice):
+            raise ConfigError(
+                f"--probabilities: answers of task={task.name} are texts; expected a run of a "
+                "classifier. Leave the option out"
+            )
         likely = [f"probability_{name}" for name in objective.classes]
     if taken := sorted(columns.intersection([*written, *likely])):
         raise ConfigError(

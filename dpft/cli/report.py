@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 
@@ -43,8 +42,6 @@ def main(
     found = find(folders, private)
     folder = found.folder / "private" if private else found.folder
     file = out or folder / "report.html"
-    if file.is_dir():
-        raise ConfigError(f"--out {file} is a folder; expected a file, such as {file}/report.html")
     runs: list[Gathered] = []
     prompts: dict[str, None] = {}
     for target in found.targets:  # later ones show their answers to the prompts of earlier ones

@@ -39,7 +39,6 @@ def main(
         constant = {
             metric: f"most frequent class everywhere: {value:.4f}"
             for metric, value in section.get("baselines", {}).items()
-            if value is not None
         }
         pairs = [
             (metric, figure(metric, value, section.get("signature")), constant.get(metric, ""))
