@@ -11,7 +11,6 @@ import typer
 from dpft.cli.options import RunFolder
 from dpft.cli.output import print_table, warn
 from dpft.config.errors import ConfigError, DataError
-from dpft.report.terminal import echo
 from dpft.tasks.metrics.shown import figure
 
 if TYPE_CHECKING:
@@ -98,9 +97,10 @@ def _overlap(trained: "TrainedRun", path: Path, made: "Generated", private: bool
 
 
 def _train(trained: "TrainedRun", path: Path, made: "Generated", overrides: Sequence[str]) -> None:
-    """Train on the records without noise, which they do not need, and score on real ones."""
+    """Train on the records without noise, which they do not need; compare scores on real ones."""
     from dpft.config.compose import compose
     from dpft.config.schema import parse
+    from dpft.report.comparison import show
     from dpft.synthesis.records import words_on
     from dpft.training.run import run_experiment
 
@@ -108,13 +108,5 @@ def _train(trained: "TrainedRun", path: Path, made: "Generated", overrides: Sequ
     # Other records in a file of the same name are another run's, so the name has their digest.
     name = f"{where.name}-on-{made.file.stem}-{made.side['sha256'][:8]}"
     words = words_on(trained.run, made.file, len(made.texts), overrides)
-    run = parse(compose([*words, f"runs_dir={where.parent}", f"name={name}"]))
-    outcome = run_experiment(run)
-    split = run.decode.split
-    scores = outcome.record["scores"][split]
-    rows = [
-        [name, figure(name, value, scores["signature"])]
-        for name, value in scores["metrics"].items()
-    ]
-    print_table([f"score on {split}, trained on them", "value"], rows, right=["value"])
-    echo(f"compare it with the run that wrote them: dpft report {path} {outcome.path}")
+    outcome = run_experiment(parse(compose([*words, f"runs_dir={where.parent}", f"name={name}"])))
+    show([(path, trained.record), (outcome.path, outcome.record)])

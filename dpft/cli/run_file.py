@@ -30,7 +30,7 @@ def expanded(arguments: list[str]) -> list[str]:
         raise ConfigError(f"{FLAG} takes one file, as in {FLAG} run.yaml")
     file = Path(words[at + 1])
     typed = {setting_of(word) for word in (*before, *after) if "=" in word}
-    kept, dropped = [], []
+    kept, dropped = list[str](), list[str]()
     for word in settings_in(file):
         parts = setting_of(word).split(".")
         # The group, such as `model` or `hydra/launcher`, of which another choice was typed.
@@ -66,9 +66,8 @@ def settings_in(file: Path) -> list[str]:
         flat = isinstance(key, str) and re.fullmatch(r"[+~]{0,2}[\w./@-]+", key)
         if not flat or isinstance(value, dict):
             raise ConfigError(
-                f"{file} holds {str(key)[:40]!r}{'' if flat else ', no setting'}; expected each "
-                "setting on a line of its own, as it is typed, such as optim.lr: 0.001. To go on "
-                "with a run type resume=RUN"
+                f"{file} holds {str(key)[:40]!r}; expected each setting on a line, as it is typed, "
+                "such as optim.lr: 0.001. To go on with a run type resume=RUN"
             )
         several = isinstance(value, str) and _SEVERAL.fullmatch(value)
         name = str(key)

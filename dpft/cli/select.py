@@ -25,7 +25,9 @@ def main(
     arguments: options.Settings = None,
     *,
     metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
-    mean: Annotated[float, typer.Option("--trials", help="Mean of the number of runs.")] = 10.0,
+    mean: Annotated[
+        float, typer.Option("--trials", min=1, max=1e6, help="Mean of the number of runs.")
+    ] = 10.0,
     name: options.SweepName = None,
 ) -> None:
     """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
@@ -44,11 +46,7 @@ def main(
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
-    try:
-        trials = Trials(mean)
-    except ValueError as error:
-        raise ConfigError(f"{error}: --trials") from error
-    parsed = parse_arguments(arguments or ())
+    trials, parsed = Trials(mean), parse_arguments(arguments or ())
     plan = make_plan(parsed)
     check(plan)
     assert plan.points is not None

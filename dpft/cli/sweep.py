@@ -40,10 +40,7 @@ def main(
     Every point is checked before the first runs. The same command goes on after a kill.
     """
     if not arguments and file is None:
-        raise ConfigError(
-            "got nothing to sweep; expected settings with several values: type dpft sweep task=e2e "
-            "eps=3,8 seed=1,2,3, or dpft sweep --list FILE"
-        )
+        raise ConfigError("got nothing to sweep; type dpft sweep task=e2e eps=3,8 seed=1,2,3")
     run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
 
 

@@ -59,11 +59,8 @@ def main(arguments: Settings = None) -> None:
     -q and -v for less and more of what it tells, and --config FILE (dpft.cli.run_file).
     """
     if not arguments:
-        warn(
-            "no settings were typed: training the defaults of conf/config.yaml, the bundled model "
-            "on E2E with eps=3. Others: dpft train --help; generated data: dpft demo",
-            err=True,
-        )
+        said = "no settings were typed: training the bundled model on E2E with eps=3"
+        warn(f"{said}. Others: dpft train --help; generated data: dpft demo", err=True)
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
@@ -153,7 +150,7 @@ def execute(raw: dict[str, Any]) -> None:
     if outcome.already_done:
         warn(
             f"this configuration has already run: {outcome.path}. Type force=true to run it again "
-            "(the old run is kept beside it; both spend privacy)",
+            "(the old run is kept next to it; both spend privacy)",
             err=True,
         )
     show([(outcome.path, outcome.record)])
@@ -170,15 +167,12 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     from dpft.training.trained import parse_stored
 
     path = Path(str(raw["resume"]))  # checked by `parse`
-    given = ["resume"]
-    for override in overrides:
-        key = setting_of(override)
-        given.append(key)
-        if key not in names_with(Run, Effect.EXECUTION):
-            raise ConfigError(
-                f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
-                "it out, or start another run"
-            )
+    given = dict.fromkeys(["resume", *map(setting_of, overrides)])
+    if others := [key for key in given if key not in names_with(Run, Effect.EXECUTION)]:
+        raise ConfigError(
+            f"got {others[0]} next to resume={path}; a resumed run keeps its own settings: leave "
+            "it out, or start another run"
+        )
     check_no_trial(path)
     _, stored = stored_config(path)
     parse_stored(path, stored)

@@ -18,8 +18,8 @@ PRESETS = ("experiment", "hparams_search")
 def conf_dir() -> Path:
     """Return the folder of the config groups: inside the wheel, or next to a checkout's package."""
     package = Path(__file__).resolve().parents[1]
-    inside, beside = package / "conf", package.parent / "conf"
-    return inside if inside.is_dir() else beside
+    inside, checkout = package / "conf", package.parent / "conf"
+    return inside if inside.is_dir() else checkout
 
 
 def groups() -> list[str]:

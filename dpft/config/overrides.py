@@ -185,8 +185,6 @@ def explained(error: Exception) -> str:
             names = ", ".join(f"{group}={name}" for name in having)
             return f"the {group} that was chosen has no setting {key}; it belongs to {names}"
         return f"unknown setting {key}{_meant(key)}; `dpft train --cfg job` shows all"
-    if got := re.search(r"An item is already at '(.+?)'", text):
-        return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"
     if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         key, _, value = got[1].partition("=")
         return (

@@ -154,8 +154,32 @@ class Clip:
             names = ("threshold", "thresholds", *_QUANTILE)
             _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        self._check_groups()
-        self._check_quantiles()
+        if self.own_groups:
+            those = ("count", "boundary", "patterns", "thresholds")
+            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
+        else:
+            try:
+                object.__setattr__(self, "patterns", self.partition.patterns)
+            except ValueError as error:
+                advice = f"{error}; its settings are typed as ++clip.count=4"
+                raise SettingError("clip.groups", self.groups, advice=advice) from error
+        if self.groups == "flat":
+            several = ("thresholds", "allocation", "rescale")
+            _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
+        if (self.threshold is None) == (self.thresholds is None):
+            advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
+            raise SettingError("clip.threshold", self.threshold, "one of both", advice)
+        if not self.adaptive:
+            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
+            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
+            return
+        for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
+            if getattr(self, name) is None:
+                raise SettingError(f"clip.{name}", None, "a number", f"type clip.{name}={example}")
+        if (self.quantile_budget is None) == (self.quantile_noise is None):
+            advice = "type clip.quantile_budget=0.01 clip.quantile_noise=null"
+            expected = f"exactly one of it and clip.quantile_noise={self.quantile_noise}"
+            raise SettingError("clip.quantile_budget", self.quantile_budget, expected, advice)
 
     @property
     def private(self) -> bool:
@@ -174,46 +198,12 @@ class Clip:
 
     @property
     def partition(self) -> Partition:
-        """How parameters are grouped, but for `own_groups`.
-
-        Raises:
-            ValueError: for settings that these groups do not take.
-        """
+        """How parameters are grouped, but for `own_groups`; ValueError: not with these settings."""
         return Partition(self.groups, self.count, self.boundary, self.patterns)
 
     @property
     def _parts(self) -> Style:
         return Style(self.plan, self.groups, self.adaptive)  # type: ignore[arg-type]
-
-    def _check_groups(self) -> None:
-        if self.own_groups:
-            those = ("count", "boundary", "patterns", "thresholds")
-            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
-        else:
-            try:
-                object.__setattr__(self, "patterns", self.partition.patterns)
-            except ValueError as error:
-                advice = f"{error}; its settings are typed as ++clip.count=4"
-                raise SettingError("clip.groups", self.groups, advice=advice) from error
-        if self.groups == "flat":
-            names = ("thresholds", "allocation", "rescale")
-            _without_effect("clip", self, names, "where all is one group", "clip=per_layer")
-        if (self.threshold is None) == (self.thresholds is None):
-            advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
-            raise SettingError("clip.threshold", self.threshold, "one of both", advice)
-
-    def _check_quantiles(self) -> None:
-        if not self.adaptive:
-            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
-            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
-            return
-        for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
-            if getattr(self, name) is None:
-                raise SettingError(f"clip.{name}", None, "a number", f"type clip.{name}={example}")
-        if (self.quantile_budget is None) == (self.quantile_noise is None):
-            advice = "type clip.quantile_budget=0.01 clip.quantile_noise=null"
-            expected = f"exactly one of it and clip.quantile_noise={self.quantile_noise}"
-            raise SettingError("clip.quantile_budget", self.quantile_budget, expected, advice)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -223,7 +213,8 @@ class Privacy:
     epsilon: Positive | None = None  # or noise_multiplier
     delta: Share | None = None  # None: `dpft.privacy.spec.default_delta`
     accountant: Accountant = "pld"  # which one calibrates the noise
-    noise_multiplier: Positive | None = None  # sigma of all that a step releases
+    # sigma of all that a step releases; less noise would bound no epsilon.
+    noise_multiplier: Annotated[float, Ge(1 / HUGE), Le(HUGE)] | None = None
     sampling: Sampling = "poisson"  # how records come into batches, see `dpft.privacy.sampling`
     # truncated_poisson: the size of every batch; None: `dpft.privacy.accounting.fitting_size`.
     max_batch: Count | None = None
@@ -233,9 +224,6 @@ class Privacy:
         if self.sampling != "truncated_poisson":
             when, choice = f"on sampling={self.sampling}", "sampling=truncated_poisson"
             _without_effect("privacy", self, ["max_batch"], when, choice)
-        if self.noise_multiplier is not None and self.noise_multiplier * HUGE < 1:
-            advice = "it bounds no epsilon; for training without privacy type clip=none"
-            raise SettingError("privacy.noise_multiplier", self.noise_multiplier, "more", advice)
 
 
 Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
@@ -405,11 +393,7 @@ class Audit:
         return flags
 
     def caveats(self, noun: str) -> list[str]:
-        """Return what must be said with the guarantee of a run.
-
-        Args:
-            noun: of one unit of privacy, such as ``record``.
-        """
+        """Return what the guarantee of a run does not cover; ``noun`` is of its unit of privacy."""
         caveats = []
         if self.secrets and self.repetitions > 1:
             caveats.append(
@@ -426,7 +410,7 @@ class Audit:
         return caveats
 
 
-_OF_LAYOUT = {"shards": "fsdp", **dict.fromkeys(("length", "schedule", "microbatches"), "pipeline")}
+_OF_LAYOUT = {"fsdp": ("shards",), "pipeline": ("length", "schedule", "microbatches")}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -445,10 +429,10 @@ class Parallel:
     microbatches: Count | None = None  # pipeline: sent at a time; None: four for each rank
 
     def __post_init__(self) -> None:
-        for key, layout in _OF_LAYOUT.items():
+        for layout, names in _OF_LAYOUT.items():
             if self.name != layout:
-                choice = f"parallel={layout}"
-                _without_effect("parallel", self, [key], f"on parallel={self.name}", choice)
+                when, choice = f"on parallel={self.name}", f"parallel={layout}"
+                _without_effect("parallel", self, names, when, choice)
 
 
 SERVICES = ("wandb", "mlflow", "trackio")
@@ -601,12 +585,8 @@ def experiment(settings: Mapping[str, Any], *effects: Effect) -> dict[str, Any]:
     """Return the settings with one of these effects that are not null or their default.
 
     Two runs for which they are equal are the same (`Run.identity`), or repetitions of one
-    experiment (`dpft.reproduce.tables.matching.match_key`).
-
-    Args:
-        settings: of a `Run` by name; groups may be mappings, and those that are not there have
-            their defaults.
-        effects: of the settings that are returned.
+    experiment (`dpft.reproduce.tables.matching.match_key`). Groups of ``settings`` may be mappings,
+    and those that are not there have their defaults.
     """
     groups = {name: settings.get(name, {}) for name in GROUPS}
     built = {n: build(GROUPS[n], g, n) if isinstance(g, Mapping) else g for n, g in groups.items()}

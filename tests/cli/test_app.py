@@ -238,7 +238,7 @@ def test_validate_checks_the_run_that_is_resumed(tmp_path):
     assert invoke(*asked, "device=cpu").output == f"ok: resume={tmp_path} device=cpu\n"
     result = invoke(*asked, "eps=5")
     assert result.exit_code == 2
-    assert f"got eps=5 beside resume={tmp_path}" in result.stderr
+    assert f"got eps next to resume={tmp_path}" in result.stderr
     file.write_text(yaml.safe_dump({**stored, "seed": -1}))
     result = invoke(*asked)
     assert result.exit_code == 2
