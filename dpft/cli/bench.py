@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dpft.cli.output import progress_bar
+from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import catalog, measure, report
 from dpft.reproduce.bench.documents import summarise
@@ -64,8 +65,10 @@ def main(
     """
     typed = dict(locals())  # all options by their names
     del typed["largest_batch"]
-    given = int(os.environ.get("OMP_NUM_THREADS") or 0)
-    typed["threads"] = threads or given or usable_cores() or 1
+    if memory is not None and not largest_batch:
+        raise ConfigError("--memory limits what a largest batch may take: type --largest-batch too")
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    typed["threads"] = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
     settings = catalog.BenchSettings.make(**typed)
     if settings.peers:
         catalog.require_peers()

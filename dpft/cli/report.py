@@ -40,8 +40,7 @@ def main(
     from dpft.sweep.find import find
 
     found = find(folders, private)
-    folder = found.folder / "private" if private else found.folder
-    file = out or folder / "report.html"
+    file = out or found.folder / ("private/report.html" if private else "report.html")
     runs: list[Gathered] = []
     prompts: dict[str, None] = {}
     for target in found.targets:  # later ones show their answers to the prompts of earlier ones
