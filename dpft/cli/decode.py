@@ -62,10 +62,7 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
     for override in overrides:
         key, equals, value = override.partition("=")
         if not key.startswith("decode.") or not equals:
-            raise ConfigError(
-                f"got {override!r}; only decoding can be changed after training: expected "
-                "decode.NAME=VALUE, for instance decode.beams=1"
-            )
+            raise ConfigError(f"got {override!r}; expected settings such as decode.beams=1")
         values[key.removeprefix("decode.")] = read_value(value)
     return build(Decode, values, "decode")
 
