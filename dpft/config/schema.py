@@ -679,9 +679,8 @@ def refusal(
     if first["type"] in missing:
         return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     got, advice = mapping[key], ""
-    expected = " or ".join(
-        one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key
-    )
+    said = [one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key]
+    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(said)).replace("tuple", "list")
     if first["type"] == "literal_error":
         advice = suggestion(str(got), re.findall(r"'(.*?)'", expected)).removeprefix("; ")
     if first["type"] == "string_type" and type(got) in (int, float):

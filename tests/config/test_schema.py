@@ -161,8 +161,8 @@ def test_values_are_of_the_type_of_their_field():
     [
         ("count", "3", "a valid integer", ""),
         ("count", 3.0, "a valid integer", ""),
-        ("share", 1, "less than 1", ""),
-        ("numbers", [1, -1], "greater than or equal to 0", ""),
+        ("share", 1, "a number less than 1", ""),
+        ("numbers", [1, -1], "a number greater than or equal to 0", ""),
         ("text", 3, "a valid string", "as text, type \"x.text='3'\""),
         ("choice", "tow", "'one' or 'two'", "did you mean 'two'?"),
         ("cuont", Missing.UNKNOWN, "", "did you mean 'count'?; known: x.count"),
