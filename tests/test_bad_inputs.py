@@ -13,7 +13,6 @@ from dpft.models.sizes import FAMILIES
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {
     "train =3": "expected NAME=VALUE",
-    "train -m task=e2e eps=3,8 --cfg job": "got --multirun and --cfg; expected one",
     "train task.train_file=~/mail.csv": "type $HOME instead",
     "train clip=none eps=3": "leave eps out",
     "train --config-dir nowhere": "expected a folder with files",
@@ -31,7 +30,7 @@ COMMANDS = {
     "score task=sst2 predictions=nowhere": "cannot read",
     "ls nope": "expected one of",
     "data sample e2e": "no folder given",
-    "audit bound audit=none": "leave one of them out",
+    "audit bonud task=e2e": "audit is 'bonud'; did you mean 'bound'?",
     "nope": "No such command",
 }
 
@@ -113,7 +112,7 @@ def test_a_run_that_cannot_be_begun_is_one_message(words, here, capsys):
     before = sorted(here.iterdir())
     typed = typed_with(words, "task.train_file=own.csv", "task.test_share=0.2")
     with pytest.raises(SystemExit) as ended:
-        guarded(lambda: execute(compose(typed)), hub=False, resumes=True)()
+        guarded(lambda: execute(compose(typed)), "train")()
     assert ended.value.code == 2
     printed = " ".join(capsys.readouterr().err.split())
     assert MODELS[words] in printed

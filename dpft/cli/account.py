@@ -1,7 +1,6 @@
 """``dpft account``: what a budget means for a task, with neither data nor GPU."""
 
 import json
-import math
 from typing import Annotated, Any
 
 import typer
@@ -25,10 +24,7 @@ def main(
     """Noise and epsilon by four accountants, without data: dpft account task=e2e eps=3"""
     run = parse(compose(overrides or ()))
     if run.resume is not None:
-        raise ConfigError(
-            f"got resume={run.resume}, but what a run spends follows from its own settings and "
-            f"data: type dpft report {run.resume}, or give the settings themselves"
-        )
+        raise ConfigError(f"got resume={run.resume}; what it spends shows dpft report {run.resume}")
     if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")
     from dpft.tasks import load_task
@@ -42,15 +38,13 @@ def main(
     mechanism = make_mechanism(run, size)
     sigma, epsilon = mechanism.noise_multiplier, mechanism.epsilons()
     counts, count_rows = _counts(run.clip, sigma)
-    cut: dict[str, Any] = {}
-    if mechanism.max_batch is not None:
-        cut = {"max_batch": mechanism.max_batch, "overflow": mechanism.overflow}
     if as_json:
         names = (
             *("batch_size", "noise_multiplier", "sampling_rate", "steps", "sampling", "delta"),
             *("target_epsilon", "accountant"),
+            *(("max_batch", "overflow") if mechanism.max_batch is not None else ()),
         )
-        answer = {"task": run.task["name"], "dataset_size": size, **cut, "epsilon": epsilon}
+        answer = {"task": run.task["name"], "dataset_size": size, "epsilon": epsilon}
         answer |= {name: getattr(mechanism, name) for name in names}
         answer |= {"quantiles": counts} if counts else {}
         echo(json.dumps(finite(answer), indent=2))
@@ -67,24 +61,21 @@ def main(
     default = "1/(2N)" if run.task["name"] in PUBLISHED_TASKS else "least of 1e-5 and 1/(10N)"
     rows = [("noise multiplier", f"{sigma:.6g}", calibrated), *count_rows]
     rows.append(("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling))
-    if cut:
+    if mechanism.max_batch is not None:
         chance = f"a step's sample is as large with probability {mechanism.overflow:.2g}"
         places = f"{mechanism.max_batch:,}"
         rows.append(("  cut or filled up to", places, f"{chance}, counted in epsilon"))
     rows.append(("steps", f"{mechanism.steps:,}", ""))
     rows.append(("delta", delta(mechanism.delta), "" if run.privacy.delta else default))
-    rows += [
-        (f"epsilon, {name.upper()}", up(epsilon[name]), bound_kind(name, shuffled))
-        for name in ("pld", "rdp")
-        if epsilon[name] is not None
-    ]
+    for name in ("pld", "rdp"):
+        if epsilon[name] is not None:
+            kind = bound_kind(name, shuffled)
+            rows.append((f"epsilon, {name.upper()}", up(epsilon[name]), kind))
     if prv := epsilon["prv"]:
         between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
-        clt = epsilon["gdp_clt"]
-        limit = f"{clt:.2e}" if clt >= 1e6 else f"{clt:.4f}"
         bound = f"{bound_kind('prv', shuffled)}; {between}"
         rows.append(("epsilon, PRV", up(prv["upper"]), bound))
-        rows.append(("epsilon, GDP-CLT", limit, APPROXIMATION))
+        rows.append(("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.5g}", APPROXIMATION))
     canaries, noun = run.audit.canaries, run.task.get("unit", "record")
     among = f"{canaries:,} canaries among them, " if canaries else ""
     title = f"{run.task['name']}: {size:,} {noun}s, {among}batches of {mechanism.batch_size:,}"
@@ -106,20 +97,16 @@ def _counts(clip: Clip, sigma: float) -> tuple[dict[str, Any], list[tuple[str, s
     from dpft.privacy.quantiles import split_noise
 
     name, remark = "  on each count", "standard deviation"
-    if clip.quantile_budget is not None:
-        gradients, counts = split_noise(sigma, 1, budget=clip.quantile_budget)
-        share = f"{clip.quantile_budget:.3g} of the budget moves the thresholds"
-        return {
-            "budget": clip.quantile_budget,
-            "gradient_noise_multiplier": gradients,
-            "count_noise_over_root_groups": counts,
-        }, [
-            ("  on gradients", f"{gradients:.6g}", share),
-            (name, f"{counts:.4g} sqrt(K)", f"{remark}; K groups follow from the model"),
-        ]
-    assert clip.quantile_noise is not None
-    most = math.ceil((2 * clip.quantile_noise / sigma) ** 2) - 1 if sigma else None
-    remark += f"; leaves noise for at most {most} groups"
-    return {"count_noise": clip.quantile_noise, "most_groups": most}, [
-        (name, f"{clip.quantile_noise:.4g}", remark)
+    if clip.quantile_budget is None:
+        row = (name, f"{clip.quantile_noise:.4g}", remark)
+        return {"count_noise": clip.quantile_noise}, [row]
+    gradients, counts = split_noise(sigma, 1, budget=clip.quantile_budget)
+    share = f"{clip.quantile_budget:.3g} of the budget moves the thresholds"
+    return {
+        "budget": clip.quantile_budget,
+        "gradient_noise_multiplier": gradients,
+        "count_noise_over_root_groups": counts,
+    }, [
+        ("  on gradients", f"{gradients:.6g}", share),
+        (name, f"{counts:.4g} sqrt(K)", f"{remark}; K groups follow from the model"),
     ]

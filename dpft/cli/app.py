@@ -52,12 +52,11 @@ class Verbs(typer.core.TyperGroup):
 
             with one_message():
                 rest = expanded(rest)
-        settings: dict[str, Any] = {"ignore_unknown_options": "forwards" in verb.traits}
         own_help = "help" in verb.traits
-        if own_help:
-            settings["help_option_names"] = []
+        settings: dict[str, Any] = {"help_option_names": []} if own_help else {}
+        settings["ignore_unknown_options"] = "forwards" in verb.traits
         own = _typer(help=f"{verb.summary}.")
-        run = guarded(module.main, hub="hub" in verb.traits, resumes="resumes" in verb.traits)
+        run = guarded(module.main, name, verb.traits)
         own.command(name, context_settings=settings, add_help_option=not own_help)(run)
         return name, typer.main.get_command(own), rest
 

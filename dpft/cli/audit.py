@@ -4,10 +4,7 @@ from pathlib import Path
 
 from dpft.cli import train
 from dpft.cli.options import Settings
-from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
-
-KINDS = ("bound", "canary")
 
 
 def main(arguments: Settings = None) -> None:
@@ -16,12 +13,4 @@ def main(arguments: Settings = None) -> None:
         echo(Path(__file__).with_name("audit_help.txt").read_text(encoding="utf-8"), nl=False)
         return
     kind, *rest = arguments
-    if kind not in KINDS:
-        raise ConfigError(
-            f"got dpft audit {kind}{suggestion(kind, KINDS)}; expected one of {', '.join(KINDS)}, "
-            "as in dpft audit bound task=e2e eps=3"
-        )
-    for word in rest:
-        if word.partition("=")[0] == "audit":
-            raise ConfigError(f"got {word} beside dpft audit {kind}; leave one of them out")
-    train.main([f"audit={kind}", *rest])
+    train.main([*rest, f"audit={kind}"])

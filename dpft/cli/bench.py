@@ -66,13 +66,9 @@ def main(
     typed = dict(locals())  # all options by their names
     del typed["largest_batch"]
     if memory is not None and not largest_batch:
-        raise ConfigError(
-            f"--memory {memory:g} limits what a largest batch may take: type --largest-batch too, "
-            "or leave it out"
-        )
+        raise ConfigError("--memory limits what a largest batch may take: type --largest-batch too")
     given = os.environ.get("OMP_NUM_THREADS", "")
-    usual = int(given) if given.isdecimal() and int(given) > 0 else usable_cores() or 1
-    typed["threads"] = usual if threads is None else threads
+    typed["threads"] = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
     settings = catalog.BenchSettings.make(**typed)
     if settings.peers:
         catalog.require_peers()

@@ -32,11 +32,6 @@ def main(
         expected = f"expected one of {', '.join(known)}"
         raise ConfigError(f"there is no recipe {recipe!r}{suggestion(recipe, known)}; {expected}")
     file = file or Path(f"{recipe}.yaml")
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(known[recipe])
-    except FileExistsError as error:
-        raise ConfigError(
-            f"{file} is there already; expected a new file: type dpft cp {recipe} OTHER.yaml"
-        ) from error
+    with file.open("x", encoding="utf-8") as stream:  # never over another file
+        stream.write(known[recipe])
     echo(f"{file}; change it, then type dpft train --config {shlex.quote(str(file))}")

@@ -1,8 +1,6 @@
 """``dpft data``: where a task's data is, whether it can be read, and generated samples of it."""
 
 import shlex
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +9,7 @@ import typer
 
 from dpft.cli.output import progress_bar
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.errors import ConfigError, SplitError
 from dpft.config.overrides import override
 from dpft.config.schema import Run, parse
 from dpft.report.terminal import echo
@@ -55,7 +53,6 @@ def main(
 def _check(task_name: str, words: Sequence[str]) -> None:
     """Read every split, and count."""
     run, task = _task(words)
-    unusable = None
     lines = []
     # On a terminal: ten million rows take minutes.
     with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
@@ -63,19 +60,16 @@ def _check(task_name: str, words: Sequence[str]) -> None:
         for split in SPLITS:
             try:
                 records, instances = task.records(split), task.instances(split)
-                details = task.details(split)
-            except DataError as error:
-                if split == "train" or not isinstance(error, SplitError):
-                    unusable = unusable or error
-                else:
-                    lines.append(f"{task_name} {split}: {error}")
+            except SplitError as error:
+                if split == "train":
+                    raise
+                lines.append(f"{task_name} {split}: {error}")
                 continue
             counts = f"{len(records):,} records, {len(instances):,} instances"
-            lines += [f"{task_name} {split}: {counts}", *(f"  {detail}" for detail in details)]
+            lines.append(f"{task_name} {split}: {counts}")
+            lines += [f"  {detail}" for detail in task.details(split)]
     for line in lines:
         echo(line)
-    if unusable is not None:
-        raise unusable
     typed = any(word.startswith(("model=", "model.")) for word in words)
     if typed and type(task).rendered is not Task.rendered:
         from dpft.models.load import tokenizer_of
@@ -88,15 +82,9 @@ def _check(task_name: str, words: Sequence[str]) -> None:
 def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
     """Write the generated sample in the published form."""
     _, task = _task([*words, "task.source=sample"])
-    with tempfile.TemporaryDirectory() as name:
-        made = Path(name)
-        task.dataset.write_sample(made, task.sample_seed)
-        files = [file for file in sorted(made.rglob("*")) if file.is_file()]
-        new = [folder / file.relative_to(made) for file in files]
-        if there := next((file for file in new if file.exists()), None):
-            raise DataError(f"{there} exists; give another folder: --to FOLDER")
-        shutil.copytree(made, folder, dirs_exist_ok=True)
-    for file in new:
+    folder.mkdir(parents=True)
+    task.dataset.write_sample(folder, task.sample_seed)
+    for file in filter(Path.is_file, sorted(folder.rglob("*"))):
         echo(f"{file}: {file.stat().st_size:,} bytes")
     typed = [f"task={task_name}", override("task.data_dir", str(folder))]
     echo(f"use it with: {shlex.join(['dpft', 'train', *typed])}")

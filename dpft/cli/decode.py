@@ -18,7 +18,6 @@ def main(path: RunFolder, overrides: DecodeSettings = None) -> None:
     Under torchrun every process writes some of the texts.
     """
     from dpft import runs
-    from dpft.config.offline import stay_offline_if_unreachable
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
@@ -27,7 +26,6 @@ def main(path: RunFolder, overrides: DecodeSettings = None) -> None:
     before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
     changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
     name = "-".join([*([settings.split] if settings.split else []), *changed])
-    stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.parallel.cohort import together
     from dpft.parallel.layouts import joined
     from dpft.training.held_out import check_scored, must_be_apart
@@ -64,10 +62,7 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
     for override in overrides:
         key, equals, value = override.partition("=")
         if not key.startswith("decode.") or not equals:
-            raise ConfigError(
-                f"got {override!r}; only decoding can be changed after training: expected "
-                "decode.NAME=VALUE, for instance decode.beams=1"
-            )
+            raise ConfigError(f"got {override!r}; expected settings such as decode.beams=1")
         values[key.removeprefix("decode.")] = read_value(value)
     return build(Decode, values, "decode")
 

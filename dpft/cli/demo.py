@@ -32,7 +32,6 @@ def main(
         words = [*overrides, override("runs_dir", str(folder)), f"name={name}"]
         outcome = run_experiment(parse(compose(["+experiment=demo", *words])))
         runs.append((outcome.path, outcome.record))
-    echo()
     show(runs)
     echo("\nNext: what they wrote, on one page, then a run of your own with a smaller budget\n")
     echo(f"  dpft report {shlex.quote(str(folder))}\n  dpft train +experiment=demo eps=1")

@@ -50,11 +50,8 @@ def _rows() -> Iterator[tuple[str, str]]:
     models, data = (len(list(cache.glob(f"{kind}--*"))) for kind in ("models", "datasets"))
     yield "hub", f"{where}; {models} models and {data} data sets in {cache}"
     given = os.environ.get("DPFT_DATA")
-    if given is None:
-        yield "data", "DPFT_DATA is not set: published data come from the hub"
-    else:
-        found = [name for name in folder.choices("task") if (Path(given) / name).is_dir()]
-        yield "data", f"DPFT_DATA is {given}, with {', '.join(found) or 'no folder of a task'}"
+    found = [name for name in folder.choices("task") if given and (Path(given) / name).is_dir()]
+    yield "data", f"DPFT_DATA is {given or 'not set'}; tasks there: {', '.join(found) or 'none'}"
 
 
 def _size(number: int) -> str:

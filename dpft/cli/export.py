@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.report.terminal import echo
@@ -25,9 +24,7 @@ def main(
     ] = None,
     licence: Annotated[
         str | None,
-        typer.Option(
-            "--license", metavar="ID", help="For the card; default: the base's, if known."
-        ),
+        typer.Option("--license", metavar="ID", help="Of the model, for the card."),
     ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
@@ -35,7 +32,6 @@ def main(
     Weights, tokenizer with its chat template, and the card with the guarantee; nothing of private/.
     It loads in transformers and, an adapter, in peft, without dpft.
     """
-    alone("export")
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
     from dpft.report.guarantee import chosen
@@ -52,5 +48,5 @@ def main(
     if code := loader(trained.record, plan.shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)
-    if plan.licence is None:
-        warn("note: the base's licence is not known here; before others get it, type --license ID")
+    if licence is None:
+        warn("note: the card names no licence; before others get the model, type --license ID")

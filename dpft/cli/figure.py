@@ -38,19 +38,11 @@ def main(
     Files made of noiseless data go to private/ below the folder. docs/how-to/tables.md.
     """
     request = Request.parse(overrides or (), seeds, folders)
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
     files, damaged = read_benches(benches or None)
     if name is None:
-        if overrides or only_missing or run:
-            raise ConfigError("got settings without a figure; type one: dpft figure li2022/6")
         _list(request.index(), files)
         return
     figure = load(name)
-    if (only_missing or run) and not figure.tables:
-        raise ConfigError(
-            f"{name} needs no runs of its own ({figure.kind}); leave --missing and --run out"
-        )
     if figure.kind is FigureKind.COMPUTED and (extra := request.settings):
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
     private = tuple(one for one in request.folders if (one / "private").is_dir())
@@ -75,10 +67,10 @@ def main(
     content = build(figure, inputs)
     lacking = len(inputs.missing)
     if not any(panel.points for panel in content.panels):
-        typed = f"dpft figure {name} scale={request.scale}"
+        typed = f"dpft figure {name} scale={request.scale} --run"
         raise ConfigError(
             f"{name} has nothing to draw: no number is printed, and none of its {lacking} runs is "
-            f"recorded; type {typed} --missing for their commands, --run to make them"
+            f"recorded; type {typed} to make them"
         )
     for path in save(figure, content, out / "private" if figure.private else out):
         echo(str(path))

@@ -1,30 +1,26 @@
 """``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
 
 import dataclasses
-import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic.dataclasses import dataclass
 
 from dpft.cli.decode import decoding, read_value
-from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError, DataError, suggestion
-from dpft.config.schema import Count, Decode, build
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
-
-if TYPE_CHECKING:
-    from dpft.synthesis.records import Sources, Synthetic
-    from dpft.training.trained import TrainedRun
+from dpft.runs import atomic
+from dpft.runs.errors import disk_report
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class GenerateSettings:
     """What to write."""
 
@@ -55,16 +51,17 @@ def main(
     ones. Those of the training records are refused. language_modeling and chat (trained with
     task.train_on=all) have no sources: whole texts and conversations are written.
     """
-    alone("generate")
+    changes = [word for word in overrides or () if word.startswith("decode.")]
+    typed = (word.partition("=") for word in overrides or () if word not in changes)
+    texts = ("sources", "out", "system")  # in which nothing is a number or a date
+    settings = build(
+        GenerateSettings, {key: v if key in texts else read_value(v) for key, _, v in typed}
+    )
     from dpft.training.trained import loaded_run
 
-    settings, changes = _split(overrides or ())
     trained = loaded_run(path)
-    from dpft.config.offline import stay_offline_if_unreachable
-
-    stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import find_sources, sample
+    from dpft.synthesis.records import as_markdown, find_sources, sample, side_file, side_path
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -77,21 +74,16 @@ def main(
     usual = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
     if task.writes_whole:
         usual["max_new_tokens"] = getattr(task, "max_length", usual["max_new_tokens"])
-    typed = [read_value(word[14:]) for word in changes if word.startswith("decode.sample=")]
-    if typed[-1:] == [False]:  # refused for another reason below
-        usual["top_p"] = 1.0
     how = decoding(changes, build(Decode, usual, "decode"))
     if settings.system is not None and task.name != "chat":
         raise ConfigError(f"system={settings.system!r} with task {task.name}; expected task chat")
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
     sources = find_sources(task, settings.sources, settings.n, settings.seed)
-    if not how.sample and settings.n > max(1, sources.distinct):
-        raise ConfigError(
-            f"decode.sample=false writes the same text for the same source, of which there are "
-            f"{max(1, sources.distinct)} for n={settings.n}; type n={max(1, sources.distinct)}, or "
-            "leave decode.sample=false out"
-        )
-    _check_place(out, task.written_as)
+    suffix = Path(task.written_as).suffix
+    if out.suffix != suffix or out.exists():
+        problem = "exists" if out.exists() else f"does not end in {suffix}, as this task writes"
+        raise ConfigError(f"{out} {problem}; give another file with out=FILE")
+    out.parent.mkdir(parents=True, exist_ok=True)
     from dpft.training.progress import Progress
 
     with Progress() as progress:
@@ -111,82 +103,26 @@ def main(
             f"none of the {settings.n} texts has a word or is a conversation; expected one at "
             "least: train for longer, or begin conversations with system=TEXT"
         )
-    sampling = {
-        **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
-        "seed": settings.seed,
-        **({} if settings.system is None else {"system": settings.system}),
-    }
-    _check_place(out, task.written_as)  # another command may have written it meanwhile
-    content = _write(trained, path, synthetic, sources, sampling, out)
-    _print(content, out)
-    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
-
-
-def _check_place(out: Path, usual: str) -> None:
-    """Refuse a file that could not be written, or read again, before anything is sampled."""
-    if out.suffix != Path(usual).suffix:
-        raise ConfigError(
-            f"out={out} ends in {out.suffix or 'nothing'}; expected {Path(usual).suffix}, which is "
-            "the form that this task writes"
-        )
-    if out.exists():
-        raise ConfigError(f"{out} exists; give another file with out=FILE")
-    out.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _write(
-    trained: "TrainedRun",
-    path: Path,
-    synthetic: "Synthetic",
-    sources: "Sources",
-    sampling: Mapping[str, Any],
-    out: Path,
-) -> dict[str, Any]:
-    """Write records and guarantee; the records get their name last, and never without it."""
-    from dpft.runs.atomic import write_atomic
-    from dpft.runs.errors import disk_report
-    from dpft.synthesis.records import as_markdown, side_file, side_path
-
-    unnamed = out.with_name(f".{out.name}.tmp")
+    sampling = dataclasses.asdict(how) | {"seed": settings.seed}
+    del sampling["split"], sampling["batch_size"]
+    sampling |= {} if settings.system is None else {"system": settings.system}
+    unnamed = out.with_name(f".{out.name}.tmp")  # records get their name last, with the guarantee
     try:
-        trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
-        digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
+        task.write_records(synthetic.rows, synthetic.targets, unnamed)
+        digest = atomic.sha256_file(unnamed)
         content = side_file(
             trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
         )
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_atomic(side_path(out), text)
-        write_atomic(side_path(out, "md"), as_markdown(content))
+        atomic.write_atomic(side_path(out), text)
+        atomic.write_atomic(side_path(out, "md"), as_markdown(content))
         unnamed.replace(out)
     except OSError as error:
         unnamed.unlink(missing_ok=True)
         raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
-    return content
-
-
-def _split(overrides: Sequence[str]) -> tuple[GenerateSettings, list[str]]:
-    """Return settings of this verb, and the words that change those of decode."""
-    known = [field.name for field in dataclasses.fields(GenerateSettings)]
-    plain: dict[str, Any] = {}
-    changes: list[str] = []
-    for word in overrides:
-        key, equals, value = word.partition("=")
-        if equals and key.startswith("decode."):
-            changes.append(word)
-        elif equals and key in known:
-            # File names must not become numbers or dates.
-            plain[key] = value if key in ("sources", "out", "system") else read_value(value)
-        else:
-            raise ConfigError(
-                f"got {word!r}{suggestion(key, known)}; expected "
-                f"{', '.join(f'{name}=...' for name in known)} or decode.NAME=VALUE"
-            )
-    if "n" not in plain:
-        raise ConfigError(
-            "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
-        )
-    return build(GenerateSettings, plain), changes
+    _print(content, out)
+    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
 
 
 def _print(content: Mapping[str, Any], out: Path) -> None:

@@ -17,20 +17,25 @@ from dpft.report.terminal import secho
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[..., None]:
-    """Return the verb with the same options, and with messages for its errors."""
+def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[..., None]:
+    """Return the verb with the same options, and with messages for its errors.
+
+    ``traits`` are explained in ``verbs.toml``.
+    """
 
     @functools.wraps(verb)
     def run(**options: Any) -> None:
         typed = options.get("arguments") or ()
-        # Help asks no hub, and a name server may take seconds to say that there is none.
-        if hub and not {"--help", "-h"}.intersection(typed):
-            from dpft.config.offline import stay_offline_if_unreachable
-
-            stay_offline_if_unreachable()
         heed_by_exception()
         try:
             with one_message():
+                if "alone" in traits:
+                    _check_alone(name)
+                # Help asks no hub, and a name server may take seconds to say that there is none.
+                if "hub" in traits and not {"--help", "-h"}.intersection(typed):
+                    from dpft.config import offline
+
+                    offline.stay_offline_if_unreachable()
                 verb(**options)
         except (KeyboardInterrupt, Exception) as error:
             # A library that is interrupted while it cleans up may raise something else.
@@ -39,7 +44,7 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
                 cause = cause.__cause__ or cause.__context__
             if cause is None:
                 raise
-            _stop(cause, resumes, "force=true" in typed)
+            _stop(cause, "resumes" in traits, "force=true" in typed)
 
     return run
 
@@ -71,8 +76,7 @@ def one_message() -> Iterator[None]:
         )
 
 
-def alone(verb: str) -> None:
-    """Refuse to run in several processes of torchrun, each of which would do all the work."""
+def _check_alone(verb: str) -> None:
     from dpft.parallel.launch import launched
 
     if launched() > 1:

@@ -8,7 +8,7 @@ from typing import Self
 
 import typer
 
-from dpft.config.errors import ConfigError, suggestion
+from dpft.config.errors import SettingError, one_of
 from dpft.report.terminal import echo
 from dpft.reproduce.tables.cells import Missing
 from dpft.reproduce.tables.plan import SCALES
@@ -32,19 +32,16 @@ class Request:
     def parse(cls, words: Sequence[str], seeds: str | None, folders: Sequence[Path] | None) -> Self:
         """Read the words and the options."""
         scale = next((w.partition("=")[2] for w in words if w.startswith("scale=")), "paper")
-        if scale not in SCALES:
-            raise ConfigError(
-                f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
-            )
-        parts = [] if seeds is None else [part.strip() for part in seeds.split(",")]
-        if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-            raise ConfigError(
-                f"--seeds is {seeds!r}; expected different numbers: type --seeds 0,1,2"
-            )
+        one_of("scale", scale, SCALES)
+        try:
+            numbers = None if seeds is None else [*dict.fromkeys(map(int, seeds.split(",")))]
+        except ValueError:
+            advice = "type --seeds 0,1,2"
+            raise SettingError("--seeds", seeds, "numbers with commas", advice) from None
         others = [word for word in words if not word.startswith("scale=")]
         launcher = [word for word in others if word.lstrip("+~").startswith(("hydra/", "hydra."))]
         settings = [word for word in others if word not in launcher]
-        return cls(scale, [*map(int, parts)] or None, settings, launcher, folders or ())
+        return cls(scale, numbers, settings, launcher, folders or ())
 
     @property
     def runs_dir(self) -> Path:

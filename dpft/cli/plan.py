@@ -71,15 +71,13 @@ def main(
     )
     gib = {"between steps": cost.held}
     gib |= {f"at most in {phase}": peak for phase, peak in cost.peaks.items()}
-    if cost.checked is not None:
-        gib["at most where rules are checked"] = cost.checked
+    gib |= {} if cost.checked is None else {"at most where rules are checked": cost.checked}
     gib["at most"] = cost.peak
     rows = [[f"GiB {where}", f"{size / _GIB:,.2f}"] for where, size in gib.items()]
     rows.append([f"fits in {room / _GIB:g} GiB", "yes" if cost.peak <= room else "no"])
     for part in ("microbatch", "noise", "optimizer"):
         rows.append([f"ms of {part}", f"{1000 * getattr(time, part):,.2f}"])
-    several = f"{time.microbatches:,} microbatch{'es' if time.microbatches > 1 else ''}"
-    rows.append([f"s of a step of {several}", f"{time.seconds:,.2f}"])
+    rows.append([f"s of a step, microbatches: {time.microbatches:,}", f"{time.seconds:,.2f}"])
     if run_length is not None:
         hours = f"{run_length[0] * time.seconds / 3600:,.2f}"
         rows.append([f"hours of {run_length[0]:,} steps", hours])

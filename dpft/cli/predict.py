@@ -1,6 +1,7 @@
 """``dpft predict RUN FILE``: what a trained model answers to each row of a file."""
 
 import csv
+import functools
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli.decode import decoding
-from dpft.cli.guard import alone
 from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
@@ -35,38 +35,29 @@ def main(
     The columns are those that the run was trained on, of which the answers' may be missing; a task
     of images takes a folder of them. For plain texts it is how likely each one is.
     """
-    alone("predict")
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
     task = trained.task
-    if probabilities and task.needs.kind == "causal":
-        raise ConfigError(
-            f"--probabilities: {path.name} is a run of task={task.name}, whose answers are texts; "
-            "expected a run of a classifier. Leave the option out"
-        )
     settings = decoding(overrides or (), trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix not in (".jsonl", ".csv") or out.exists() or not out.parent.is_dir():
-        raise ConfigError(
-            f"--out is '{out}'; expected a new file ending in .jsonl or .csv, in a folder that is "
-            "there: type --out FILE"
-        )
+        expected = "expected a new file ending in .jsonl or .csv, in a folder that is there"
+        raise ConfigError(f"--out is '{out}'; {expected}")
     questions = task.questions(file)
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")
     columns = {name for question in questions for name in question.cells}  # JSON lines differ
     plain = task.unconditional  # a model of plain texts writes no answers
     written = ("nll", "tokens") if plain else (column,)
-    from dpft.config.offline import stay_offline_if_unreachable
-
-    stay_offline_if_unreachable()
     likely: list[str] = []
     if probabilities:
         from dpft.tasks.objectives.classifier import Choice
 
         objective = task.objective(trained.loaded)
-        assert isinstance(objective, Choice)
+        if not isinstance(objective, Choice):
+            texts = f"answers of task={task.name} are texts; leave the option out"
+            raise ConfigError(f"--probabilities is for a classifier: {texts}")
         likely = [f"probability_{name}" for name in objective.classes]
     if taken := sorted(columns.intersection([*written, *likely])):
         raise ConfigError(
@@ -96,16 +87,13 @@ def main(
 
 def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
     """Return the text of the file; lists and the like in a CSV file are JSON."""
-
-    def cell(value: Any) -> Any:
-        nested = isinstance(value, list | dict)
-        return json.dumps(value, ensure_ascii=False, default=str) if nested else value
-
+    spell = functools.partial(json.dumps, ensure_ascii=False, default=str)
     if suffix == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+        return "".join(f"{spell(row)}\n" for row in rows)
     text = io.StringIO()
     # Its line ends have a carriage return quoted.
     table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     table.writeheader()
-    table.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        table.writerow({k: spell(v) if isinstance(v, list | dict) else v for k, v in row.items()})
     return text.getvalue()

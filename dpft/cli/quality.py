@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import print_table, warn
 from dpft.config.errors import ConfigError, DataError
-from dpft.report.terminal import echo
+from dpft.tasks.metrics.shown import figure
 
 if TYPE_CHECKING:
     from dpft.synthesis.records import Generated
@@ -40,7 +39,6 @@ def main(
     The overlap is computed without noise. It is stored in RUN/private/quality/; --private shows it.
     With --train, a model is trained on the synthetic records and scored on real ones.
     """
-    alone("quality")
     if overrides and not train:
         raise ConfigError(f"{overrides[0]} is for the run of --train; type --train too")
     from dpft.training.trained import loaded_run
@@ -85,14 +83,13 @@ def _overlap(trained: "TrainedRun", path: Path, made: "Generated", private: bool
     owners_folder(where.parent)
     write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
     if private:
-        names = {
-            "runs": f"runs of {OVERLAP} words that occur in training",
-            "holding": "records that hold such a run",
-            "copies": "records that are a training record",
-        }
         rows = [
-            [name, *(_number(getattr(one, field)) for one in found.values())]
-            for field, name in names.items()
+            [name, *(figure(name, getattr(one, field), None) for one in found.values())]
+            for field, name in (
+                ("runs", f"runs of {OVERLAP} words that occur in training"),
+                ("holding", "records that hold such a run"),
+                ("copies", "records that are a training record"),
+            )
         ]
         heads = [group.replace("_", "-") for group in groups]
         print_table(["share of", *heads], rows, right=heads)
@@ -100,30 +97,16 @@ def _overlap(trained: "TrainedRun", path: Path, made: "Generated", private: bool
 
 
 def _train(trained: "TrainedRun", path: Path, made: "Generated", overrides: Sequence[str]) -> None:
-    """Train on the records without noise, which they do not need, and score on real ones."""
+    """Train on the records without noise, which they do not need; compare scores on real ones."""
     from dpft.config.compose import compose
     from dpft.config.schema import parse
+    from dpft.report.comparison import show
     from dpft.synthesis.records import words_on
-    from dpft.tasks.metrics.shown import shown
     from dpft.training.run import run_experiment
 
     where = path.resolve()
     # Other records in a file of the same name are another run's, so the name has their digest.
     name = f"{where.name}-on-{made.file.stem}-{made.side['sha256'][:8]}"
     words = words_on(trained.run, made.file, len(made.texts), overrides)
-    run = parse(compose([*words, f"runs_dir={where.parent}", f"name={name}"]))
-    outcome = run_experiment(run)
-    split = run.decode.split
-    scores = outcome.record["scores"][split]
-    rows = [
-        [name, _number(None if value is None else shown(name, value, scores["signature"]))]
-        for name, value in scores["metrics"].items()
-    ]
-    print_table([f"score on {split}, trained on them", "value"], rows, right=["value"])
-    echo(f"compare it with the run that wrote them: dpft report {path} {outcome.path}")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.4f}"
+    outcome = run_experiment(parse(compose([*words, f"runs_dir={where.parent}", f"name={name}"])))
+    show([(path, trained.record), (outcome.path, outcome.record)])

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 
@@ -41,10 +40,7 @@ def main(
     from dpft.sweep.find import find
 
     found = find(folders, private)
-    folder = found.folder / "private" if private else found.folder
-    file = out or folder / "report.html"
-    if file.is_dir():
-        raise ConfigError(f"--out {file} is a folder; expected a file, such as {file}/report.html")
+    file = out or found.folder / ("private/report.html" if private else "report.html")
     runs: list[Gathered] = []
     prompts: dict[str, None] = {}
     for target in found.targets:  # later ones show their answers to the prompts of earlier ones

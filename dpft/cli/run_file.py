@@ -27,25 +27,18 @@ def expanded(arguments: list[str]) -> list[str]:
     at = words.index(FLAG)
     before, after = words[:at], words[at + 2 :]
     if FLAG in after or len(words) < at + 2 or "=" in words[at + 1]:
-        got = "twice" if FLAG in after else "without a file"
-        raise ConfigError(f"got {FLAG} {got}; expected one, as in {FLAG} run.yaml")
+        raise ConfigError(f"{FLAG} takes one file, as in {FLAG} run.yaml")
     file = Path(words[at + 1])
-    typed = {setting_of(word): word for word in (*before, *after) if "=" in word}
-    kept, dropped, choices = [], [], []
+    typed = {setting_of(word) for word in (*before, *after) if "=" in word}
+    kept, dropped = list[str](), list[str]()
     for word in settings_in(file):
-        setting = setting_of(word)
+        parts = setting_of(word).split(".")
         # The group, such as `model` or `hydra/launcher`, of which another choice was typed.
-        parts = setting.split(".")
-        groups = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
-        choice = next((typed[group] for group in groups if group in typed), None)
-        if choice is not None and setting not in typed:
-            dropped.append(word)
-            choices.append(choice)
-        elif setting not in typed:
-            kept.append(word)
+        groups = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        if ".".join(parts) not in typed:
+            (dropped if groups & typed else kept).append(word)
     if dropped:
-        why = " ".join(dict.fromkeys(choices))
-        echo(f"left out of {file}, since {why} was typed: {' '.join(dropped)}", err=True)
+        echo(f"left out of {file}, for a typed choice: {' '.join(dropped)}", err=True)
     return [*before, *kept, *after]
 
 
@@ -73,9 +66,8 @@ def settings_in(file: Path) -> list[str]:
         flat = isinstance(key, str) and re.fullmatch(r"[+~]{0,2}[\w./@-]+", key)
         if not flat or isinstance(value, dict):
             raise ConfigError(
-                f"{file} holds {str(key)[:40]!r}{'' if flat else ', no setting'}; expected each "
-                "setting on a line of its own, as it is typed, such as optim.lr: 0.001. To go on "
-                "with a run type resume=RUN"
+                f"{file} holds {str(key)[:40]!r}; expected each setting on a line, as it is typed, "
+                "such as optim.lr: 0.001. To go on with a run type resume=RUN"
             )
         several = isinstance(value, str) and _SEVERAL.fullmatch(value)
         name = str(key)

@@ -3,13 +3,11 @@
 import json
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpft.cli.guard import alone
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
@@ -27,7 +25,6 @@ def main(
 
     FILE has lines of {"prediction": "...", "references": ["...", ...]}.
     """
-    alone("score")
     run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
@@ -42,7 +39,6 @@ def main(
         constant = {
             metric: f"most frequent class everywhere: {value:.4f}"
             for metric, value in section.get("baselines", {}).items()
-            if value is not None
         }
         pairs = [
             (metric, figure(metric, value, section.get("signature")), constant.get(metric, ""))
@@ -69,19 +65,11 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     from dpft.config.compose import compose
     from dpft.config.schema import parse
     from dpft.tasks import load_task
-    from dpft.training.predictions import read_predictions, score_file
+    from dpft.training.predictions import score_file
 
     file = Path(files[0].removeprefix("predictions="))
     task = load_task(parse(compose([word for word in arguments if word not in files])).task)
-    lines = read_predictions(file)
-    again = sum(bool(one.source) and one.source == other.source for one, other in pairwise(lines))
-    if again:
-        warn(
-            f"note: {again} lines have the source of the line before; if they are one instance, "
-            "put its references into one line, as official scorers do",
-            err=True,
-        )
-    return {file.name: score_file(task, file, lines)}
+    return {file.name: score_file(task, file)}
 
 
 def score_run(path: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """``dpft select``: hyperparameters chosen on private data, with the choice accounted for."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli import options
-from dpft.cli.guard import alone
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
@@ -27,7 +25,9 @@ def main(
     arguments: options.Settings = None,
     *,
     metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
-    mean: Annotated[float, typer.Option("--trials", help="Mean of the number of runs.")] = 10.0,
+    mean: Annotated[
+        float, typer.Option("--trials", min=1, max=1e6, help="Mean of the number of runs.")
+    ] = 10.0,
     name: options.SweepName = None,
 ) -> None:
     """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
@@ -45,12 +45,7 @@ def main(
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
-    alone("select")  # whose trials start their ranks themselves
-    try:
-        trials = Trials(mean)
-    except ValueError as error:
-        raise ConfigError(f"{error}: --trials") from error
-    parsed = parse_arguments(arguments or ())
+    trials, parsed = Trials(mean), parse_arguments(arguments or ())
     plan = make_plan(parsed)
     check(plan)
     assert plan.points is not None
@@ -95,14 +90,16 @@ def run_trials(
     assert plan.points is not None
     assert all(selection.trials in point.path.parents for point in plan.points)
     secho("The number of trials is secret, and so is every trial but the best", err=True)
-    with owner_only_files(), folder.lock():
-        folder.describe(trials, lines, plan)
-        states = States(folder)
-
-        with Display(lines=False) as display:  # a file would tell how many there are
+    before = os.umask(0o077)  # started processes inherit it
+    try:
+        with folder.lock(), Display(lines=False) as display:  # a file would tell how many there are
+            folder.describe(trials, lines, plan)
+            states = States(folder)
             status = run_points(
                 trials, lines, folder, True, lambda: display.show(list(map(_hidden, states.rows())))
             )
+    finally:
+        os.umask(before)
     if status or any(_hidden(row).state != DONE for row in states.rows()):
         # What failed tells settings, and how many trials there are at least.
         secho(
@@ -123,16 +120,6 @@ def _hidden(row: PointState) -> PointState:
     """
     hidden = replace(row, score=None)
     return replace(hidden, state=DONE, error=None) if row.diverged else hidden
-
-
-@contextmanager
-def owner_only_files() -> Iterator[None]:
-    """Make what is written meanwhile, by started processes too, readable by its owner alone."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _show(selection: Selection, chosen: dict[str, Any], metric: str) -> None:

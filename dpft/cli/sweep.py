@@ -1,15 +1,13 @@
 """``dpft sweep``: many runs by Hydra's multirun, checked beforehand, shown, and safe to kill."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dpft.cli import options
-from dpft.cli.guard import alone
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
 from dpft.parallel.launch import check_launcher
@@ -20,7 +18,14 @@ from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of
-from dpft.sweep.points import SweepPlan, labels, make_plan, parse_arguments, read_list
+from dpft.sweep.points import (
+    SweepPlan,
+    chooses_by_test,
+    labels,
+    make_plan,
+    parse_arguments,
+    read_list,
+)
 from dpft.sweep.process import run_points
 from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
 
@@ -42,10 +47,7 @@ def main(
     Every point is checked before the first runs. The same command goes on after a kill.
     """
     if not arguments and file is None:
-        raise ConfigError(
-            "got nothing to sweep; expected settings with several values: type dpft sweep task=e2e "
-            "eps=3,8 seed=1,2,3, or dpft sweep --list FILE"
-        )
+        raise ConfigError("got nothing to sweep; type dpft sweep task=e2e eps=3,8 seed=1,2,3")
     run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
 
 
@@ -59,13 +61,19 @@ def run_sweep(
 ) -> None:
     """Run a sweep, or show what it would run."""
     check_launcher()
-    alone("sweep")  # whose jobs start their ranks themselves
     parsed = parse_arguments(arguments)
     lines = () if file is None else read_list(file)
     plan = make_plan(parsed, lines)
     folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
     if plan.merged:
         echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
+    if chooses_by_test(plan):
+        warn(
+            "runs that differ in what one tunes are scored on the test split: the best of them is "
+            "no fair test score. To choose, type decode.split=dev, then dpft decode RUN "
+            "decode.split=test and dpft score RUN for the chosen one (docs/how-to/sweeps.md)",
+            err=True,
+        )
     if dry_run:
         _show_plan(plan, folder)
         return
@@ -73,7 +81,6 @@ def run_sweep(
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
-        begin = folder.log.stat().st_size if folder.log.exists() else 0
         try:
             with Display() as display:
                 status = run_points(
@@ -90,10 +97,6 @@ def run_sweep(
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
         if status and not failures:
-            with folder.log.open("rb") as log:
-                log.seek(begin)
-                printed = log.read().decode(errors="replace").splitlines()
-            echo("\n".join(printed[-15:]), err=True)
             said = f"Hydra ended with status {status}; see {folder.log}"
             secho(said, fg=typer.colors.RED, err=True)
         _show_cost(rows, states.searched)
@@ -108,13 +111,11 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    done = 0
+    done = [is_intact(point.path, point.digest) for point in plan.points]
     names = labels(point.overrides for point in plan.points)
-    for point, label in zip(plan.points, names, strict=True):
-        finished = is_intact(point.path, point.digest)
-        done += finished
+    for point, label, finished in zip(plan.points, names, done, strict=True):
         echo(f"{label}  {point.path}{'  done' if finished else ''}")
-    echo(f"{folder.path}: {len(plan.points)} points, {done} done")
+    echo(f"{folder.path}: {len(plan.points)} points, {sum(done)} done")
 
 
 def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
@@ -126,18 +127,11 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    unfinished = [row for row in private if row.state != DONE and (row.step or row.epsilon)]
-    begun = {row.label: _ledger(row) for row in unfinished}
+    begun: dict[str, LedgerContents | None] = {}
+    for row in private:
+        if row.state != DONE and (row.step or row.epsilon):
+            begun[row.label] = None  # no bound is known on what a damaged ledger spent
+            with suppress(DpftError):
+                begun[row.label] = read_ledger(row.point.path / "ledger.jsonl")
     for text in remarks(records, searched, begun):
         warn(f"\n{text}")
-
-
-def _ledger(row: PointState) -> LedgerContents | None:
-    """Read a ledger; None if it is damaged, since no bound on what was spent is known then."""
-    try:
-        ledger = read_ledger(row.point.path / "ledger.jsonl")
-    except DpftError:
-        return None
-    if row.epsilon is not None and math.isfinite(row.epsilon):
-        return ledger
-    return replace(ledger, entries=[*ledger.entries, {}])  # its last line does not tell

@@ -34,15 +34,10 @@ def main(
     """
     from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
 
-    words = overrides or []
-    request = Request.parse(words, seeds, folders)
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
+    request = Request.parse(overrides or (), seeds, folders)
     if out is not None and out.suffix not in SUFFIXES:
         raise ConfigError(f"--out is '{out}'; expected a file ending in {', '.join(SUFFIXES)}")
     if name is None or "/" not in name:
-        if words or run or only_missing:
-            raise ConfigError("got settings without a table; type one, as in dpft table li2022/2")
         _list(name, request)
         return
     table = papers.load(*name.split("/", 1))

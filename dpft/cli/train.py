@@ -12,7 +12,7 @@ from dpft.cli.output import warn
 from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
-from dpft.config.folder import conf_dir, own_choices
+from dpft.config.folder import check_choices, conf_dir
 from dpft.config.overrides import (
     check_budget,
     check_flags,
@@ -25,38 +25,30 @@ from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
 
-# Hydra's flags that take a value, and --info, whose value is optional.
+# Hydra's flags that take a value, but for --info, whose value is optional.
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
-# Of which Hydra takes one at a time.
-_MODES = (("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i"))
 # Of dpft itself.
 _VERBOSITY = {
     **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
     **dict.fromkeys(("-v", "--verbose"), "verbosity=steps"),
 }
-_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """Sort flags to the front: Hydra 1.3 refuses overrides that a flag separates."""
     flags: list[str] = []
     overrides: list[str] = []
-    pending = list(arguments)
-    while pending:
-        word = pending.pop(0)
+    pending = iter(arguments)
+    for word in pending:
         if not word.startswith("-") or word == "-":
             overrides.append(word)
-            continue
-        flags.append(word)
-        informs = word in ("--info", "-i") and set(pending[:1]) <= {*_INFO}
-        if pending and (word in _WITH_VALUE or informs):
-            flags.append(pending.pop(0))
-    if flags and flags[-1] in ("--info", "-i"):
-        # An optional value must not swallow the first override.
-        flags.append("all")
+        elif word in ("--info", "-i"):  # whose optional value would swallow the first override
+            flags.append("--info=all")
+        else:
+            flags += [word, *([next(pending, "")] if word in _WITH_VALUE else [])]
     return [*flags, *overrides]
 
 
@@ -67,19 +59,13 @@ def main(arguments: Settings = None) -> None:
     -q and -v for less and more of what it tells, and --config FILE (dpft.cli.run_file).
     """
     if not arguments:
-        warn(
-            "no settings were typed: training the defaults of conf/config.yaml, the bundled model "
-            "on E2E with eps=3. Others: dpft train --help; generated data: dpft demo",
-            err=True,
-        )
+        said = "no settings were typed: training the bundled model on E2E with eps=3"
+        warn(f"{said}. Others: dpft train --help; generated data: dpft demo", err=True)
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if len(modes := [long for long, short in _MODES if flags & {long, short}]) > 1:
-        raise ConfigError(f"got {' and '.join(modes)}; expected one of them at a time")
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):
-            own_choices(Path(place))  # refuses what would never be read
+            check_choices(Path(place))
     if {"--help", "-h"} & {*words}:
         _show_help()
         return
@@ -164,7 +150,7 @@ def execute(raw: dict[str, Any]) -> None:
     if outcome.already_done:
         warn(
             f"this configuration has already run: {outcome.path}. Type force=true to run it again "
-            "(the old run is kept beside it; both spend privacy)",
+            "(the old run is kept next to it; both spend privacy)",
             err=True,
         )
     show([(outcome.path, outcome.record)])
@@ -181,15 +167,12 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     from dpft.training.trained import parse_stored
 
     path = Path(str(raw["resume"]))  # checked by `parse`
-    given = ["resume"]
-    for override in overrides:
-        key = setting_of(override)
-        given.append(key)
-        if key not in names_with(Run, Effect.EXECUTION):
-            raise ConfigError(
-                f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
-                "it out, or start another run"
-            )
+    given = dict.fromkeys(["resume", *map(setting_of, overrides)])
+    if others := [key for key in given if key not in names_with(Run, Effect.EXECUTION)]:
+        raise ConfigError(
+            f"got {others[0]} next to resume={path}; a resumed run keeps its own settings: leave "
+            "it out, or start another run"
+        )
     check_no_trial(path)
     _, stored = stored_config(path)
     parse_stored(path, stored)

@@ -40,8 +40,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
         return []
     from dpft.training.mechanisms import known_size, make_mechanism
 
-    doubts = []
-    size = known_size(run)
+    doubts, size = [], known_size(run)
     mechanism = None if size is None else make_mechanism(run, size)
     if mechanism is None:  # data of one's own
         doubts.append(
@@ -51,14 +50,13 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     if whole:
         from dpft.training.assembly import check_model
 
-        unchecked = check_model(run, task, mechanism)
-        doubts += [] if unchecked is None else [unchecked]
+        doubts += filter(None, [check_model(run, task, mechanism)])
     if run.origin:
         doubts.append(origin_in_words(run.origin))
     if not run.clip.private:
-        return [*doubts, "trains without privacy: eps is of no effect"]
-    if size is None:
-        return doubts
-    from dpft.privacy.guarantee import weakness
+        doubts.append("trains without privacy: eps is of no effect")
+    elif size is not None:
+        from dpft.privacy.guarantee import weakness
 
-    return [*doubts, *weakness(run.privacy.epsilon)]
+        doubts += weakness(run.privacy.epsilon)
+    return doubts

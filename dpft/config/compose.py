@@ -8,16 +8,15 @@ left to Hydra. A test compares both.
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from dpft.config import folder
 from dpft.config.defaults import with_defaults
-from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
-from dpft.config.overrides import check_flags, check_words, explained, readable, refusals_told
+from dpft.config.overrides import check_flags, check_words, readable, refusals_told
 
 
 class _UnusualError(Exception):
@@ -41,33 +40,21 @@ def compose(overrides: Sequence[str]) -> Config:
 
 def compose_by_hydra(overrides: Sequence[str], resolve: bool = True) -> Config:
     """Do as `compose`, whatever the overrides; interpolations may be left as they are."""
-    from hydra import compose as hydra_compose
-
-    with initialised(), refusals_told():
-        config = _plain(hydra_compose("config", overrides=list(overrides)), resolve)
+    config = _by_hydra(overrides, resolve)
     return with_defaults(config, overrides) if resolve else config
 
 
 def sweeper(overrides: Sequence[str]) -> Config:
     """Return the settings of Hydra's sweeper, interpolations left as they are."""
+    return _by_hydra(overrides, resolve=False, of_sweeper=True)
+
+
+def _by_hydra(overrides: Sequence[str], resolve: bool, of_sweeper: bool = False) -> Config:
     from hydra import compose as hydra_compose
 
     with initialised(), refusals_told():
-        whole = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-        return _plain(whole.hydra.sweeper, resolve=False)
-
-
-def shipped(names: Mapping[str, str]) -> Config:
-    """Return the resolved config of some choices by group, and of the default ones otherwise.
-
-    A group is empty where there is no such choice.
-    """
-    config = {
-        group: folder.settings_of(group, name) or {}
-        for group, name in (folder.defaults() | dict(names)).items()
-    }
-    words = [f"{group}={name}" for group, name in names.items()]
-    return with_defaults(_resolved(config | folder.main()), words)
+        whole = hydra_compose("config", list(overrides), return_hydra_config=of_sweeper)
+        return _plain(whole.hydra.sweeper if of_sweeper else whole, resolve)
 
 
 @contextmanager
@@ -84,17 +71,9 @@ def initialised() -> Iterator[None]:
 
 
 def resolved(config: Any, words: Sequence[str]) -> Config:
-    """Return the config in a job of Hydra's, which composed ``words``.
-
-    Raises:
-        ConfigError: for an interpolation of a setting that does not exist.
-    """
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
+    """Return the config in a job of Hydra's, which composed ``words``."""
+    with refusals_told():
         return with_defaults(_plain(config), words)
-    except OmegaConfBaseException as error:
-        raise ConfigError(explained(error)) from error
 
 
 def _plain(config: Any, resolve: bool = True) -> Config:

@@ -35,10 +35,10 @@ class ConfigError(DpftError):
 
 
 class Missing(Enum):
-    """Stands for the value of a setting that has none."""
+    """The value of a setting that has none: its text in the error of a setting."""
 
-    UNKNOWN = "there is no setting of that name"
-    UNSET = "the setting has no value"
+    UNKNOWN = "unknown setting {}"
+    UNSET = "{} is not set"
 
 
 class SettingError(ConfigError):
@@ -53,12 +53,7 @@ class SettingError(ConfigError):
 
     def __init__(self, key: str, got: Any, expected: str = "", advice: str = "") -> None:
         self.key, self.got, self.expected, self.advice = key, got, expected, advice
-        if got is Missing.UNKNOWN:
-            said = f"unknown setting {key}"
-        elif got is Missing.UNSET:
-            said = f"{key} is not set"
-        else:
-            said = f"{key} is {got!r}"
+        said = got.value.format(key) if isinstance(got, Missing) else f"{key} is {got!r}"
         if expected:
             said = f"{said}; expected {expected}"
         super().__init__(f"{said}; {advice}" if advice else said)
@@ -102,11 +97,9 @@ class RankError(TrainingError):
 def suggestion(got: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
     names = list(known)
-    group, _, leaf = got.rpartition(".")
+    leaf = got.rpartition(".")[2]
     meant = next((name for name, others in _SYNONYMS.items() if leaf in others.split()), "")
-    # What is the beginning of a setting is meant for it: decode.batch is decode.batch_size.
-    begun = group and any(other.startswith(got) for other in names)
-    close = [one for one in (meant, meant.rpartition(".")[2]) if one in names and not begun]
+    close = [one for one in (meant, meant.rpartition(".")[2]) if one in names]
     close = close or difflib.get_close_matches(got, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -5,7 +5,7 @@ Decisions ask for a `Flag`; readers are shown `sentences`. No code parses a sent
 nothing heavy, since tables and reports need it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Self
 
@@ -135,19 +135,9 @@ def sentence(stored: Stored) -> str:
             times = stored["repetitions"]
             values["times"] = "once" if times == 1 else f"{times} times"
         case Flag.TRAINED_BEFORE:
-            values |= _trained_before(**{k: v for k, v in stored.items() if k != "flag"})
+            special = f" ({'; '.join(sentences(stored['flags']))})" if stored["flags"] else ""
+            void = [text for reason, text in _VOIDS.items() if reason in stored["voided_by"]]
+            given = stored["statement"]
+            values["data_in_words"] = stored["data"] + special
+            values["guaranteed"] = f": {'; '.join([given, *void])}" if given else " without privacy"
     return kind.template.format_map(values)
-
-
-def _trained_before(
-    data: str, flags: Sequence[Stored], statement: str | None, voided_by: Sequence[str]
-) -> Mapping[str, str]:
-    """Name the data of an earlier run and its guarantee; ``statement`` None: without privacy."""
-    special = f" ({'; '.join(sentences(flags))})" if flags else ""
-    if statement is None:
-        return {"data_in_words": data + special, "guaranteed": " without privacy"}
-    void = [text for reason, text in _VOIDS.items() if reason in voided_by]
-    return {
-        "data_in_words": data + special,
-        "guaranteed": f": {'; '.join([statement, *void])}",
-    }

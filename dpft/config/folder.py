@@ -18,8 +18,8 @@ PRESETS = ("experiment", "hparams_search")
 def conf_dir() -> Path:
     """Return the folder of the config groups: inside the wheel, or next to a checkout's package."""
     package = Path(__file__).resolve().parents[1]
-    inside, beside = package / "conf", package.parent / "conf"
-    return inside if inside.is_dir() else beside
+    inside, checkout = package / "conf", package.parent / "conf"
+    return inside if inside.is_dir() else checkout
 
 
 def groups() -> list[str]:
@@ -32,8 +32,8 @@ def choices(group: str) -> list[str]:
     return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
 
 
-def own_choices(place: Path) -> list[str]:
-    """Return what a folder of the user (``--config-dir``) adds, each choice as it is typed.
+def check_choices(place: Path) -> None:
+    """Check a folder of the user (``--config-dir``).
 
     Raises:
         ConfigError: there is no such folder, or one of its files is never read.
@@ -43,16 +43,9 @@ def own_choices(place: Path) -> list[str]:
             f"--config-dir is {str(place)!r}; expected a folder with files such as "
             "experiment/mine.yaml"
         )
-    own = []
-    for file in sorted(place.glob("*/*.yaml")):
-        group, name = file.parent.name, file.stem
-        if name in choices(group):
-            raise ConfigError(
-                f"{file} is never read, since dpft has {group}={name} itself; expected another "
-                "name: rename it"
-            )
-        own.append(f"{typed(group) if group in groups() else f'+{group}='}{name}")
-    return own
+    for file in place.glob("*/*.yaml"):
+        if _file(file.parent.name, file.stem).exists():
+            raise ConfigError(f"{file} is never read, since dpft has that choice too; rename it")
 
 
 def typed(group: str) -> str:

@@ -6,7 +6,6 @@ on import, and which child processes inherit.
 
 import os
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Thread
 
 WAIT = 2.5
@@ -25,13 +24,12 @@ def stay_offline_if_unreachable() -> None:
 
 def hub_answers() -> bool:
     """Return whether the hub answers within `WAIT` seconds."""
-    answers: SimpleQueue[bool] = SimpleQueue()
+    answers: list[bool] = []
     # In a thread, since nothing else bounds the time that a name server takes.
-    Thread(target=lambda: answers.put(_answers(endpoint())), daemon=True).start()
-    try:
-        return answers.get(timeout=WAIT)
-    except Empty:
-        return False
+    thread = Thread(target=lambda: answers.append(_answers(endpoint())), daemon=True)
+    thread.start()
+    thread.join(WAIT)
+    return answers == [True]
 
 
 def is_offline() -> bool:

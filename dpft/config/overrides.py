@@ -11,14 +11,12 @@ from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.config.folder import choices, groups, settings, settings_of
 from dpft.config.schema import SHORTHANDS
 
-# Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
-# may be abbreviated; a value may follow a short one at once.
-_LONG = (
-    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
-    *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
-    "--info",
+# Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. A value may
+# follow a short one at once.
+_FLAGS = re.compile(
+    r"(--(help|hydra-help|version|cfg|resolve|package|(multi)?run|shell-completion|info"
+    r"|config-(path|name|dir))$|-[hcprmsi])"
 )
-_SHORT = ("-h", "-c", "-p", "-r", "-m", "-s", "-i")
 # Choices of Hydra's own groups that optional packages bring, and the extra that installs them.
 _EXTRAS = {
     "hydra/sweeper/optuna": "sweep",
@@ -30,7 +28,7 @@ _EXTRAS = {
 # What a text may hold without quotation marks, and what makes more of it than a text.
 _PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
 _GRAMMAR = re.compile(r"[(){}\"'\\$]")
-_BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
+_EMPTY = ("", "null")
 
 
 def setting_of(word: str) -> str:
@@ -48,10 +46,7 @@ def quoted(text: str) -> str:
 def override(key: str, value: Any, literal: bool = True) -> str:
     """Return ``key=value`` in Hydra's grammar.
 
-    Args:
-        key: of the setting.
-        value: a text, a number, a list or the like.
-        literal: whether ``${...}`` in a text is itself, and does not stand for another setting.
+    ``literal``: ``${...}`` in a text is itself, and does not stand for another setting.
     """
     return f"{key}={_value(value, literal)}"
 
@@ -101,27 +96,18 @@ def check_flags(flags: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if word.startswith("="):
             raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
-        if not word.startswith("-") or word == "-":
-            continue  # the value of a flag
-        long = word.startswith("--") and any(flag.startswith(name) for flag in _LONG)
-        if not long and (word.startswith("--") or not word.startswith(_SHORT)):
-            key = name.strip("-").replace("-", "_")
+        if word.startswith("-") and word != "-" and not _FLAGS.match(name):
+            meant = _meant(name.strip("-").replace("-", "_"))
             raise ConfigError(
-                f"there is no flag {name}{_meant(key)}; settings are typed as NAME=VALUE, as in "
-                "eps=3"
+                f"there is no flag {name}{meant}; settings are typed as NAME=VALUE, as in eps=3"
             )
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ConfigError for settings that Hydra would take, and of which one would be ignored."""
-    typed = _typed_values(words)
-    for group in groups():
-        if typed.get(group) in _EMPTY:
-            got = typed[group] or "empty"
-            raise ConfigError(f"{group} is {got!r}; expected one of {', '.join(choices(group))}")
-    noise = typed.get("privacy.noise_multiplier", "null")
+    """Raise ConfigError for a budget next to the noise that it would determine."""
+    noise = _typed_values(words).get("privacy.noise_multiplier", "null")
     if noise not in _EMPTY:
-        _refuse_budget(typed, f"privacy.noise_multiplier={noise}, from which epsilon follows")
+        _refuse_budget(words, f"privacy.noise_multiplier={noise}, from which epsilon follows")
 
 
 def check_budget(words: Sequence[str]) -> None:
@@ -129,9 +115,8 @@ def check_budget(words: Sequence[str]) -> None:
 
     Not called for a point of a sweep of ``clip=none,bk``, whose points without privacy ignore it.
     """
-    typed = _typed_values(words)
-    if typed.get("clip") == "none":
-        _refuse_budget(typed, "clip=none, which trains without privacy")
+    if _typed_values(words).get("clip") == "none":
+        _refuse_budget(words, "clip=none, which trains without privacy")
 
 
 def _typed_values(words: Sequence[str]) -> dict[str, str]:
@@ -139,8 +124,9 @@ def _typed_values(words: Sequence[str]) -> dict[str, str]:
     return {key.lstrip("+"): value for key, _, value in pairs}
 
 
-def _refuse_budget(typed: Mapping[str, str], why: str) -> None:
-    for budget in _BUDGETS:
+def _refuse_budget(words: Sequence[str], why: str) -> None:
+    typed = _typed_values(words)
+    for budget in ("eps", "privacy.epsilon"):
         if typed.get(budget, "null") not in _EMPTY:
             raise ConfigError(
                 f"got {budget}={typed[budget]} next to {why}; expected one of them: leave {budget} "
@@ -163,28 +149,19 @@ def check_spellings(config: Mapping[str, Any], words: Sequence[str]) -> None:
 
 @contextmanager
 def refusals_told() -> Iterator[None]:
-    """Turn what Hydra raises inside into a ConfigError of one sentence.
-
-    Hydra would print its exceptions and leave. With HYDRA_FULL_ERROR=1 it raises them; a user who
-    has set that gets them as they are.
-    """
+    """Turn what Hydra raises inside into a ConfigError of one sentence."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    if before == "1":
-        yield
-        return
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    before = os.environ.get("HYDRA_FULL_ERROR", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its exceptions and exits
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
         raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
     finally:
-        del os.environ["HYDRA_FULL_ERROR"]
-        if before is not None:
-            os.environ["HYDRA_FULL_ERROR"] = before
+        os.environ["HYDRA_FULL_ERROR"] = before
 
 
 def explained(error: Exception) -> str:
@@ -208,8 +185,6 @@ def explained(error: Exception) -> str:
             names = ", ".join(f"{group}={name}" for name in having)
             return f"the {group} that was chosen has no setting {key}; it belongs to {names}"
         return f"unknown setting {key}{_meant(key)}; `dpft train --cfg job` shows all"
-    if got := re.search(r"An item is already at '(.+?)'", text):
-        return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"
     if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         key, _, value = got[1].partition("=")
         return (

@@ -32,7 +32,7 @@ PUBLISHED_TASKS = frozenset(task for task, _ in _PUBLISHED)
 
 
 def is_other_size(count: int, published: int) -> bool:
-    """Whether so many records are not the published set.
+    """Return whether so many records are not the published set.
 
     Copies of one differ by some: empty or damaged ones, planted canaries.
     """
@@ -40,13 +40,13 @@ def is_other_size(count: int, published: int) -> bool:
 
 
 def is_part(record: Mapping[str, Any], split: str) -> bool:
-    """Whether a record's scores of a split are of other instances than the published ones.
+    """Return whether a record's scores of a split are of other instances than the published ones.
 
     By their number: over 2% more or fewer. False where no size is known.
     """
     examples = ((record.get("scores") or {}).get(split) or {}).get("examples")
-    sizes = _sizes(record, split)
-    if not isinstance(examples, int) or not sizes:
+    sizes = _PUBLISHED.get((record["config"]["task"]["name"], split), ())
+    if examples is None or not sizes:
         return False
     return all(is_other_size(examples, size) for size in sizes)
 
@@ -62,12 +62,8 @@ def with_part_flags(record: Mapping[str, Any]) -> list[Stored]:
             Flag.EVAL_SIZE,
             instances=scores["examples"],
             split=split,
-            published=list(_sizes(record, split)),
+            published=list(_PUBLISHED[task["name"], split]),
         )
         for split, scores in record.get("scores", {}).items()
         if is_part(record, split)
     ]
-
-
-def _sizes(record: Mapping[str, Any], split: str) -> tuple[int, ...]:
-    return _PUBLISHED.get((str(record["config"]["task"]["name"]), split), ())

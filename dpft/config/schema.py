@@ -9,9 +9,8 @@ import dataclasses
 import functools
 import math
 import re
-import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -109,16 +108,12 @@ class Adapt:
     def __post_init__(self) -> None:
         one_of("adapt.name", self.name, ADAPTATIONS)
         needs, may_have = _ADAPTATIONS[self.name]
-        takes = (*needs, *may_have)
-        for name in _names(Adapt):
-            value = getattr(self, name)
-            if name in needs and value is None:
+        for name in needs:
+            if getattr(self, name) is None:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
-            if name not in ("name", *takes) and value is not None:
-                takes_text = ", ".join(f"adapt.{t}" for t in takes) or "no settings"
-                why = f"adapt={self.name} takes {takes_text}"
-                raise SettingError(f"adapt.{name}", value, "null", why)
+        others = [n for n in _names(Adapt) if n not in ("name", *needs, *may_have)]
+        _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
 
 
 _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
@@ -157,11 +152,34 @@ class Clip:
             raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
         if not self.private:
             names = ("threshold", "thresholds", *_QUANTILE)
-            self._without_effect(names, "without clipping", "clip=bk")
+            _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        self._check_groups()
-        self._check_thresholds()
-        self._check_quantiles()
+        if self.own_groups:
+            those = ("count", "boundary", "patterns", "thresholds")
+            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
+        else:
+            try:
+                object.__setattr__(self, "patterns", self.partition.patterns)
+            except ValueError as error:
+                advice = f"{error}; its settings are typed as ++clip.count=4"
+                raise SettingError("clip.groups", self.groups, advice=advice) from error
+        if self.groups == "flat":
+            several = ("thresholds", "allocation", "rescale")
+            _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
+        if (self.threshold is None) == (self.thresholds is None):
+            advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
+            raise SettingError("clip.threshold", self.threshold, "one of both", advice)
+        if not self.adaptive:
+            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
+            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
+            return
+        for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
+            if getattr(self, name) is None:
+                raise SettingError(f"clip.{name}", None, "a number", f"type clip.{name}={example}")
+        if (self.quantile_budget is None) == (self.quantile_noise is None):
+            advice = "type clip.quantile_budget=0.01 clip.quantile_noise=null"
+            expected = f"exactly one of it and clip.quantile_noise={self.quantile_noise}"
+            raise SettingError("clip.quantile_budget", self.quantile_budget, expected, advice)
 
     @property
     def private(self) -> bool:
@@ -180,64 +198,12 @@ class Clip:
 
     @property
     def partition(self) -> Partition:
-        """How parameters are grouped, but for `own_groups`.
-
-        Raises:
-            ValueError: for settings that these groups do not take.
-        """
+        """How parameters are grouped, but for `own_groups`; ValueError: not with these settings."""
         return Partition(self.groups, self.count, self.boundary, self.patterns)
 
     @property
     def _parts(self) -> Style:
         return Style(self.plan, self.groups, self.adaptive)  # type: ignore[arg-type]
-
-    def _check_groups(self) -> None:
-        if self.own_groups:
-            names = ("count", "boundary", "patterns", "thresholds")
-            self._without_effect(names, f"with clip.groups={self.groups}", "clip=custom")
-            return
-        try:
-            object.__setattr__(self, "patterns", self.partition.patterns)
-        except ValueError as error:
-            advice = f"{error}; its settings are typed as ++clip.count=4"
-            raise SettingError("clip.groups", self.groups, advice=advice) from error
-
-    def _check_thresholds(self) -> None:
-        if self.threshold is None and self.thresholds is None:
-            advice = "type clip.threshold=0.1"
-            raise SettingError("clip.threshold", None, "a number > 0 for a private run", advice)
-        if self.thresholds is not None and self.threshold is not None:
-            advice = "clip.thresholds is set too: type clip.threshold=null"
-            raise SettingError("clip.threshold", self.threshold, "one of both", advice)
-        if self.groups == "flat" and self.thresholds is not None:
-            advice = "all parameters are one group: type clip.threshold=0.1"
-            raise SettingError("clip.thresholds", list(self.thresholds), "null", advice)
-        if self.groups == "flat" and self.allocation != "global":
-            advice = "all parameters are one group: choose groups, such as clip=per_layer"
-            raise SettingError("clip.allocation", self.allocation, "global", advice)
-
-    def _check_quantiles(self) -> None:
-        if not self.adaptive:
-            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
-            self._without_effect(_QUANTILE, "while thresholds are fixed", f"clip={choice}")
-            return
-        for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
-            if getattr(self, name) is None:
-                advice = f"type clip.{name}={example}"
-                raise SettingError(f"clip.{name}", None, "a number where thresholds adapt", advice)
-        if (self.quantile_budget is None) == (self.quantile_noise is None):
-            advice = "type clip.quantile_budget=0.01 clip.quantile_noise=null"
-            expected = f"exactly one of it and clip.quantile_noise={self.quantile_noise}"
-            raise SettingError("clip.quantile_budget", self.quantile_budget, expected, advice)
-        if self.rescale is not None and self.groups == "flat":
-            advice = f"a single group would stay there: type clip=bk clip.threshold={self.rescale}"
-            raise SettingError("clip.rescale", self.rescale, "null", advice)
-
-    def _without_effect(self, names: tuple[str, ...], when: str, choice: str) -> None:
-        for name in names:
-            if (value := getattr(self, name)) is not None:
-                advice = f"it has no effect {when}: leave it out, or type {choice}"
-                raise SettingError(f"clip.{name}", value, "null", advice)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -247,19 +213,17 @@ class Privacy:
     epsilon: Positive | None = None  # or noise_multiplier
     delta: Share | None = None  # None: `dpft.privacy.spec.default_delta`
     accountant: Accountant = "pld"  # which one calibrates the noise
-    noise_multiplier: Positive | None = None  # sigma of all that a step releases
+    # sigma of all that a step releases; less noise would bound no epsilon.
+    noise_multiplier: Annotated[float, Ge(1 / HUGE), Le(HUGE)] | None = None
     sampling: Sampling = "poisson"  # how records come into batches, see `dpft.privacy.sampling`
     # truncated_poisson: the size of every batch; None: `dpft.privacy.accounting.fitting_size`.
     max_batch: Count | None = None
     noise_seed: Annotated[Seed | None, Effect.REPETITION] = None  # public, in place of a secret key
 
     def __post_init__(self) -> None:
-        if self.max_batch is not None and self.sampling != "truncated_poisson":
-            advice = f"sampling={self.sampling} ignores it: type sampling=truncated_poisson"
-            raise SettingError("privacy.max_batch", self.max_batch, "null", advice)
-        if self.noise_multiplier is not None and self.noise_multiplier * HUGE < 1:
-            advice = "it bounds no epsilon; for training without privacy type clip=none"
-            raise SettingError("privacy.noise_multiplier", self.noise_multiplier, "more", advice)
+        if self.sampling != "truncated_poisson":
+            when, choice = f"on sampling={self.sampling}", "sampling=truncated_poisson"
+            _without_effect("privacy", self, ["max_batch"], when, choice)
 
 
 Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
@@ -293,21 +257,17 @@ class Optim:
         if self.batch_size is None and self.sampling_rate is None:
             advice = "type it, or optim.sampling_rate: type optim.batch_size=1024"
             raise SettingError("optim.batch_size", Missing.UNSET, advice=advice)
-        if self.batch_size is not None and self.sampling_rate is not None:
-            advice = f"optim.batch_size is {self.batch_size}: type optim.batch_size=null"
-            raise SettingError("optim.sampling_rate", self.sampling_rate, "null", advice)
-        if self.rate_like is not None and self.batch_size is None:
-            advice = "it scales a batch size: type optim.batch_size=1024 optim.sampling_rate=null"
-            raise SettingError("optim.rate_like", self.rate_like, "null", advice)
-        if self.warmup_ratio is not None and self.warmup_steps:
-            advice = f"optim.warmup_ratio is {self.warmup_ratio}: type optim.warmup_ratio=null"
-            raise SettingError("optim.warmup_steps", self.warmup_steps, "0", advice)
-        if self.momentum and self.name != "sgd":
-            advice = f"it has no effect on optim={self.name}: type optim=sgd"
-            raise SettingError("optim.momentum", self.momentum, "0", advice)
-        if self.name == "sgd" and self.betas != (0.9, 0.999):
-            advice = "it has no effect on optim=sgd: type optim.momentum, or leave it out"
-            raise SettingError("optim.betas", list(self.betas), "the default", advice)
+        if self.batch_size is not None:
+            when = f"next to optim.batch_size={self.batch_size}"
+            _without_effect("optim", self, ["sampling_rate"], when, "optim.batch_size=null")
+        else:
+            when = "without a batch size"
+            _without_effect("optim", self, ["rate_like"], when, "optim.batch_size=1024")
+        if self.warmup_ratio is not None:
+            when = f"next to optim.warmup_ratio={self.warmup_ratio}"
+            _without_effect("optim", self, ["warmup_steps"], when, "optim.warmup_ratio=null")
+        if self.name != "sgd":
+            _without_effect("optim", self, ["momentum"], f"on optim={self.name}", "optim=sgd")
 
 
 def warmup_steps(settings: Optim, steps: int) -> int:
@@ -344,12 +304,9 @@ class Decode:
         if self.sample and self.beams > 1:
             advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
             raise SettingError("decode.beams", self.beams, "one beam", advice)
-        if not self.sample and self.top_p != 1:
-            advice = "it has no effect: type decode.sample=true decode.beams=1, or decode.top_p=1"
-            raise SettingError("decode.top_p", self.top_p, "1", advice)
-        if self.beams == 1 and self.length_penalty != 1:
-            advice = "it has no effect on decode.beams=1: type decode.length_penalty=1"
-            raise SettingError("decode.length_penalty", self.length_penalty, "1", advice)
+        if not self.sample:
+            choice = "decode.sample=true decode.beams=1"
+            _without_effect("decode", self, ["top_p"], "on beam search", choice)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -366,12 +323,10 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         if self.every is None:
-            for name, value in _changed(self).items():
-                advice = "it has no effect without evaluate.every: type evaluate.every=epoch"
-                raise SettingError(f"evaluate.{name}", value, "the default", advice)
-        if self.file is not None and self.split != "dev":
-            advice = f"evaluate.file is {self.file}: leave one of them out"
-            raise SettingError("evaluate.split", self.split, "the default", advice)
+            _without_effect("evaluate", self, _names(Evaluate), "by itself", "evaluate.every=epoch")
+        if self.file is not None:
+            when = f"next to evaluate.file={self.file}"
+            _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
 
     @property
     def active(self) -> bool:
@@ -438,11 +393,7 @@ class Audit:
         return flags
 
     def caveats(self, noun: str) -> list[str]:
-        """Return what must be said with the guarantee of a run.
-
-        Args:
-            noun: of one unit of privacy, such as ``record``.
-        """
+        """Return what the guarantee of a run does not cover; ``noun`` is of its unit of privacy."""
         caveats = []
         if self.secrets and self.repetitions > 1:
             caveats.append(
@@ -459,7 +410,7 @@ class Audit:
         return caveats
 
 
-_OF_LAYOUT = {"shards": "fsdp", **dict.fromkeys(("length", "schedule", "microbatches"), "pipeline")}
+_OF_LAYOUT = {"fsdp": ("shards",), "pipeline": ("length", "schedule", "microbatches")}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -478,10 +429,10 @@ class Parallel:
     microbatches: Count | None = None  # pipeline: sent at a time; None: four for each rank
 
     def __post_init__(self) -> None:
-        for key, layout in _OF_LAYOUT.items():
-            if self.name != layout and (value := getattr(self, key)) is not None:
-                advice = f"it has no effect on parallel={self.name}: type parallel={layout}"
-                raise SettingError(f"parallel.{key}", value, "null", advice)
+        for layout, names in _OF_LAYOUT.items():
+            if self.name != layout:
+                when, choice = f"on parallel={self.name}", f"parallel={layout}"
+                _without_effect("parallel", self, names, when, choice)
 
 
 SERVICES = ("wandb", "mlflow", "trackio")
@@ -570,24 +521,17 @@ class Run:
     def __post_init__(self) -> None:
         if "name" not in self.task:
             raise SettingError("task.name", Missing.UNSET, advice="type task=e2e")
-        if not self.runs_dir.strip():
-            raise SettingError("runs_dir", self.runs_dir, "a folder, as in runs_dir=runs")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise SettingError("device", self.device, "auto, cpu or cuda")
-        path = None if self.name is None else PurePath(self.name)
-        if path is not None and (path.is_absolute() or not path.name or ".." in path.parts):
-            raise SettingError("name", self.name, "a folder below runs_dir, such as name=first")
-        if path is not None and "private" in path.parts:
-            advice = "files in a folder private/ are never shown, and no run is looked for there"
-            raise SettingError("name", self.name, "another name", advice)
+        path = PurePath("unnamed" if self.name is None else self.name)
+        # Files in a folder private/ are never shown, and no run is looked for there.
+        if path.is_absolute() or not path.name or {"..", "private"}.intersection(path.parts):
+            expected = "a folder below runs_dir, not in a private/, such as name=first"
+            raise SettingError("name", self.name, expected)
         budget = (self.privacy.epsilon, self.privacy.noise_multiplier)
         if self.clip.private and budget == (None, None):
             advice = "type eps=3, privacy.noise_multiplier=1, or clip=none for no privacy"
             raise SettingError("privacy.epsilon", Missing.UNSET, advice=advice)
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        """Raise SettingError for two settings that exclude each other."""
         pipeline, prefix = self.parallel.name == "pipeline", self.adapt.name == "prefix"
         if self.adapt.name == "scratch" and self.model.init != "scratch":
             advice = "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full"
@@ -691,7 +635,9 @@ def names_with(cls: Any, *effects: Effect) -> frozenset[str]:
 def effects_of(cls: Any) -> Mapping[str, Effect]:
     """Return the effect of each setting of a group."""
     return {
-        name: next((e for e in _extras(hint) if isinstance(e, Effect)), Effect.IDENTITY)
+        name: next(
+            (e for e in getattr(hint, "__metadata__", ()) if isinstance(e, Effect)), Effect.IDENTITY
+        )
         for name, hint in _hints(cls).items()
     }
 
@@ -741,35 +687,27 @@ def refusal(
     key = str(first["loc"][0])
     if first["type"] in missing:
         return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
-    got, hint = mapping[key], _hints(cls)[key]
-    options = _options(hint)
-    literal = next((one for one in options if typing.get_origin(one) is Literal), None)
-    if first["type"] == "literal_error" and isinstance(got, str):
-        choices = list(map(str, get_args(literal)))
-        close = suggestion(got, choices).removeprefix("; ")
-        return SettingError(f"{dot}{key}", got, f"one of {', '.join(choices)}", close)
-    as_text = type(got) in (int, float) and str in options
-    advice = f"as text, type \"{dot}{key}='{got}'\"" if as_text else ""
-    return SettingError(f"{dot}{key}", got, expected(hint), advice)
+    got, advice = mapping[key], ""
+    said = [one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key]
+    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(said)).replace("tuple", "list")
+    if first["type"] == "literal_error":
+        advice = suggestion(str(got), re.findall(r"'(.*?)'", expected)).removeprefix("; ")
+    if first["type"] == "string_type" and type(got) in (int, float):
+        advice = f"as text, type \"{dot}{key}='{got}'\""
+    return SettingError(f"{dot}{key}", got, expected, advice)
 
 
-def expected(hint: Any) -> str:
-    """Return which values an annotation allows, in words."""
-    extras, hint = _extras(hint), _plain(hint)
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(map(expected, get_args(hint)))
-    if origin is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    if origin is tuple:
-        (first, *_) = (*get_args(hint), Any)
-        return "a list" if first is Any else f"a list, each {expected(first)}"
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    words |= {types.NoneType: "null"}
-    signs = {Gt: "> {0.gt:g}", Ge: ">= {0.ge:g}", Lt: "< {0.lt:g}", Le: "<= {0.le:g}"}
-    bounds = [signs[type(one)].format(one) for one in extras if type(one) in signs]
-    word = words.get(hint, "a group of settings" if origin is Mapping else "another value")
-    return f"{word} {' and '.join(bounds)}" if bounds else word
+def _without_effect(
+    group: str, settings: Any, names: Iterable[str], when: str, choice: str
+) -> None:
+    """Raise SettingError if one of the settings that are ignored here is not its default."""
+    changed, cls = _changed(settings), type(settings)
+    for name in names:
+        if name in changed:
+            default = next(f.default for f in dataclasses.fields(cls) if f.name == name)
+            expected = "null" if default is None else str(default)
+            advice = f"it has no effect {when}: leave it out, or type {choice}"
+            raise SettingError(f"{group}.{name}", changed[name], expected, advice)
 
 
 def _tuples(value: Any) -> Any:
@@ -809,19 +747,8 @@ def _checker(cls: Any) -> Any:
     return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
 
 
-def _extras(hint: Any) -> tuple[Any, ...]:
-    return hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
-
-
 def _plain(hint: Any) -> Any:
     return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """Return the types that an annotation allows."""
-    plain = _plain(hint)
-    union = typing.get_origin(plain) in (types.UnionType, typing.Union)
-    return tuple(_plain(one) for one in get_args(plain)) if union else (plain,)
 
 
 GROUPS: Mapping[str, Any] = {

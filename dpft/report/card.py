@@ -12,7 +12,6 @@ from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
-from dpft.report.held_out import warnings
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
@@ -21,15 +20,6 @@ from dpft.tasks.metrics.shown import cautions, shown
 if TYPE_CHECKING:
     from jinja2 import Template
 
-# As the cards of these models on the hub have it; a name that ends in a dash stands for all sizes.
-_LICENCES = {
-    "apache-2.0": "HuggingFaceTB/SmolLM2- WinKawaks/vit-small-patch16-224 distilbert/distilgpt2 "
-    "facebook/bart-base facebook/bart-large google-bert/bert- google-t5/t5- google/flan-t5- "
-    "google/vit- sentence-transformers/all-MiniLM-",
-    "mit": "FacebookAI/roberta- microsoft/DialoGPT- openai-community/gpt2 openai-community/gpt2- "
-    "openai-community/openai-gpt",
-    "llama3": "meta-llama/Meta-Llama-3-",
-}
 _CLASSES = {
     "text-generation": "CausalLM",
     "text2text-generation": "Seq2SeqLM",
@@ -49,7 +39,7 @@ class ModelFacts:
         base: whose adapter it is, as peft finds it, perhaps in a folder; None: a whole model.
         hub: the name of the base on the hub; None: the one that the run knows, if any.
         classes: those that a classifier's adapter tells apart, whose base has another head.
-        licence: what the hub calls it; None: that of the base, if it is known.
+        licence: what the hub calls it; None: not known.
         asked: Python, of ``tokenizer`` and a text, that asks as the training did; empty: as the
             tokenizer's template does, or of an image its preprocessor.
     """
@@ -78,7 +68,7 @@ def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
 def _template() -> Template:
     from jinja2 import ChainableUndefined
 
-    from dpft.report.html import environment
+    from dpft.report.markdown import environment
 
     # Markdown, not HTML: untrusted text goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)
@@ -113,7 +103,7 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             "guarantee": guarantee,
             "privacy": privacy.as_markdown(guarantee, rows),
             "counts": ", ".join(f"{k} {n:,}" for k, n in record["dataset"]["counts"].items()),
-            "warnings": warnings(record),
+            "warnings": privacy.score_warnings(record),
             "evaluation": [inline(line) for line in privacy.evaluation_remarks(record)],
             "scores": record.get("scores", {}),
         }
@@ -125,15 +115,6 @@ def on_hub(model: Mapping[str, Any]) -> str | None:
     named = model.get("base_model") or ""  # with a colon it is one of dpft's own
     found: str | None = model.get("hub_model", named if ":" not in named else None)
     return found or None
-
-
-def licence_of(base: str | None) -> str | None:
-    """Return the licence of a base model, as the hub spells it; None if it is not known."""
-    for licence, names in _LICENCES.items():
-        for name in names.split():
-            if base == name or (base and name.endswith("-") and base.startswith(name)):
-                return licence
-    return None
 
 
 def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
@@ -148,7 +129,7 @@ def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
             base_model=base,
             base_model_relation=("adapter" if adapter else "finetune") if base else None,
             library_name="peft" if adapter else "transformers",
-            license=shape.licence or licence_of(base),
+            license=shape.licence,
             pipeline_tag=model.get("pipeline"),
             tags=[*tags, *(["lora"] if adapter and model.get("adaptation") == "lora" else [])],
         ).to_yaml()

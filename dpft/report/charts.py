@@ -1,4 +1,4 @@
-"""Charts of a page, drawn by matplotlib, each with its numbers in a table.
+"""Charts of a page, drawn by matplotlib.
 
 Epsilon is released, and so are figures of held-out records where those are public. Losses, norms,
 clipped fractions and batch sizes come from the training records without noise, out of
@@ -10,21 +10,16 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from dpft.privacy.accounting import epsilon_pld, spent
 from dpft.privacy.guarantee import BY
 from dpft.report.gather import Gathered, finite, section
 from dpft.report.grouping import Scored
 
-T = TypeVar("T")
 Point = tuple[float, float | None]
 # Readable on white and on black paper.
 _COLOURS = ("#3b82c4", "#c9610a", "#2e9151", "#b8519a", "#8a7600", "#12899a", "#d14b52", "#7f7f7f")
 _GREY = "#7f7f7f"
-_MOST_LINES = 8
-_MOST_POINTS = 400
-_ROWS = 8
 # Steps at which epsilon is computed by privacy loss distributions: a fifth of a second each.
 _EPSILONS = 8
 
@@ -40,14 +35,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing as SVG in base64, names and colours of its lines, and some of its numbers."""
+    """A drawing as SVG in base64, with names and colours of its lines."""
 
     title: str
     note: str
     image: str
     legend: list[tuple[str, str]]
-    across: str
-    rows: list[tuple[str, str, str]]
 
 
 def chart(
@@ -57,16 +50,16 @@ def chart(
     across: str = "step",
     dots: bool = False,
     note: str = "",
-) -> Chart | None:
-    """Draw lines, or dots; values that are not finite are gaps. None if there are no values."""
+) -> list[Chart]:
+    """Draw lines, or dots; values that are not finite are gaps. Empty if there are no values."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    if len(lines) > _MOST_LINES:
-        note = "; ".join(filter(None, [note, f"{_MOST_LINES} of {len(lines)}"]))
-        lines = _spread(lines, _MOST_LINES)
+    if len(lines) > len(_COLOURS):
+        note = "; ".join(filter(None, [note, f"{len(_COLOURS)} of {len(lines)}"]))
+    lines = lines[: len(_COLOURS)]
     if not any(finite(value) is not None for line in lines for _, value in line.points):
-        return None
+        return []
     # No text from elsewhere is drawn: names are in the legend, which is HTML.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dpft", "font.family": "sans-serif"}):
         figure = Figure(figsize=(6.4, 2.7), layout="constrained")
@@ -75,7 +68,7 @@ def chart(
             if line.level is not None:
                 axes.axhline(line.level, color=colour, linestyle="--", linewidth=1)
                 continue
-            places, values = zip(*_spread(line.points, _MOST_POINTS), strict=True)
+            places, values = zip(*line.points, strict=True)
             drawn = [math.nan if finite(value) is None else value for value in values]
             marker = "o" if len(drawn) < 20 or dots else ""
             style = "none" if dots else "-"
@@ -87,32 +80,20 @@ def chart(
         axes.grid(axis="y", color=_GREY, alpha=0.25)
         stream = io.BytesIO()
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    rows = [
-        (line.name, f"{place:g}", "–" if value is None else f"{value:.4g}")
-        for line in lines
-        for place, value in _spread(line.points, _ROWS)
-    ]
-    rows += [(line.name, "", f"{line.level:.4g}") for line in lines if line.level is not None]
     legend = [(line.name, colour) for line, colour in zip(lines, _COLOURS, strict=False)]
-    return Chart(title, note, base64.b64encode(stream.getvalue()).decode(), legend, across, rows)
-
-
-def _spread(places: Sequence[T], most: int) -> list[T]:
-    """Return the first, the last and evenly spread ones between them."""
-    count = min(most, len(places))
-    return [places[round(n * (len(places) - 1) / max(1, count - 1))] for n in range(count)]
+    return [Chart(title, note, base64.b64encode(stream.getvalue()).decode(), legend)]
 
 
 def released(runs: Sequence[Gathered]) -> list[Chart]:
     """Return the charts that may be published: epsilon of one run, and evaluations."""
-    charts = []
+    charts: list[Chart] = []
     if len(runs) == 1:
         (run,) = runs
         by = (run.guarantee and run.guarantee.accountant) or "rdp"
         note = f"by {BY.get(by, by)}"
         if run.mechanism.get("sampling") == "shuffle":
             note = "computed for Poisson sampling, not proven here"
-        charts.append(chart("Epsilon spent", [epsilon(run)], note=note))
+        charts += chart("Epsilon spent", [epsilon(run)], note=note)
     for key in ("loss", "accuracy", "perplexity"):
         lines = [
             Line(run.name, [(entry["step"], finite(entry.get(key))) for entry in run.evaluations])
@@ -122,13 +103,13 @@ def released(runs: Sequence[Gathered]) -> list[Chart]:
         constants = [finite(section(run.record, "evaluation").get("baseline")) for run in runs]
         if key == "accuracy" and len(set(constants)) == 1 and constants[0] is not None:
             lines.append(Line("most frequent class everywhere", (), constants[0]))
-        charts.append(chart(f"{key.capitalize()} of held-out records", lines))
-    return [drawn for drawn in charts if drawn is not None]
+        charts += chart(f"{key.capitalize()} of held-out records", lines)
+    return charts
 
 
 def noiseless(runs: Sequence[Gathered]) -> list[Chart]:
     """Return charts that no guarantee covers; none unless the private metrics were read."""
-    charts = []
+    charts: list[Chart] = []
     for title, key in (
         ("Mean loss of the batch", "loss"),
         ("Clipped fraction of the batch, mean over groups", "clipped"),
@@ -140,8 +121,8 @@ def noiseless(runs: Sequence[Gathered]) -> list[Chart]:
             for run in runs
             if run.metrics
         ]
-        charts.append(chart(title, lines))
-    return [drawn for drawn in charts if drawn is not None]
+        charts += chart(title, lines)
+    return charts
 
 
 def epsilon(run: Gathered) -> Line:
@@ -169,7 +150,7 @@ def _mean(value: object) -> float | None:
 
 def tradeoffs(ordered: Sequence[tuple[Gathered, Scored]]) -> list[Chart]:
     """Return a chart for each task, split and metric, with a dot for each private run."""
-    charts = []
+    charts: list[Chart] = []
     for kind in dict.fromkeys(scored[0] for _, scored in ordered if scored is not None):
         dots: dict[str, list[Point]] = {}
         levels: dict[str, float] = {}
@@ -188,5 +169,5 @@ def tradeoffs(ordered: Sequence[tuple[Gathered, Scored]]) -> list[Chart]:
         if sum(map(len, dots.values())) + len(levels) > 1:
             note = f"{kind.task}, {kind.split}; a dot for each run"
             title, across = f"{kind.metric} against epsilon", "epsilon, at most"
-            charts.append(chart(title, lines, across=across, note=note, dots=True))
-    return [drawn for drawn in charts if drawn is not None]
+            charts += chart(title, lines, across=across, note=note, dots=True)
+    return charts

@@ -13,7 +13,7 @@ from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.privacy.spec import style_in
 from dpft.report.console import Console
-from dpft.report.held_out import SEEN, may_be_seen
+from dpft.report.guarantee import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import begun_with, names_apart
@@ -62,7 +62,7 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
         for cells in shown:
             table.add_column(cells["run"], justify="right", overflow="fold", width=width)
         for name in names:
-            table.add_row(name, *(_cell(cells, name) for cells in shown))
+            table.add_row(name, *(cells.get(name, "-") for cells in shown))
         console.print(table)
     for path, record in records:
         print_remarks(path, record)
@@ -97,8 +97,6 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
                 cells[f"{metric} of one class"] = f"{constant:.4f}"
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
-        if key == "pld" and (epsilon is None or "pld" not in epsilon):
-            continue  # a column of its own only where some run has it
         cells[column] = "none" if epsilon is None else _epsilon(epsilon, key)
     if "audit" in record:
         cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
@@ -124,21 +122,15 @@ def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return a Markdown table of all columns that any row has."""
     columns = _columns(rows)
-    return markdown_table(columns, ([_cell(r, column) for column in columns] for r in rows))
-
-
-def _cell(cells: Row, column: str) -> str:
-    if column == "eps PLD" and cells.get("eps RDP") == "none":  # of a run that spends nothing
-        return "none"
-    return cells.get(column, "-")
+    return markdown_table(columns, ([cells.get(name, "-") for name in columns] for cells in rows))
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    columns = list(dict.fromkeys(name for cells in rows for name in cells))
-    if "eps PLD" in columns:
-        columns.remove("eps PLD")
-        columns.insert(columns.index("eps RDP"), "eps PLD")
-    return columns
+    """Return all columns, but that of PLD only if some run has a number there."""
+    columns = dict.fromkeys(name for cells in rows for name in cells)
+    if all(cells["eps PLD"] in ("-", "none") for cells in rows):
+        del columns["eps PLD"]
+    return list(columns)
 
 
 def print_remarks(path: Path, record: Mapping[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """State what releasing several private runs, or the best of them, costs together."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import SHUFFLED, Guarantee
 from dpft.privacy.rounding import delta, up
+from dpft.runs.ledger import LedgerContents
 from dpft.runs.noise_key import key_fingerprint, key_from_seed
 
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
-    from dpft.runs.ledger import LedgerContents
 
 # What decides how much a mechanism spends; the last where batches may be cut.
 _SPENT = ("noise_multiplier", "sampling_rate", "steps", "overflow")
@@ -54,7 +52,8 @@ def remarks(
     found = [_total(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]]
     named: dict[str, dict[str, None]] = {}
     for (group, _), each in groups.items():
-        named.setdefault(group, {}).update(dict.fromkeys(_tasks(each)))
+        tasks = dict.fromkeys(record["dataset"]["task"] for record in each)
+        named.setdefault(group, {}).update(tasks)
     if len(named) > 1 and (_OWN in named or named.keys() >= _OVERLAPPING):
         found.append(_paragraph("apart", groups=[" and ".join(each) for each in named.values()]))
     return [*found, *([_unfinished(begun, shared)] if begun else [])]
@@ -71,7 +70,7 @@ def planned(ledger: LedgerContents) -> float | None:
     Returns:
         Never less than what the ledger has spent; None where header or last line do not say.
     """
-    mechanism = _mechanism(ledger)
+    mechanism = ledger.header.get("mechanism", {})
     try:
         repeated = max(ledger.repeated, ledger.steps_spent - mechanism["steps"])
         curve = _curve({"mechanism": {**mechanism, "repeated": repeated}})
@@ -104,7 +103,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     return total.epsilon(1, least), least
 
 
-def _curve(record: Mapping[str, Any]) -> RDPCurve:
+def _curve(record: Mapping[str, Any]) -> "RDPCurve":
     """Return the Renyi DP of what was released of a run, the choice of it included."""
     import numpy as np
 
@@ -120,7 +119,7 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
 
 
 def _paragraph(kind: str, **data: Any) -> str:
-    from dpft.report.html import environment
+    from dpft.report.markdown import environment
 
     template = environment(autoescape=False).get_template("together.txt")
     return " ".join(template.render(kind=kind, **data).split())
@@ -139,7 +138,7 @@ def _total(
     return _paragraph(
         "total",
         count=len(records),
-        tasks=_tasks(records),
+        tasks=list(dict.fromkeys(record["dataset"]["task"] for record in records)),
         refuted=refuted,
         shared=cancels,
         each=up(max(float(record["privacy"]["stated"] or 0) for record in records)),
@@ -160,24 +159,16 @@ def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) ->
         epsilon = None if ledger is None else planned(ledger)
         costs.append(f"{name}: epsilon {up(epsilon)}")
         if ledger and epsilon is not None:
-            at = delta(_mechanism(ledger)["delta"])
+            at = delta(ledger.header["mechanism"]["delta"])
             costs[-1] += f" at delta {at} ({up(ledger.epsilon)} so far)"
-    shuffled = any(_mechanism(one).get("sampling") == "shuffle" for one in begun.values() if one)
+    headers = [ledger.header for ledger in begun.values() if ledger]
+    shuffled = any(one.get("mechanism", {}).get("sampling") == "shuffle" for one in headers)
     return _paragraph(
         "unfinished",
         costs=costs,
         shared=shared.intersection(map(_key_in, begun.values())),
         shuffled=SHUFFLED if shuffled else "",
     )
-
-
-def _tasks(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(str(record["dataset"]["task"]) for record in records))
-
-
-def _mechanism(ledger: LedgerContents) -> Mapping[str, Any]:
-    found = ledger.header.get("mechanism")  # of a file that may be damaged
-    return found if isinstance(found, Mapping) else {}
 
 
 def _key(record: Mapping[str, Any]) -> str | None:

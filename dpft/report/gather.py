@@ -6,7 +6,7 @@ that is computed from training records without noise can reach the page.
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from dpft.config.errors import DpftError
 from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
-from dpft.report.held_out import is_held_out
+from dpft.report.guarantee import is_held_out
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import damages
 from dpft.runs.folders import generations_file
 from dpft.runs.ledger import LedgerContents, read_ledger
+from dpft.runs.log import REMEDY, read_log
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
 
@@ -158,13 +159,8 @@ def gather(
             return None
 
     def by_step(name: str) -> tuple[Mapping[str, Any], ...]:
-        data = read(name, lambda: regular(path / name).read_bytes()) if private else None
-        # A kill may have torn the last line.
-        lines = [_parsed(line) for line in (data or b"").rpartition(b"\n")[0].splitlines()]
-        steps = tuple(line for line in lines if isinstance(line.get("step"), int))
-        if len(steps) < len(lines):
-            report(f"{name}: {len(lines) - len(steps)} lines are no metrics of a step and left out")
-        return steps
+        found = read(name, lambda: read_log(regular(path / name), REMEDY)) if private else None
+        return tuple(found or ())
 
     record = read("record.json", lambda: read_record(path))
     ledger = read("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
@@ -173,7 +169,7 @@ def gather(
     )
     identity = identity if isinstance(identity, dict) else {}
     config = section(record or identity, "config")
-    for problem in _disagreements(record, ledger, identity) if record is not None else ():
+    for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
     for damage in damages(path, thorough=False):
         report(
@@ -197,18 +193,9 @@ def gather(
     )
 
 
-def _disagreements(
-    record: Mapping[str, Any],
-    ledger: LedgerContents | None,
-    identity: Mapping[str, Any],
-) -> Iterator[str]:
+def _disagreements(record: Mapping[str, Any], ledger: LedgerContents | None) -> Iterator[str]:
     if wrong := impossible_share(record):
         yield f"record.json: {wrong}: restore it from a copy"
-    if (other := identity.get("config_hash")) not in (None, record["config_hash"]):
-        yield (
-            f"record.json is of configuration {record['config_hash']}, identity.json of {other}: "
-            "one of them is of another run"
-        )
     if ledger is None:
         return
     # The header is written where a run starts: it does not count steps that were repeated.
@@ -246,11 +233,10 @@ def read_generations(
         asked: how many samples were asked for; None: as many as ``usual``, and none of data whose
             prompts and references may not be known to the public.
         usual: see ``asked``.
-        prompts: of other runs' samples. Those of them that this run answered are shown, so that
-            answers to one prompt can be compared; if there are none, its own are chosen.
+        prompts: of other runs' samples. Those that this run answered are shown, so that answers can
+            be compared; if there are none, its own are chosen.
 
     Raises:
-        RecordError: the record names a file that is none of the run's.
         ValueError: the file is not UTF-8, or a line is no generation.
     """
     split = str(section(config, "decode").get("split", "test"))
@@ -294,18 +280,8 @@ def _withheld(
 
 
 def _sample(file: str, number: int, line: str) -> Sample:
-    value = _parsed(line)
-    prediction, references = value.get("prediction"), value.get("references")
-    if not isinstance(prediction, str) or not isinstance(references, Sequence):
-        raise ValueError(f"{file}, line {number}: no prediction with its references")
-    texts = (references,) if isinstance(references, str) else tuple(map(str, references))
-    return Sample(str(value.get("source", "")), prediction, texts)
-
-
-def _parsed(line: str | bytes) -> dict[str, Any]:
-    """Return a line of JSON; an empty mapping if it is none."""
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return Sample(value.get("source", ""), value["prediction"], tuple(value["references"]))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}, line {number}: no prediction with its references") from error

@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
@@ -16,14 +17,8 @@ from dpft.tasks.scores import lower_is_better, score
 
 _CHOICES = ("task.name", "model.name", "adapt.name", "clip.plan", "clip.groups", "optim.name")
 _SEEDS = ("seed", "privacy.noise_seed")
-# An absolute path. A blank belongs to it as long as a later part follows before the next setting,
-# quotation mark or list item: too much is left out rather than too little.
-_PATH = re.compile(
-    r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)"
-    r"(?:[^\s'\",\]]|(?<![:;]) +(?=[^\s/\\~'\",\]=](?:(?! [/~])[^'\",\]=\n])*[/\\]))*"
-    r"[/\\]([^\s/\\'\",\]]*)"
-)
-_WHOLE_PATH = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\](?:.*[/\\])?([^/\\]*)", re.DOTALL)
+# The folders of an absolute path; a blank ends a path in the midst of a text.
+_FOLDERS = re.compile(r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)[^\s'\",\]]*[/\\]")
 
 
 class Kind(NamedTuple):
@@ -140,9 +135,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def value_text(value: Any) -> str:
     """Return a setting's value as text, without the folders of a machine."""
     if isinstance(value, str):
-        # All of it is one path, commas and quotation marks included.
-        whole = _WHOLE_PATH.fullmatch(value)
-        return f"…/{whole[1]}" if whole else without_folders(value)
+        whole = value.startswith(("/", "~"))  # one path, blanks and commas included
+        return f"…/{PurePath(value).name}" if whole else without_folders(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(value_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
@@ -150,4 +144,4 @@ def value_text(value: Any) -> str:
 
 def without_folders(text: str) -> str:
     """Return text in which only the last part is left of every absolute path."""
-    return _PATH.sub(r"…/\1", text)
+    return _FOLDERS.sub("…/", text)

@@ -1,9 +1,11 @@
-"""What cards, pages and terminals say of a run's guarantee, mechanism, labels and evaluations."""
+"""What cards, pages and terminals state about a run's guarantee, mechanism and scored records."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpft.config.flags import TRAINED_BASE, Flag, has
+from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import delta, down, number, percent
 from dpft.report.markdown import inline, table
@@ -15,6 +17,15 @@ SCALES = (
     "so another threshold changes sum and noise alike, as another learning rate does in SGD"
 )
 DO_NOT_RELEASE = "Do not release it if the records are private."
+HELD_OUT = (
+    "a share of the data was held out, and no guarantee covers it: scores are computed from "
+    "held-out records without noise. Publish them only if those records may be spoken about."
+)
+SEEN = (
+    "the base was trained before. If that was on the same data with another split of it, the base "
+    "has seen records that are scored here: scores then flatter the model, and no guarantee covers "
+    "them."
+)
 
 
 def as_markdown(guarantee: Guarantee, rows: Rows) -> str:
@@ -170,3 +181,27 @@ def evaluation_remarks(record: Mapping[str, Any]) -> list[str]:
 def _evaluated(section: Mapping[str, Any]) -> str:
     of = "a file" if section["of"] == "file" else f"the {section['of']} split"
     return f"{section['records']:,} records of {of}"
+
+
+def score_warnings(record: Mapping[str, Any]) -> list[str]:
+    """Return warnings about all scores of a run; see `is_held_out` for the record."""
+    held_out = [HELD_OUT] if is_held_out(record) else []
+    return [*held_out, *([SEEN] if may_be_seen(record) else [])]
+
+
+def may_be_seen(record: Mapping[str, Any]) -> bool:
+    """Return whether the base may have seen what is scored: published splits stay apart."""
+    published = (record.get("dataset") or {}).get("task") in PUBLISHED_TASKS
+    before = has(record.get("flags", []), *TRAINED_BASE)
+    return bool(before and not published and record.get("scores"))
+
+
+def is_held_out(record: Mapping[str, Any]) -> bool:
+    """Return whether records of a split were held out of the training data.
+
+    By the settings of a task on one's own data, or by a flag, as tasks of other packages may have.
+    Of a run without a record, its ``config`` is enough.
+    """
+    task = (record.get("config") or {}).get("task") or {}
+    shares = task.get("dev_share") or task.get("test_share")
+    return bool(shares or has(record.get("flags", []), Flag.HELD_OUT))

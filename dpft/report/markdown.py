@@ -1,9 +1,13 @@
-"""Text and tables as Markdown, for text that comes from anywhere."""
+"""Text and tables as Markdown, for text that comes from anywhere, and the templates' loader."""
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dpft.report.terminal import plain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _SIGNS = re.compile(r"[\\|*_<>`~\[\]]|&(?=#?\w+;)")
 # What ends a cell or begins HTML, unless a backslash escapes it already.
@@ -46,3 +50,11 @@ def _cell(content: object) -> str:
 
 def _one_line(text: object) -> str:
     return plain(" ".join(str(text).split()))
+
+
+def environment(**options: Any) -> "Environment":
+    """Return Jinja's environment over ``dpft/report/templates``."""
+    from jinja2 import Environment, PackageLoader
+
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return Environment(loader=PackageLoader("dpft.report"), **options)

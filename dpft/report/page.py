@@ -1,17 +1,21 @@
-"""The data of the HTML page of `dpft report`, whose words and markup are in ``templates/``."""
+"""The HTML page of `dpft report`, whose words and markup are in ``templates/``.
+
+Every text is escaped, and the page loads and runs nothing.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jinja2 import StrictUndefined
 
 from dpft.config.flags import sentences
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
-from dpft.privacy.rounding import number, up
-from dpft.report import held_out
+from dpft.privacy.rounding import delta, number, up
 from dpft.report.charts import noiseless, released, tradeoffs
 from dpft.report.cost import planned, remarks
 from dpft.report.gather import Found, Gathered, Sample, section
@@ -25,14 +29,26 @@ from dpft.report.grouping import (
     value_text,
     without_folders,
 )
-from dpft.report.guarantee import Rows, audit_rows, evaluation_remarks, mechanism_rows
-from dpft.report.html import render
+from dpft.report.guarantee import (
+    Rows,
+    audit_rows,
+    evaluation_remarks,
+    is_held_out,
+    mechanism_rows,
+    score_warnings,
+)
+from dpft.report.markdown import environment
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.shown import cautions_of
+from dpft.tasks.metrics.shown import cautions_of, figure
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
+# Characters that HTML has no place for, lone halves of surrogate pairs, which no file can hold, and
+# characters that change the order in which the text after them is read.
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 # How often somebody who asks whether a record was used may name one that was not.
 _FALSE_ALARMS = (0.01, 0.05)
 # How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
@@ -44,8 +60,10 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
     """Return the whole file; ``private``: it shows figures that no guarantee covers."""
     ordered, several = ranked(runs, found.metric), found.several
     runs = [run for run, _ in ordered]
-    return render(
-        "report.html",
+    pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
+    pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
+    pages.globals["figure"] = figure
+    return pages.get_template("report.html").render(
         found=found,
         private=private,
         without=[
@@ -54,57 +72,45 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
             if not run.private and (not several or run.record or run.ledger)
         ],
         covered=any(run.private for run in runs),
-        overview=_guarded(lambda: _overview(ordered, found.searched) if several else {}),
+        overview=_overview(ordered, found.searched) if several else {},
         tradeoffs=tradeoffs(ordered) if several else [],
         released=released(runs),
         noiseless=noiseless(runs),
         samples=_samples(runs),
-        runs=[_known(run) | _guarded(lambda run=run: _run(run, several)) for run in runs],  # type: ignore[misc]
+        runs=[_view(run, several) for run in runs],
     )
 
 
-def _guarded(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``make`` does, or as ``damage`` why a record cannot give it."""
-    try:
-        return make() | {"damage": ""}
-    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        return {"damage": f"{type(error).__name__}: {error}"[:200]}
+def _fit(value: object) -> object:
+    # Markup comes from macros, whose texts are fit already.
+    if hasattr(value, "__html__"):
+        return value
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
-def _known(run: Gathered) -> dict[str, Any]:
-    """Return what is shown of a run however damaged its record is."""
+def _view(run: Gathered, several: bool) -> dict[str, Any]:
+    """Return what is shown of a run."""
+    record, given = run.record or {}, run.guarantee
     noise_seed = section(run.config, "privacy").get("noise_seed")
     started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
+    parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
+    scores, origin = section(record, "scores"), {p: record[p] for p in parts if p in record}
+    origin |= {f"metrics of {split}": scored["signature"] for split, scored in scores.items()}
     return {
-        **dict.fromkeys(
-            ("figures", "review", "scores", "score_warnings", "evaluation", "origin"), ()
-        ),
         "run": run,
-        "planned": up(planned(run.ledger)) if run.record is None and run.ledger else "",
-        "labels": sentences((run.record or {}).get("flags")),
-        "warnings": list(started) if run.guarantee is None else run.guarantee.warnings,
-        "verdict": "" if run.guarantee is None else run.guarantee.verdict,
+        "planned": up(planned(run.ledger)) if not record and run.ledger else "",
+        "labels": sentences(record.get("flags")),
+        "warnings": list(started) if given is None else given.warnings,
+        "verdict": "" if given is None else given.verdict,
         "point": without_folders(run.target.label or ""),
         "error": without_folders(run.target.error or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
-    }
-
-
-def _run(run: Gathered, several: bool) -> dict[str, Any]:
-    record = run.record
-    if record is None:
-        return {"figures": _figures(run)}
-    scores = section(record, "scores")
-    parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
-    origin = {part: record[part] for part in parts if part in record}
-    origin |= {f"metrics of {split}": scored["signature"] for split, scored in scores.items()}
-    return {
         "figures": _figures(run),
         "review": None if several else review(run),
         "scores": scores,
-        "score_warnings": [*held_out.warnings(record), *cautions_of(record)],
+        "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
-        "held_out": held_out.is_held_out(record),
+        "held_out": is_held_out(record),
         "audit": audit_rows(record),
         "machine": section(record, "environment"),
         "base": base_model(str(section(record, "model").get("base_model") or "new weights")),

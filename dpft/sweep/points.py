@@ -29,6 +29,8 @@ REFUSED = {
     "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
     "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
 }
+# Groups of settings that one tunes.
+_TUNED = ("adapt", "clip", "optim", "decode")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _SEARCH = "hydra.searchpath="
 
@@ -176,6 +178,16 @@ def labels(points: Iterable[Sequence[str]]) -> list[str]:
     listed = [tuple(words) for words in points]
     shared = set(listed[0]).intersection(*listed[1:]) if len(listed) > 1 else set()
     return [" ".join(w for w in words if w not in shared) or "the defaults" for words in listed]
+
+
+def chooses_by_test(plan: SweepPlan) -> bool:
+    """Return whether runs that differ in what one tunes are scored on the test split.
+
+    The papers choose by validation scores and report test scores (Li et al. 2022, Appendix I).
+    """
+    scored = [run for run in plan.runs if run.decode.split == "test"]
+    tuned = {str([run.task["name"], *map(run.raw.get, _TUNED)]) for run in scored}
+    return len(tuned) > len({run.task["name"] for run in scored})
 
 
 def _parsed(overrides: Sequence[str]) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.hub import hub_name
-from dpft.report.card import ModelFacts, licence_of, model_card, on_hub
+from dpft.report.card import ModelFacts, model_card, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.tasks.base import Generation
@@ -39,13 +39,11 @@ class ExportPlan:
         files: where each file is copied from, by its name in the folder.
         written: texts of the files that are made.
         shape: whether it is a whole model or an adapter.
-        licence: of the model, if it is known.
     """
 
     files: dict[str, Path]
     written: dict[str, str]
     shape: ModelFacts
-    licence: str | None
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each file."""
@@ -97,8 +95,7 @@ def plan_export(
             content, getattr(trained.task, "image_size", None)
         )
     written["README.md"] = model_card(trained.record, shape)
-    known = licence or licence_of(shape.hub or on_hub(trained.record.get("model", {})))
-    return ExportPlan(files, written, shape, known)
+    return ExportPlan(files, written, shape)
 
 
 def export(plan: ExportPlan, folder: Path) -> None:

@@ -136,9 +136,7 @@ def read_predictions(file: Path) -> list[Prediction]:
     return predictions
 
 
-def score_file(
-    task: Task, file: Path, predictions: Sequence[Prediction] | None = None
-) -> dict[str, Any]:
+def score_file(task: Task, file: Path) -> dict[str, Any]:
     """Return the scores of a predictions file as a section of a record.
 
     Only published references leave a digest, or which of them were answered correctly
@@ -146,8 +144,7 @@ def score_file(
     was answered, ``unfinished`` texts that were stopped before they ended, and ``cut_prompts``
     published questions that lost a part, where the file says so of all.
     """
-    if predictions is None:
-        predictions = read_predictions(file)
+    predictions = read_predictions(file)
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}

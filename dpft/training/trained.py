@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft import runs
+from dpft.config import offline
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
 from dpft.report.guarantee import chosen
@@ -69,12 +70,14 @@ class TrainedRun:
 
 
 def loaded_run(path: Path) -> TrainedRun:
-    """Open the run in a folder."""
+    """Open the run in a folder, and ask whether the hub can be reached, for what is loaded next."""
     check_no_trial(path)
     record = runs.read_record(path)
     text, content = stored_config(path)
     runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml"))
-    return TrainedRun(path, text, parse_stored(path, content), record)
+    found = TrainedRun(path, text, parse_stored(path, content), record)
+    offline.stay_offline_if_unreachable()
+    return found
 
 
 def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:

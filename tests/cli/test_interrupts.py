@@ -59,7 +59,7 @@ def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
             print(never)  # noqa: F821
 
     with pytest.raises(SystemExit) as ended:
-        guarded(verb, hub=False, resumes=False)()
+        guarded(verb, "train")()
     assert ended.value.code == 128 + signal.SIGTERM
     assert "dpft: stopped" in capsys.readouterr().err
 
@@ -80,7 +80,7 @@ def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes,
         raise error
 
     with pytest.raises(SystemExit):
-        guarded(verb, hub=False, resumes=resumes)()
+        guarded(verb, "train", "resumes" if resumes else "")()
     assert capsys.readouterr().err.startswith(f"dpft: stopped; {said}")
 
 
@@ -95,5 +95,5 @@ def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, cap
 
     monkeypatch.setattr("dpft.cli.guard.refuse", interrupted)
     with pytest.raises(SystemExit) as ended:
-        guarded(verb, hub=False, resumes=True)()
+        guarded(verb, "train", "resumes")()
     assert ended.value.code == 143

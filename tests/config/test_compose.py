@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from dpft.config import folder
-from dpft.config.compose import compose, compose_by_hydra, shipped
+from dpft.config.compose import compose, compose_by_hydra
 from dpft.config.errors import ConfigError
 
 BY_GROUP = [[f"{folder.typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
@@ -55,12 +55,6 @@ def test_a_config_may_be_changed():
 def test_one_value_by_two_names_is_no_contradiction(words):
     shorter = compose([words[0]])
     assert compose([word.lstrip("+") for word in words])["privacy"] == shorter["privacy"]
-
-
-def test_what_is_shipped_is_what_is_composed():
-    chosen = {"task": "sst2", "clip": "ghost", "audit": "bound"}
-    assert shipped(chosen) == compose([f"{group}={name}" for group, name in chosen.items()])
-    assert shipped({"model": "mine"})["model"] == {}
 
 
 @pytest.mark.parametrize(

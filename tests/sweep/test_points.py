@@ -7,7 +7,14 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.runs import config_hash
 from dpft.runs.folders import run_path
-from dpft.sweep.points import ParsedOverrides, labels, make_plan, parse_arguments, read_list
+from dpft.sweep.points import (
+    ParsedOverrides,
+    chooses_by_test,
+    labels,
+    make_plan,
+    parse_arguments,
+    read_list,
+)
 
 
 def plan(*overrides, lines=()):
@@ -138,3 +145,9 @@ def test_a_bad_list_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(ConfigError) as caught:
         read_list(file)
     assert message in str(caught.value)
+
+
+def test_a_choice_by_test_scores_is_noted():
+    assert chooses_by_test(plan("task=e2e", "optim.lr=1e-3,2e-3"))
+    assert not chooses_by_test(plan("task=e2e", "optim.lr=1e-3,2e-3", "decode.split=dev"))
+    assert not chooses_by_test(plan("eps=3,8", "seed=1,2", "task=e2e,dart"))

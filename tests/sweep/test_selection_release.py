@@ -122,7 +122,6 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
     ("more", "said"),
     [
         ({"name": "../../x"}, "--name is"),
-        ({"mean": 0.2}, "--trials"),
         ({"metric": "acuracy"}, "no score 'acuracy'; did you mean 'accuracy'"),
     ],
 )

@@ -129,14 +129,14 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "no n given"),
+        ([], "n is not set; type n=VALUE"),
         (["n=0", "sources=dev"], "n is 0"),
         (["n=3", "source=dev"], "did you mean 'sources'"),
         (["n=3"], "no sources given: .* are private themselves"),
         (["n=3", "sources=train"], "would copy the sources of the training records"),
         (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),
         (["n=3", "sources=dev", "decode.top_q=1"], "unknown setting decode.top_q"),
-        (["n=999", "sources=dev", "decode.sample=false"], "writes the same text"),
+        (["n=9", "sources=dev", "decode.sample=false"], "type decode.sample=true"),
     ],
 )
 def test_what_cannot_be_done_is_refused(private, overrides, message):

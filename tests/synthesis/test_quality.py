@@ -106,8 +106,7 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
     assert result.exit_code == 0, result.output
     (file,) = path.parent.glob("patients-on-train-*/record.json")
     made = json.loads(file.read_text())
-    assert f"{made['scores']['test']['metrics']['perplexity']:,.1f}" in result.output
-    assert f"dpft report {path} {file.parent}" in " ".join(result.output.split())
+    assert f"{made['scores']['test']['metrics']['perplexity']:.4f}" in result.output
     assert made["mechanism"] is None
     assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
     task = json.loads((path / "record.json").read_text())["config"]["task"]

@@ -212,7 +212,7 @@ def test_killed_and_continued_equals_unbroken(tmp_path):
 
 
 def test_resume_refuses_settings_that_it_would_ignore(finished):
-    with pytest.raises(ConfigError, match=r"got eps=8 beside resume="):
+    with pytest.raises(ConfigError, match=r"got eps next to resume="):
         resumed({"resume": str(finished.path)}, ["resume=x", "eps=8"])
     with pytest.raises(ConfigError, match=r"holds no config\.yaml"):
         resumed({"resume": str(finished.path / "model")}, ["resume=x"])

@@ -45,11 +45,9 @@ def test_a_figure_is_three_files(tmp_path):
     [
         (["li2022/66"], "did you mean 'li2022/6'?"),
         (["bu2023/2"], "has no data"),
-        (["li2022/6", "--missing"], "needs no runs of its own"),
         (["li2022/6", "eps=3"], "computed from the paper alone"),
         (["he2022/2"], "record_norms"),
         (["li2022/4"], "type dpft bench"),
-        (["--run"], "without a figure"),
     ],
 )
 def test_what_cannot_be_is_refused(words, message):

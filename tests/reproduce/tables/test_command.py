@@ -83,7 +83,6 @@ def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
         (["demo/2"], "no table 'demo/2'; did you mean 'demo/1'?"),
         (["demo/1", "--out", "x.pdf"], "expected a file ending in"),
         (["demo/1", "--seeds", "0,x"], "type --seeds 0,1,2"),
-        (["demo/1", "--missing", "--run"], "expected one of them"),
         (["demo/1", "--runs", "nowhere"], "--runs nowhere is no folder"),
         (["demo/1", "seed=1"], "type --seeds 0,1,2"),
     ],
