@@ -22,8 +22,10 @@ BLANK = -1
 """In a microbatch, the index of a row that belongs to nobody."""
 
 _NARROWEST = 16
-# A microbatch that is cut smaller has fewer blanks; one that is too small wastes the hardware.
-_SHARE = 16
+# Microbatches of one shape that a logical batch fills if all its units have it. Cut smaller they
+# have fewer blanks; what is too small wastes the hardware.
+SHARE = 16
+COMPILED_SHARE = 6  # each is one program, whose start costs as much as some rows
 
 Shape = tuple[int, ...]
 """Of what one unit is computed in: its rows, the positions of each, and further widths if any."""
@@ -57,6 +59,7 @@ class FixedShapes:
         batch_size: expected number of units in a logical batch, which is public.
         places: units and blanks of every logical batch, where all have one shape; None: units have
             shapes of their own, and batches as many as were drawn.
+        share: a microbatch has at most this share of ``batch_size``: 16 is a sixteenth.
 
     Guarantee: the shapes that a unit is computed in follow from that unit and from settings:
     whoever joins or leaves the batch, they stay the same.
@@ -64,6 +67,7 @@ class FixedShapes:
 
     batch_size: int
     places: int | None = None
+    share: int = SHARE
 
     def units(self, shape: Shape, token_budget: int) -> int:
         """How many units, blanks included, a microbatch of this shape has."""
@@ -71,7 +75,7 @@ class FixedShapes:
         if self.places is not None:
             pieces = -(-self.places // max(1, fitting))
             return -(-self.places // pieces) + 1
-        return max(1, min(fitting, -(-self.batch_size // _SHARE))) + 1
+        return max(1, min(fitting, -(-self.batch_size // self.share))) + 1
 
     def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
         """The shape of a microbatch; one of blanks alone has one only where all have the same."""

@@ -121,6 +121,8 @@ class Programs:
     def add(self, batch: UnitBatch, records: int, statistics: StepStatistics) -> None:
         """Add the clipped gradients of one microbatch of ``records`` records to ``.grad``.
 
+        The caller has `exact` products for all microbatches of a step.
+
         Raises:
             LostRecordError: see `Clipper.backward`.
             ProgramError: the program is wrong.
@@ -135,11 +137,10 @@ class Programs:
             eagerly(statistics)
             return
         mask = None if real is None else real.to(batch.weights.device, non_blocking=True)
-        with exact(clipper):
-            if shape.program is None or shape.batches >= shape.next_check:
-                found = self._verified(shape, eagerly, batch, tensors, mask)
-            else:
-                found = shape.program(tensors, mask)
+        if shape.program is None or shape.batches >= shape.next_check:
+            found = self._verified(shape, eagerly, batch, tensors, mask)
+        else:
+            found = shape.program(tensors, mask)
         if found is None:
             eagerly(statistics)
             return

@@ -103,13 +103,14 @@ def train(
             for one, losses in zip(found, pipeline.losses(found), strict=True):
                 statistics.observe(losses, one.norms, one.factors, len(losses))
             return statistics
-        for micro in pieces:
-            batch = data.batch(micro, step).to(device)
-            records = len(micro) - micro.count(BLANK)
-            if programs is not None:
-                programs.add(batch, records, statistics)
-            else:
-                add_clipped(data, model, clipper, batch, records, statistics, agreed)
+        with exact(clipper):
+            for micro in pieces:
+                batch = data.batch(micro, step).to(device)
+                records = len(micro) - micro.count(BLANK)
+                if programs is not None:
+                    programs.add(batch, records, statistics)
+                else:
+                    add_clipped(data, model, clipper, batch, records, statistics, agreed)
         if programs is not None:
             programs.settle()
         return statistics
