@@ -548,8 +548,10 @@ class Run:
             advice = f"adapt={self.adapt.name} would train the block that pools"
             expected = f"null, or one of adapt={', '.join(_POOLED)}"
             raise SettingError("model.pooling", self.model.pooling, expected, advice)
-        if self.compile is True and self.parallel.name != "data":
-            advice = f"a step over parallel={self.parallel.name} is no single program"
+        if self.compile is True and (self.parallel.name != "data" or self.model.checkpointing):
+            advice = (
+                "a step with model.checkpointing, or over fsdp or pipeline, is no single program"
+            )
             raise SettingError("compile", True, "auto or false", advice)
         if self.evaluate.every is not None and pipeline:
             advice = "no rank of a pipeline has the whole model: type parallel=data"
@@ -689,7 +691,9 @@ def refusal(
         return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     got, advice = mapping[key], ""
     said = [one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key]
-    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(said)).replace("tuple", "list")
+    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(said))).replace(
+        "tuple", "list"
+    )
     if first["type"] == "literal_error":
         advice = suggestion(str(got), re.findall(r"'(.*?)'", expected)).removeprefix("; ")
     if first["type"] == "string_type" and type(got) in (int, float):

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import dpft.runs.errors  # noqa: F401 - kinds of errors
 from dpft.config.errors import DpftError, RankError, TrainingError
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
@@ -86,12 +86,9 @@ def end_with_job(folder: Path) -> None:
 
 def report_error(folder: Path, rank: int, error: Exception) -> None:
     """In a rank: leave the error for the job."""
-    text = " ".join(f"{error}".split())
-    if isinstance(error, RankError):
-        error = RankError(text)
-    elif not isinstance(error, DpftError):
-        error = TrainingError(f"{type(error).__name__}: {text}")
-    (folder / f"error-{rank}").write_bytes(pickle.dumps(error))
+    kind = RankError if isinstance(error, RankError) else type(error)
+    report = [kind.__name__, " ".join(f"{error}".split())]
+    (folder / f"error-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 def report_ends(folder: Path, statuses: Mapping[int, int]) -> None:
@@ -123,13 +120,11 @@ def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
         folder: with the ranks' reports.
         ended: exit statuses by rank, without those that torchrun ended itself.
     """
-    # The folder is this user's alone.
-    reports: list[DpftError] = [
-        pickle.loads(file.read_bytes()) for file in sorted(folder.glob("error-*"))
-    ]
-    for report in reports:
-        if not isinstance(report, RankError):
-            return report
+    reports = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("error-*.json"))]
+    for kind, text in reports:
+        if kind != RankError.__name__:  # which a rank raises because another one failed
+            made = _kinds(DpftError).get(kind)
+            return made(text) if made else TrainingError(f"{kind}: {text}")
     if ended:
         named = ", ".join(
             f"rank {rank} ended with status {status}"
@@ -142,8 +137,15 @@ def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
             "checkpoint"
         )
     if reports:
-        return TrainingError(str(reports[0]))
+        return TrainingError(reports[0][1])
     return TrainingError(
         "torchrun ended before its ranks had begun; see what it printed, and type the same command "
         "again"
     )
+
+
+def _kinds(cls: type[DpftError]) -> dict[str, type[DpftError]]:
+    found = {cls.__name__: cls}
+    for kind in cls.__subclasses__():
+        found |= _kinds(kind)
+    return found

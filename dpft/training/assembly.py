@@ -230,7 +230,7 @@ def _load(
 def compiles(run: Run, device: torch.device) -> bool:
     """Return whether microbatches are added up by compiled programs."""
     wanted = run.compile if isinstance(run.compile, bool) else device.type == "cuda"
-    return wanted and run.parallel.name == "data"
+    return wanted and run.parallel.name == "data" and not run.model.checkpointing
 
 
 def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> FixedShapes | None:

@@ -85,6 +85,7 @@ class _Shape:
     """Microbatches of one shape: their program, once there is one, and the next that is checked."""
 
     program: Program | None = None
+    trusted: bool = False  # the program was found right
     eager: bool = False
     batches: int = 0
     next_check: int = 1
@@ -96,7 +97,7 @@ class Programs:
     The first microbatch of a shape also runs eagerly, with every check, and so do ever fewer later
     ones: the program must give the same norms and sums. Those of the program are kept, so that a
     run which continues from a checkpoint adds the same bits as one that was not interrupted. A
-    model that is no single program runs eagerly, after one warning.
+    shape whose step is no single program, or a wrong one at first, runs eagerly after a warning.
 
     Args:
         precision: of the products, a key of `TOLERANCE`.
@@ -125,7 +126,7 @@ class Programs:
 
         Raises:
             LostRecordError: see `Clipper.backward`.
-            ProgramError: the program is wrong.
+            ProgramError: a program that was found right has become wrong.
         """
         clipper, real = self._clipper, batch.real
         tensors = [*batch.batch.tensors.values(), batch.weights]
@@ -181,19 +182,32 @@ class Programs:
             try:
                 shape.program = self._program(batch, tensors, mask)
             except (UntraceableError, UnsupportedLayerError) as error:
-                if not any(one.eager for one in self._shapes.values()):
-                    warnings.warn(
-                        f"the step runs without compiling, as it is no single program ({error}); "
-                        "compile=false saves the attempt",
-                        stacklevel=2,
-                    )
-                shape.eager = True
-                return None
+                return self._refuse(shape, f"it is no single program ({error})")
         found = shape.program(tensors, mask)
-        if bool(found.finite):
-            self._compare(found, norms, sums, mask)
-            shape.next_check = max(_AGAIN, 4 * shape.batches)
-        return found
+        if not bool(found.finite):
+            return found
+        difference = self._difference(found, norms, sums, mask)
+        if difference is None:
+            shape.trusted, shape.next_check = True, max(_AGAIN, 4 * shape.batches)
+            return found
+        if shape.trusted:
+            raise ProgramError(
+                f"compiled, {difference}; expected rounding alone. Nothing of this step was "
+                "released, but earlier ones may be wrong: type compile=false for a new run, and "
+                "please report this"
+            )
+        return self._refuse(shape, f"compiled, {difference}")
+
+    def _refuse(self, shape: _Shape, reason: str) -> Sums | None:
+        """Run a shape eagerly from now on."""
+        if not any(one.eager for one in self._shapes.values()):
+            warnings.warn(
+                f"the step runs without compiling: {reason}. Type compile=false to leave out the "
+                "attempt",
+                stacklevel=2,
+            )
+        shape.eager, shape.program = True, None
+        return None
 
     def _program(self, batch: UnitBatch, tensors: Sequence[Tensor], mask: Tensor | None) -> Program:
         names = [*batch.batch.tensors]
@@ -206,9 +220,10 @@ class Programs:
         rows = batch.rows_per_unit
         return Program(self._clipper, losses, tensors, mask, rows, self._backend)
 
-    def _compare(
+    def _difference(
         self, found: Sums, norms: Tensor, sums: Sequence[Tensor | None], mask: Tensor | None
-    ) -> None:
+    ) -> str | None:
+        """Say which norms or sums differ from the eager step's by more than rounding."""
         total = math.hypot(*(_size(x) for x in found.sums))
         pairs = {"the norms": (found.norms if mask is None else found.norms[mask], norms)}
         for name, own, other in zip(self._clipper.parameters, found.sums, sums, strict=True):
@@ -216,11 +231,8 @@ class Programs:
         for what, (own, other) in pairs.items():
             size, difference = _size(other), _size(own - other)
             if not difference <= self._tolerance * (size + _SHARE * total):
-                raise ProgramError(
-                    f"compiled, {what} differ from the eager step's by {difference:.2g} of "
-                    f"{size:.2g}; expected rounding alone. Nothing of this step was released. Type "
-                    "compile=false, and please report this"
-                )
+                return f"{what} differ from the eager step's by {difference:.2g} of {size:.2g}"
+        return None
 
 
 def _size(x: Tensor) -> float:

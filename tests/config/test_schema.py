@@ -179,7 +179,7 @@ def test_a_wrong_value_is_refused_with_what_was_expected(name, value, expected, 
 EFFECTS = {
     Effect.PLACE: {"name", "runs_dir", "sweep", "origin", "raw"},
     Effect.EXECUTION: {
-        *("resume", "force", "device", "threads", "ranks", "checkpoint_every"),
+        *("resume", "force", "device", "threads", "ranks", "checkpoint_every", "compile"),
         *("checkpoint_minutes", "verbosity", "record_norms", "parallel", "track"),
         "evaluate.public",
     },

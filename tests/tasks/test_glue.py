@@ -102,7 +102,7 @@ def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
         ({"mode": "infill", "label_words": {"negative": "bad"}}, "no word for positive"),
         (
             {"mode": "infill", "label_words": {"negative": False, "positive": True}},
-            "task.label_words is .*expected a group of settings",
+            "task.label_words is .*expected a valid string$",
         ),
         ({"mode": "infill", "template": "<S1> <S2> [MASK]", **WORDS}, "records have one text"),
     ],

@@ -9,8 +9,9 @@ import torch
 from dpft.config.errors import SettingError
 from dpft.privacy.program import Program
 from dpft.tasks.units import Records
+from dpft.training import executors
 from dpft.training.executors import ProgramError, Programs
-from tests.small_runs import ready, settings, trained
+from tests.small_runs import settings, trained
 from tests.training.test_loop import weights
 
 
@@ -83,7 +84,7 @@ def test_a_model_that_is_no_program_trains_after_one_warning(tmp_path, monkeypat
     same(eager, compiled, 1e-4)
 
 
-def test_a_wrong_program_releases_nothing(tmp_path, monkeypatch):
+def test_a_program_that_is_wrong_at_first_is_not_used(tmp_path, monkeypatch):
     own = Program.__call__
 
     def wrong(program, *inputs):
@@ -91,11 +92,24 @@ def test_a_wrong_program_releases_nothing(tmp_path, monkeypatch):
         return found._replace(sums=[found.sums[0] * 1.01, *found.sums[1:]])
 
     monkeypatch.setattr(Program, "__call__", wrong)
-    run = settings(tmp_path, "compile=true")
-    with pytest.raises(ProgramError, match=r"embeddings\.weight differ"):
+    with pytest.warns(UserWarning, match=r"embeddings\.weight differ"):
+        same(*both(tmp_path, "optim.name=sgd", "optim.lr=0.1"), 1e-4)
+
+
+def test_a_program_that_becomes_wrong_ends_the_run(tmp_path, monkeypatch):
+    own, calls = Program.__call__, []
+
+    def wrong(program, *inputs):
+        found = own(program, *inputs)
+        calls.append(program)
+        once = calls.count(program) == 1
+        return found if once else found._replace(norms=found.norms * 1.01)
+
+    monkeypatch.setattr(Program, "__call__", wrong)
+    monkeypatch.setattr(executors, "_AGAIN", 2)
+    run = settings(tmp_path, "compile=true", "optim.steps=8", "optim.batch_size=12")
+    with pytest.raises(ProgramError, match="the norms differ"):
         trained(run)
-    with ready(run) as (prepared, _, _):
-        assert prepared.ledger is None or not prepared.ledger.steps_spent
 
 
 def test_what_is_no_single_program_is_refused_by_its_settings(tmp_path):
