@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -160,6 +161,12 @@ def refusals_told() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
         raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
+    except ValueError as error:
+        *_, (last, _) = traceback.walk_tb(error.__traceback__)
+        if not last.f_globals.get("__name__", "").startswith("hydra."):
+            raise
+        null = "a group is null; expected one of its choices, which `dpft ls` shows"
+        raise ConfigError(null if "NoneType" in str(error) else str(error)) from error
     finally:
         os.environ["HYDRA_FULL_ERROR"] = before
 
