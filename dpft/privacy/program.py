@@ -63,9 +63,11 @@ class Program:
         self._device = next(iter(clipper.parameters.values())).device
         inputs = self._inputs(tensors, real)
         try:
-            graph = self._traced(inputs)
-            self._weights = _lift(graph)
-            self._run = self._compiled(graph, inputs, backend)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the compiler, about torch's own code
+                graph = self._traced(inputs)
+                self._weights = _lift(graph)
+                self._run = self._compiled(graph, inputs, backend)
         except UntraceableError:
             raise
         except Exception as error:  # whatever the model, torch or a compiler raises
@@ -125,8 +127,7 @@ class Program:
             # On a CPU even the calls of kernels are compiled; a CUDA graph needs none.
             "cpp_wrapper": self._device.type == "cpu",
         }
-        with torch.no_grad(), config.patch(options), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler, about its own options
+        with torch.no_grad(), config.patch(options):
             compiled: Any = compile_fx(graph, [*weights, *inputs])
             compiled(*weights, *inputs)  # which compiles it
         if self._device.type == "cuda":
