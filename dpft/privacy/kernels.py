@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-DTYPES = (torch.bfloat16, torch.float32)
-"""Types of factors that may be multiplied here."""
+DTYPES = (torch.bfloat16, torch.float32)  # of factors
 
 _ROWS = 64  # positions along each side of a tile
 _SIDE = tl.constexpr(_ROWS)
@@ -53,9 +52,9 @@ def _gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
     factors = (a.unsqueeze(2), g) if tokens else (a, g)
     sizes = [g.shape[1], *(x.shape[2] for x in factors), *(n for x in factors for n in x.stride())]
     tensors = a, g, None if weights is None else weights.contiguous(), sums, squares
-    if programs := sums.shape[0] * sums.shape[1]:
-        with torch.cuda.device_of(g):
-            _gram_kernel[(programs,)](*tensors, *sizes, tokens, **_options(*factors[tokens:]))
+    with torch.cuda.device_of(g):
+        grid = (sums.shape[0] * sums.shape[1],)
+        _gram_kernel[grid](*tensors, *sizes, tokens, **_options(*factors[tokens:]))
     return sums, squares
 
 
@@ -77,9 +76,8 @@ def gathered_sum(x: Tensor, y: Tensor, ids: Tensor, z: Tensor) -> Tensor:
     sizes = [y.shape[1], z.shape[1], z.shape[2], *(n for x in tensors for n in x.stride())]
     tiles = triton.cdiv(sizes[0], _ROWS) * triton.cdiv(sizes[1], _ROWS)
     sums = z.new_empty(len(z), tiles, dtype=torch.float32)
-    if programs := sums.numel():
-        with torch.cuda.device_of(z):
-            _gathered_kernel[(programs,)](*tensors, sums, *sizes, **_options(y, z))
+    with torch.cuda.device_of(z):
+        _gathered_kernel[(sums.numel(),)](*tensors, sums, *sizes, **_options(y, z))
     return sums.sum(1)
 
 
@@ -87,11 +85,7 @@ gathered_sum.register_fake(lambda x, y, ids, z: z.new_empty(len(z), dtype=torch.
 
 
 def check(device: torch.device) -> None:
-    """Compare the kernels with float64 on a device, once for each way in which they are compiled.
-
-    Raises:
-        ArithmeticError: they give other numbers.
-    """
+    """Raise ArithmeticError if a kernel, as a layer calls it, gives other numbers than float64."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -155,11 +155,11 @@ def _norm_kernels(device: torch.device) -> ModuleType | None:
         return None
     try:
         from dpft.privacy import kernels
-    except ImportError:
-        return None
-    try:
+
         with _disable_current_modes():  # the caller may be traced
             kernels.check(device)
+    except ImportError:
+        return None
     except Exception as error:  # whatever a compiler raises: norms are to be had without it
         warnings.warn(
             f"norms are computed by operations of torch, slower, since their kernel failed on "

@@ -431,14 +431,12 @@ def _trace(gram: Tensor) -> Tensor:
 
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
     """``<G_matrix, G_embedding>`` per record, ``(B,)``."""
-    factors = matrix.left, matrix.right, embedding.ids, embedding.g
-    if matrix.halved and (kernels := norm_kernels(matrix.left, embedding.g)):
-        cross: Tensor = kernels.gathered_sum(*factors)
+    left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
+    if matrix.halved and (kernels := norm_kernels(left, right, g)):
+        cross: Tensor = kernels.gathered_sum(left, right, ids, g)
         return cross
-    positions = matrix.a.shape[1]
-    columns = embedding.ids[:, None, :].expand(-1, positions, -1)
-    picked = matrix.left.gather(2, columns)
-    return (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
+    picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
+    return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
 
 
 # Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.
