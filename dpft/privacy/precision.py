@@ -13,13 +13,16 @@ take numbers below 2^-126 for zero, of factors and of results, in norms and sums
 (`rules.uses` on what that leaves).
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 _REDUCED = ("tf32", "bf16")
 
@@ -135,6 +138,36 @@ def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
     with by_tiles(x, y):
         x, y = _widened(x, y)
         return out.addmm_(x.to(out.dtype), y.to(out.dtype))
+
+
+def norm_kernels(*factors: Tensor) -> ModuleType | None:
+    """Return `dpft.privacy.kernels` for factors that it may multiply.
+
+    On a GPU where it was seen to give the right numbers; None elsewhere, and in simulations.
+    """
+    found = None if _simulated else _norm_kernels(factors[0].device)
+    return found if found and all(x.dtype in found.DTYPES for x in factors) else None
+
+
+@lru_cache
+def _norm_kernels(device: torch.device) -> ModuleType | None:
+    if device.type != "cuda" or not _multiplies_halves(device):
+        return None
+    try:
+        from dpft.privacy import kernels
+
+        with _disable_current_modes():  # the caller may be traced
+            kernels.check(device)
+    except ImportError:
+        return None
+    except Exception as error:  # whatever a compiler raises: norms are to be had without it
+        warnings.warn(
+            f"norms are computed by operations of torch, slower, since their kernel failed on "
+            f"{device}: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        return None
+    return kernels
 
 
 def in_halves(x: Tensor, y: Tensor) -> bool:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dpft.privacy import noise
+from dpft.privacy.precision import norm_kernels
 from tests.privacy.clipping.test_styles import CASES, equal_the_loop
 from tests.privacy.reference import record_gradients
 from tests.privacy.small_models import build
@@ -39,3 +40,21 @@ def test_noise_has_the_bits_of_the_cpu(dtype, first, count):
     assert torch.equal(fused.cpu(), expected)
     assert torch.equal(tiled.cpu(), expected)
     assert noise._kernel(fused.device, dtype) is not None
+
+
+@pytest.mark.parametrize("width", [2304, 50257])
+def test_norms_by_the_kernel_are_those_of_float64(width):
+    """The sums of a layer, also when they are replayed from a CUDA graph."""
+    a, g = (torch.randn(4, 100, n, device=GPU, dtype=torch.bfloat16) for n in (768, width))
+    kernels = norm_kernels(a, g)
+    assert kernels is not None
+    found = kernels.gram_sums(a, g)
+    expected = torch.stack(
+        [(y.double().T @ x.double()).square().sum() for x, y in zip(a, g, strict=True)]
+    )
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = kernels.gram_sums(a, g)
+    graph.replay()
+    assert all(torch.equal(x, y) for x, y in zip(captured, found, strict=True))

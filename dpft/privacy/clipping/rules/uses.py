@@ -26,7 +26,7 @@ from dpft.privacy.clipping.rules.base import (
     floor,
     zero_rows,
 )
-from dpft.privacy.precision import addmm_, bmm, mm
+from dpft.privacy.precision import addmm_, bmm, mm, norm_kernels
 
 # Moving one number to memory and back costs about as much as this many multiplications.
 MULTIPLICATIONS_PER_NUMBER = 40
@@ -105,6 +105,12 @@ class MatrixUse(Use):
             value = self._with_underflow(a * g, a, g)
             return SquaredNorm(value, value, self.rounding())
         if self._by_gram():
+            if self.halved and (kernels := norm_kernels(self.a, self.g)):
+                a = _lengths(self.a)
+                value, bound, squares = kernels.gram_sums(self.a, self.g, a + _LEAST_LENGTH)
+                scale = (a * squares.sqrt()).sum(1).square()
+                value = self._with_underflow(value, a.square().sum(1), squares.sum(1))
+                return SquaredNorm(value, scale, _allowance(bound, scale))
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
@@ -203,6 +209,9 @@ class EmbeddingUse(Use):
         if self.ids.shape[1] == 1:
             value = self.g.square().sum((1, 2))
             return SquaredNorm(value, value)
+        if kernels := norm_kernels(self.g):
+            value, _, squares = kernels.gram_sums(self.ids, self.g)
+            return SquaredNorm(value, squares.sqrt().sum(1).square())
         # Two positions share a row of G exactly where their tokens are equal.
         same = self.ids[:, :, None] == self.ids[:, None, :]
         gram = batched_gram(self.g)
@@ -422,10 +431,12 @@ def _trace(gram: Tensor) -> Tensor:
 
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
     """``<G_matrix, G_embedding>`` per record, ``(B,)``."""
-    positions = matrix.a.shape[1]
-    columns = embedding.ids[:, None, :].expand(-1, positions, -1)
-    picked = matrix.left.gather(2, columns)
-    return (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
+    left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
+    if matrix.halved and (kernels := norm_kernels(left, right, g)):
+        cross: Tensor = kernels.gathered_sum(left, right, ids, g)
+        return cross
+    picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
+    return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
 
 
 # Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.
@@ -491,7 +502,12 @@ def _rounding_by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
     a = a + _LEAST_LENGTH
     # Not by einsum, which looks for an order of products at every call: a GPU waits meanwhile.
     squared = torch.bmm(a[:, None], torch.bmm(gram_g.abs(), a[:, :, None])).flatten()
-    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2), product
+    return _allowance(squared, product), product
+
+
+def _allowance(squared: Tensor, product: Tensor) -> Tensor:
+    """``(u Q)^2`` from ``Q^2`` and what bounds the roundings of its terms; in place of ``Q^2``."""
+    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2)
 
 
 def _rounding_by_lengths(a: Tensor, g: Tensor) -> Tensor:

@@ -1,0 +1,211 @@
+"""Squared norms on a GPU without a Gram matrix in memory: one Triton kernel for a layer's norms.
+
+With ``A = a a^T`` and ``G = g g^T`` of one record, both ``(T, T)``, the squared norm of a linear
+weight's gradient is ``sum_st A_st G_st`` (Li et al. 2022, eq. 2). A tile of both matrices is formed
+in registers, multiplied, summed, and forgotten. Products are those of `dpft.privacy.precision`:
+bfloat16 factors are multiplied exactly and added up in float32, float32 factors in float32, never
+in TF32. Each program writes sums of its own, which are added up in a fixed order, so that a step
+repeated has the same bits.
+
+Triton comes with torch for CUDA. `dpft.privacy.precision.norm_kernels` returns this module for
+devices on which `check` was seen to pass, and for no other.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+DTYPES = (torch.bfloat16, torch.float32)  # of factors
+
+_ROWS = 64  # positions along each side of a tile
+_SIDE = tl.constexpr(_ROWS)
+
+
+def gram_sums(a: Tensor, g: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Sum over the Gram matrices of each record's ``a`` and ``g``, in float32.
+
+    Args:
+        a: ``(B, T, d)``, or ``(B, T)`` in int64: rows of a table, whose one-hot vectors are meant.
+        g: ``(B, T, p)``. Both of one of `DTYPES`, not necessarily the same; any strides.
+        weights: ``w``, ``(B, T)`` in float32.
+
+    Returns:
+        ``sum_st A_st G_st``, ``(B,)``; ``sum_st |G_st| w_s w_t``, ``(B,)``, 0 without weights; and
+        the diagonal of ``G``, ``(B, T)``.
+    """
+    sums, squares = _gram_sums(a, g, weights)
+    total = sums.sum(1)
+    return total.select(1, 0), total.select(1, 1), squares
+
+
+# Inductor may leave gaps between rows, so that their addresses are round: kernels take strides.
+_TAGS = (torch.Tag.flexible_layout,)
+
+
+@torch.library.custom_op("dpft::gram_sums", mutates_args=(), tags=_TAGS)
+def _gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    sums, squares = _like_gram_sums(a, g, weights)
+    tokens = a.dim() == 2
+    factors = (a.unsqueeze(2), g) if tokens else (a, g)
+    sizes = [g.shape[1], *(x.shape[2] for x in factors), *(n for x in factors for n in x.stride())]
+    tensors = a, g, None if weights is None else weights.contiguous(), sums, squares
+    with torch.cuda.device_of(g):
+        grid = (sums.shape[0] * sums.shape[1],)
+        _gram_kernel[grid](*tensors, *sizes, tokens, **_options(*factors[tokens:]))
+    return sums, squares
+
+
+@_gram_sums.register_fake
+def _like_gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    records, length, _ = g.shape
+    sums = g.new_empty(records, triton.cdiv(length, _ROWS) ** 2, 2, dtype=torch.float32)
+    return sums, g.new_empty(records, length, dtype=torch.float32)
+
+
+@torch.library.custom_op("dpft::gathered_sum", mutates_args=(), tags=_TAGS)
+def gathered_sum(x: Tensor, y: Tensor, ids: Tensor, z: Tensor) -> Tensor:
+    """Return ``sum_st x[s, ids_t] <y_s, z_t>`` of each record, ``(B,)`` in float32.
+
+    ``(B, S, n)``, ``(B, S, d)``, ``(B, T)`` in int64 and below ``n``, ``(B, T, d)``. All but
+    ``ids`` are of one of `DTYPES`, not necessarily the same; any strides.
+    """
+    tensors = x, y, ids, z
+    sizes = [y.shape[1], z.shape[1], z.shape[2], *(n for x in tensors for n in x.stride())]
+    tiles = triton.cdiv(sizes[0], _ROWS) * triton.cdiv(sizes[1], _ROWS)
+    sums = z.new_empty(len(z), tiles, dtype=torch.float32)
+    with torch.cuda.device_of(z):
+        _gathered_kernel[(sums.numel(),)](*tensors, sums, *sizes, **_options(y, z))
+    return sums.sum(1)
+
+
+gathered_sum.register_fake(lambda x, y, ids, z: z.new_empty(len(z), dtype=torch.float32))
+
+
+def check(device: torch.device) -> None:
+    """Raise ArithmeticError if a kernel, as a layer calls it, gives other numbers than float64."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=generator, device="cpu").to(device, dtype)
+
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for length, p in ((70, 128), (20, 91)):
+        a, g = (drawn(3, length, width, dtype=torch.bfloat16) for width in (128, p))
+        z, weights, ids = drawn(3, 41, 128), drawn(3, length).abs(), (5 * drawn(3, 41).abs()).long()
+        A, G, Z = (x.double() @ x.double().mT for x in (a, g, z))
+        bound = G.abs() * weights[:, :, None] * weights[:, None]
+        value, same = A * G, ids[:, :, None] == ids[:, None]
+        cross = g.gather(2, ids[:, None].expand(-1, length, -1)) * (a.double() @ z.double().mT)
+        pairs += zip(gram_sums(a, g, weights)[:2], (value, bound), strict=True)
+        pairs += [(gram_sums(ids, z)[0], Z * same), (gathered_sum(g, a, ids, z), cross)]
+    for found, terms in pairs:
+        expected = terms.sum((1, 2))
+        if not torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-2):
+            raise ArithmeticError(f"got {found.tolist()}, expected {expected.tolist()}")
+
+
+def _options(*factors: Tensor) -> dict[str, Any]:
+    """Return how a kernel is compiled for factors ``(B, T, d)``."""
+    # Numbers at odd addresses are loaded one by one, and need a register each for theirs.
+    round = all(x.dtype == torch.bfloat16 and x.stride(1) % 8 == 0 for x in factors)
+    return {
+        "COLUMNS": 64 if round else 32,  # multiplied at once
+        "WIDEN": factors[0].device.type == "cpu",  # interpreted, it multiplies no bfloat16
+        "num_warps": 4,
+    }
+
+
+@triton.jit(do_not_specialize=["length"])
+def _gram_kernel(
+    a, g, weights, sums, squares, length, d, p, a0, a1, a2, g0, g1, g2,
+    TOKENS: tl.constexpr, WIDEN: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One tile of one record's Gram matrices; below the diagonal they are what they are above."""
+    blocks = tl.cdiv(length, _SIDE)
+    record = (tl.program_id(0) // (blocks * blocks)).to(tl.int64)
+    i, j = tl.program_id(0) // blocks % blocks, tl.program_id(0) % blocks
+    s = i * _SIDE + tl.arange(0, _SIDE)
+    t = j * _SIDE + tl.arange(0, _SIDE)
+    a += record * a0
+    g += record * g0
+    if TOKENS:
+        of_s = tl.load(a + s.to(tl.int64) * a1, mask=s < length, other=0)
+        of_t = tl.load(a + t.to(tl.int64) * a1, mask=t < length, other=0)
+        gram_a = (of_s[:, None] == of_t[None, :]).to(tl.float32)
+    else:
+        width = tl.where(i <= j, d, 0)
+        gram_a = _products(a, a, s, t, length, length, width, a1, a2, a1, a2, WIDEN, COLUMNS)
+    width = tl.where(i <= j, p, 0)
+    gram_g = _products(g, g, s, t, length, length, width, g1, g2, g1, g2, WIDEN, COLUMNS)
+    # Beyond the last position a factor is zero; infinity times zero must not count.
+    inside = (s < length)[:, None] & (t < length)[None, :] & (i <= j)
+    times = tl.where(i == j, 1.0, 2.0)
+    here = sums + tl.program_id(0).to(tl.int64) * 2
+    tl.store(here, tl.sum(tl.where(inside, gram_a * gram_g, 0.0)) * times)
+    bound = 0.0
+    if weights is not None:
+        of_s = tl.load(weights + record * length + s, mask=s < length, other=0.0)
+        of_t = tl.load(weights + record * length + t, mask=t < length, other=0.0)
+        terms = tl.abs(gram_g) * of_s[:, None] * of_t[None, :]
+        bound = tl.sum(tl.where(inside, terms, 0.0)) * times
+    tl.store(here + 1, bound)
+    diagonal = tl.sum(tl.where(s[:, None] == t[None, :], gram_g, 0.0), 1)
+    tl.store(squares + record * length + s, diagonal, mask=(s < length) & (i == j))
+
+
+@triton.jit(do_not_specialize=["lengths", "lengtht"])
+def _gathered_kernel(
+    x, y, ids, z, sums, lengths, lengtht, d,
+    x0, x1, x2, y0, y1, y2, ids0, ids1, z0, z1, z2,
+    WIDEN: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One tile of ``y z^T``, each number times one of ``x``."""
+    across = tl.cdiv(lengtht, _SIDE)
+    tiles = tl.cdiv(lengths, _SIDE) * across
+    tile = tl.program_id(0) % tiles
+    record = (tl.program_id(0) // tiles).to(tl.int64)
+    s = tile // across * _SIDE + tl.arange(0, _SIDE)
+    t = tile % across * _SIDE + tl.arange(0, _SIDE)
+    y += record * y0
+    z += record * z0
+    gram = _products(y, z, s, t, lengths, lengtht, d, y1, y2, z1, z2, WIDEN, COLUMNS)
+    column = tl.load(ids + record * ids0 + t.to(tl.int64) * ids1, mask=t < lengtht, other=0)
+    inside = (s < lengths)[:, None] & (t < lengtht)[None, :]
+    at = x + record * x0 + s.to(tl.int64)[:, None] * x1 + column[None, :] * x2
+    picked = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(sums + tl.program_id(0), tl.sum(tl.where(inside, picked * gram, 0.0)))
+
+
+@triton.jit
+def _products(
+    x, y, s, t, lengths, lengtht, width, x1, x2, y1, y2,
+    WIDEN: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """``<x_s, y_t>`` of a tile, in float32: ``(64, 64)``."""
+    k = tl.arange(0, COLUMNS)
+    at_x = x + s.to(tl.int64)[:, None] * x1 + k.to(tl.int64)[None, :] * x2
+    at_y = y + t.to(tl.int64)[:, None] * y1 + k.to(tl.int64)[None, :] * y2
+    of_x, of_y = (s < lengths)[:, None], (t < lengtht)[:, None]
+    total = tl.zeros((_SIDE, _SIDE), tl.float32)
+    whole = width // COLUMNS * COLUMNS
+    # A mask over columns would forbid to load several numbers at once.
+    for _ in range(0, whole, COLUMNS):
+        total = _added(total, at_x, at_y, of_x, of_y, WIDEN)
+        at_x += COLUMNS * x2
+        at_y += COLUMNS * y2
+    if whole < width:
+        left = (whole + k < width)[None, :]
+        total = _added(total, at_x, at_y, of_x & left, of_y & left, WIDEN)
+    return total
+
+
+@triton.jit
+def _added(total, at_x, at_y, of_x, of_y, WIDEN: tl.constexpr):
+    x = tl.load(at_x, mask=of_x, other=0.0)
+    y = tl.load(at_y, mask=of_y, other=0.0)
+    if WIDEN or x.dtype != y.dtype:
+        x, y = x.to(tl.float32), y.to(tl.float32)
+    return tl.dot(x, tl.trans(y), total, input_precision="ieee")
