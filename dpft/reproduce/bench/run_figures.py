@@ -34,7 +34,7 @@ def jobs_of(words: Sequence[str], folder: Path, threads: int, steps: int) -> dic
         raise ConfigError(f"got {refused[0]} next to --run; leave it out: the run is temporary")
     private = [word for word in words if setting_of(word) != "compile"]
     plain = [word for word in private if setting_of(word).partition(".")[0] != "clip"]
-    jobs = {}
+    jobs: dict[str, Any] = {}
     for style in dict.fromkeys(["none", str(run.clip.style)]):
         for compiled in (run.compile,) if isinstance(run.compile, bool) else (True, False):
             own = [*plain, "clip=none"] if style == "none" else private
@@ -97,7 +97,7 @@ def notes(facts: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]
 
 
 def _seconds(step: Mapping[str, Any]) -> float:
-    return sum(step["seconds"].values())
+    return float(sum(step["seconds"].values()))
 
 
 def _middle(steps: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
