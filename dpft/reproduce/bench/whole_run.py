@@ -4,7 +4,7 @@ import cProfile
 import pstats
 import time
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -49,8 +49,10 @@ class Laps:
         self.steps: list[Mapping[str, float]] = []
         self.calls: list[int] = []
         self._requests, self._cuda, self._done = iter(requests), cuda, 0
-        self._report, self._profile = None, cProfile.Profile()
-        self._seconds, self._since = Counter[str](), time.perf_counter()
+        self._report: Any = None
+        self._profile = cProfile.Profile()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._since = time.perf_counter()
 
     def __call__(self, phase: Phase) -> None:
         """Note the end of a phase; after the last one of a step, wait for the next request."""
@@ -67,8 +69,9 @@ class Laps:
             self.steps.append(self._seconds)
             self._report(sum(self._seconds.values()))
         elif self._done >= WARM_UP - _PROFILED:
-            self.calls.append(pstats.Stats(self._profile).total_calls)
-        self._seconds = Counter()
+            stats: Any = pstats.Stats(self._profile)
+            self.calls.append(stats.total_calls)
+        self._seconds = defaultdict(float)
         self._done += 1
         if self._done >= WARM_UP:
             self._report = next(self._requests, None)
@@ -111,7 +114,7 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
             {"seconds": seconds, **count} for seconds, count in zip(laps.steps, counts, strict=True)
         ],
         "calls": min(laps.calls),  # of a step that met no new shape
-        "warnings": sorted({str(one.message) for one in warned}),
+        "warnings": sorted({str(w.message) for w in warned if w.category is UserWarning}),
         "records": mechanism.dataset_size,
         "batch_size": mechanism.batch_size,
         "parameters": sum(parameter.numel() for parameter in parameters),
