@@ -1,7 +1,9 @@
 """``dpft bench``: time and memory of clipping styles and peers against non-private training."""
 
+import inspect
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -10,16 +12,24 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.output import progress_bar
+from dpft.cli.options import AsJson, Settings
+from dpft.cli.output import print_table, progress_bar
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.overrides import check_budget
+from dpft.config.schema import parse
 from dpft.report.terminal import echo
-from dpft.reproduce.bench import catalog, measure, report
+from dpft.reproduce.bench import catalog, measure, report, run_figures
 from dpft.reproduce.bench.documents import summarise
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
 
 def main(
+    overrides: Settings = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Time a whole run of these settings, not one step.")
+    ] = False,
     model: Annotated[
         str,
         typer.Option(
@@ -58,18 +68,35 @@ def main(
     memory: Annotated[
         float | None, typer.Option(help="GiB of the GPU that a largest batch may take.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
     Writes JSON, a Markdown table and a plot.
+
+    A whole run, private or not, compiled or not; writes nothing, spends no budget:
+    dpft bench --run task=e2e model=gpt2 clip=bk precision=bfloat16
     """
     typed = dict(locals())  # all options by their names
-    del typed["largest_batch"]
+    for other in ("overrides", "run", "largest_batch", "as_json"):
+        del typed[other]
     if memory is not None and not largest_batch:
         raise ConfigError("--memory limits what a largest batch may take: type --largest-batch too")
     given = os.environ.get("OMP_NUM_THREADS", "")
-    typed["threads"] = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
-    settings = catalog.BenchSettings.make(**typed)
+    cores = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
+    if run:
+        usual = inspect.signature(main).parameters
+        for key in typed.keys() - {"steps", "threads"}:
+            if typed[key] != usual[key].default:
+                option = f"--{key.replace('_', '-')}"
+                raise ConfigError(
+                    f"got {option} next to --run; type a setting of dpft train instead"
+                )
+        _whole_run(overrides or [], cores, steps, as_json)
+        return
+    if overrides or as_json:
+        raise ConfigError(f"got {(overrides or ['--json'])[0]}; expected it next to --run")
+    settings = catalog.BenchSettings.make(**typed | {"threads": cores})
     if settings.peers:
         catalog.require_peers()
     facts = measure.run_job(settings.job("environment"))
@@ -105,6 +132,26 @@ def main(
     write_atomic(path.with_name(f"{path.name}.md"), page)
     report.show(title, table, notes)
     echo(f"written: {path}.json, .md{'' if largest_batch else ', .png'}")
+
+
+def _whole_run(words: list[str], threads: int, steps: int | None, as_json: bool) -> None:
+    """Time the steps of a run, and print where their time goes."""
+    check_budget(words)
+    job = {"kind": "environment", "threads": threads, "device": parse(compose(words)).device}
+    facts = measure.run_job(job)
+    if facts["status"] != "ok":
+        raise measure.BenchError(f"the run cannot start: {facts['message']}")
+    facts["load"], cuda = os.getloadavg()[0], facts["device"] == "cuda"
+    asked = (steps or run_figures.STEPS) * (1 + cuda)
+    with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
+        jobs = run_figures.jobs_of(words, Path(folder), threads, asked)
+        found = measure.measure_runs(jobs, not cuda, measure.WorkerProcess, progress)
+    if as_json:
+        echo(json.dumps({"settings": words, **facts, "jobs": jobs, "results": found}, indent=1))
+        return
+    print_table(["a step", *found], run_figures.table(found, cuda), right=list(found))
+    for line in run_figures.notes(facts, found):
+        echo(line)
 
 
 @contextmanager

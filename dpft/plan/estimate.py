@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
+from dpft.plan.cut import cut, sampled
 from dpft.plan.metering import Operation
 from dpft.plan.simulate import OPTIMIZER, Cost, simulated
 from dpft.plan.step import StepShape, training_of
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
+from dpft.training.assembly import compiles
 from dpft.training.mechanisms import expected_batch_size, known_size
 
 SHARE = 0.9
@@ -33,6 +36,11 @@ _MOST = 1024  # records of a step where that is unknown
 # a sixteenth of those of a lane, the loop of ChaCha20 ten times.
 _FLOAT64, _INTEGER = 37, 164
 _MOVED = 8  # bytes: the sum, in and out
+
+# Seconds of the host. For each operation of an eager step: 2,900 kernels of GPT-2 small took 140 ms
+# (docs/explanation/performance.md). To encode a record into its microbatch: `dpft bench --run` on
+# a CPU. To replay a program: an assumption.
+_HOST_OPERATION, _HOST_RECORD, _HOST_PROGRAM = 48e-6, 0.12e-3, 1e-3
 
 
 @dataclass(frozen=True)
@@ -111,21 +119,26 @@ class StepTime:
         noise: in which noise is drawn.
         optimizer: once a step.
         microbatches: how many a step has.
+        host: in which the host prepares and starts one microbatch, while the device works.
+        padding: positions computed for each token of the records.
     """
 
     microbatch: float
     noise: float
     optimizer: float
     microbatches: int
+    host: float = 0.0
+    padding: float = 1.0
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole step."""
-        return self.microbatch * self.microbatches + self.noise + self.optimizer
+        longest = max(self.microbatch, self.host)
+        return longest * self.microbatches + self.noise + self.optimizer
 
 
 def plan(
-    run: Run, shape: StepShape, device: Device, check: bool = True
+    run: Run, shape: StepShape, device: Device, check: bool = True, sample: int = 0
 ) -> tuple[Cost, StepTime, tuple[int, int] | None]:
     """Simulate a step of a run.
 
@@ -134,6 +147,8 @@ def plan(
         shape: of a microbatch; the run's steps have as many of them as they need.
         device: where it runs.
         check: whether memory of checked batches is included.
+        sample: training records whose lengths the microbatches follow from; 0: all are as long as
+            ``shape`` says.
 
     Returns:
         Memory and work of a microbatch, the time of a step, and `length_of` the run.
@@ -142,9 +157,22 @@ def plan(
         ConfigError: it cannot be simulated, or the device lacks the rate of a precision.
     """
     length = length_of(run)
-    count = 1 if length is None else max(1, math.ceil(length[1] / shape.batch))
     cost = simulated(training_of(run, shape), check=check)
-    return cost, time_of(cost, device, count), length
+    time = time_of(cost, device)
+    records = shape.batch if length is None else length[1]
+    lengths = sampled(run, sample) if sample else [(shape.length, (1, shape.length))]
+    compiled = compiles(run, torch.device("cuda"))
+    count, positions, tokens = cut(run, records, lengths, compiled)
+    eager = (sum(work.values()) for name, work in cost.work.items() if name != OPTIMIZER)
+    host = _HOST_PROGRAM if compiled else _HOST_OPERATION * sum(eager)
+    time = replace(
+        time,
+        microbatch=time.microbatch * positions / (count * shape.batch * shape.length),
+        microbatches=count,
+        host=host + _HOST_RECORD * records / count,
+        padding=positions / tokens,
+    )
+    return cost, time, length
 
 
 def length_of(run: Run) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from dpft.training.statistics import StepStatistics
 if TYPE_CHECKING:
     from dpft.audit.stage import Auditor
     from dpft.parallel.pipelined_sums import PipelinedSums
+
+Phase = Literal["data", "clipped sums", "waiting", "noise", "ledger", "optimizer", "logs"]
+"""A part of a step, which ends with ``logs``; the host waits for the device in ``waiting``."""
 
 
 def train(
@@ -45,6 +48,7 @@ def train(
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
     watched: Callable[[int], bool] = lambda step: False,
+    lap: Callable[[Phase], None] = lambda phase: None,
 ) -> None:
     """Run steps ``start`` to ``mechanism.steps - 1``.
 
@@ -69,6 +73,7 @@ def train(
         spend: called with each step and what it released, before the weights move: the ledger.
         after_step: called with each finished step: metrics, progress, checkpoints.
         watched: whether a step's statistics include signal and noise; in one process only.
+        lap: called at the end of each phase of a step, some of which come several times.
 
     Raises:
         RankError: another process of the cohort failed, or has drawn another batch.
@@ -106,13 +111,16 @@ def train(
         with exact(clipper):
             for micro in pieces:
                 batch = data.batch(micro, step).to(device)
+                lap("data")
                 records = len(micro) - micro.count(BLANK)
                 if programs is not None:
                     programs.add(batch, records, statistics)
                 else:
                     add_clipped(data, model, clipper, batch, records, statistics, agreed)
+                lap("clipped sums")
         if programs is not None:
             programs.settle()
+            lap("waiting")
         return statistics
 
     for step in range(start, mechanism.steps):
@@ -146,16 +154,22 @@ def train(
             statistics.noise = math.sqrt(math.fsum(squares))
         if audit is not None:
             audit.observe()
+        lap("noise")
         if not mechanism.noise_multiplier:
             _check_finite(clipper, step, agreed)
+            lap("waiting")
         spend(step, statistics.released)
+        lap("ledger")
         if reparametrisation is not None:
             reparametrisation.transfer()
         optimizer.step()
+        lap("optimizer")
         if mechanism.noise_multiplier:
             check_weights(optimizer, step, agreed)
+            lap("waiting")
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
+        lap("logs")
 
 
 def _norm_of_sum(clipper: Clipper) -> float:

@@ -15,7 +15,17 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
-from dpft.plan.estimate import Device, device, largest, length_of, names, plan, time_of
+from dpft.plan.cut import cut, sampled
+from dpft.plan.estimate import (
+    Device,
+    StepTime,
+    device,
+    largest,
+    length_of,
+    names,
+    plan,
+    time_of,
+)
 from dpft.plan.metering import Operation
 from dpft.plan.simulate import Cost, PretendedAnswers
 from dpft.plan.step import StepShape, shape_of, training_of
@@ -187,3 +197,24 @@ def test_the_command_prints_memory_and_time_and_whether_it_fits():
     assert private["time"]["seconds"] > plain["time"]["seconds"] > 0
     assert private["cost"]["noise"] > plain["cost"]["noise"] == 0
     assert private["largest"] == 4  # as many as a step has
+
+
+def test_a_cut_counts_padding_and_programs():
+    run = run_of("optim.microbatch_tokens=512")
+    lengths = [(50, (1, 64)), (100, (1, 96))]  # 8 records of each
+    # Pieces of 8, 5 and 3 rows; then 3 of a sixth of the batch and one padding example, twice.
+    assert cut(run, 16, lengths, compiled=False)[0] == 3
+    assert cut(run, 16, lengths, compiled=True) == (6, 3 * 4 * (64 + 96), 8 * 150)
+
+
+def test_records_that_are_read_decide_the_microbatches():
+    run = run_of("task=e2e", "task.source=sample", "task.train_size=4000", "model=random-llama")
+    found = sampled(run, 20)
+    assert len(found) == 20
+    assert all(width >= tokens for tokens, (_, width, *_) in found)
+
+
+def test_a_step_waits_for_the_host_where_that_is_slower():
+    time = StepTime(microbatch=2.0, noise=1.0, optimizer=1.0, microbatches=3, host=5.0)
+    assert time.seconds == 3 * 5 + 2
+    assert replace(time, host=1.0).seconds == 3 * 2 + 2

@@ -107,7 +107,7 @@ class WorkerProcess:
                 **os.environ,
                 "OMP_NUM_THREADS": threads,
                 "MKL_NUM_THREADS": threads,
-                "HF_HUB_OFFLINE": "1",
+                **({} if job["kind"] == "run" else {"HF_HUB_OFFLINE": "1"}),
                 "TOKENIZERS_PARALLELISM": "false",
                 "PYTHONPATH": os.pathsep.join(paths),
             },
@@ -186,6 +186,31 @@ def measure(settings: BenchSettings, open_session: OpenSession, progress: Progre
             rows.append({"round": turn, "load": load, "variant": variant.label, "result": result})
     progress(len(rows), len(rows), "done")
     return rows
+
+
+def measure_runs(
+    jobs: Mapping[str, Mapping[str, Any]],
+    together: bool,
+    open_session: OpenSession,
+    progress: Progress,
+) -> dict[str, Result]:
+    """Return the results of jobs by label.
+
+    ``together``: their steps take turns once all have warmed up, one job after the other.
+    """
+    found: dict[str, Result] = {}
+    for group in [list(jobs)] if together else [[label] for label in jobs]:
+        sessions: dict[str, WorkerProcess] = {}
+        for label in group:
+            progress(len(found) + len(sessions), len(jobs), label)
+            sessions[label] = open_session(jobs[label])
+            sessions[label].ready()
+        for turn in range(jobs[group[0]]["steps"]):
+            for session in rotated(list(sessions.values()), turn):
+                session.step()
+        found |= {label: session.finish() for label, session in sessions.items()}
+    progress(len(jobs), len(jobs), "done")
+    return found
 
 
 def _one_round(

@@ -83,6 +83,10 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
     """
     torch.set_num_threads(job["threads"])
     try:
+        if job["kind"] == "run":
+            from dpft.reproduce.bench import whole_run
+
+            return {"status": "ok", **whole_run.measure(job, requests or ())}
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, requests)}
         return {"status": "ok", **(fits if job["kind"] == "fits" else environment)(job)}

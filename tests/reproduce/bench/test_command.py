@@ -37,6 +37,8 @@ def test_measured_and_written(tmp_path):
         ("--model gpt3", "expected one of"),
         ("--device cpu --largest-batch", "needs a CUDA device"),
         ("--memory 24", "type --largest-batch too"),
+        ("task=e2e", "expected it next to --run"),
+        ("--run", "got --out next to --run"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, tmp_path):

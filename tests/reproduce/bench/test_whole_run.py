@@ -1,0 +1,85 @@
+"""A whole run is timed by its own steps, and leaves nothing."""
+
+from functools import partial
+
+import pytest
+
+from dpft.config.errors import ConfigError
+from dpft.reproduce.bench.run_figures import figures, jobs_of, notes, table
+from dpft.reproduce.bench.whole_run import WARM_UP, measure
+from dpft.training.executors import Programs
+from tests.small_runs import WORDS
+
+
+def words(*more):
+    return [word for word in WORDS if not word.startswith("name=")] + list(more)
+
+
+@pytest.mark.parametrize("label", ["none, eager", "bk, compiled"])
+def test_every_phase_of_a_run_is_timed_after_it_has_warmed_up(label, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpft.training.session.Programs", partial(Programs, backend="graph"))
+    settings = words("clip=bk", f"optim.steps={WARM_UP + 3}")
+    job = jobs_of(settings, tmp_path, threads=1, steps=2)[label]
+    reported = []
+    found = measure(job, iter([reported.append] * 2))
+    assert reported == [sum(step["seconds"].values()) for step in found["steps"]]
+    phases = {"data", "clipped sums", "noise", "ledger", "optimizer", "logs", "waiting"}
+    assert all(step["seconds"].keys() == phases for step in found["steps"])
+    assert min(step["microbatches"] for step in found["steps"]) >= 1
+    assert found["calls"] > 1000
+    assert found["records"] == 12
+
+
+def test_a_run_of_too_few_steps_is_refused(tmp_path):
+    job = jobs_of(words("compile=false"), tmp_path, threads=1, steps=2)["none, eager"]
+    with pytest.raises(ConfigError, match=f"type optim.steps={WARM_UP + 3}"):
+        measure(job, [])
+
+
+def test_what_is_typed_is_not_varied(tmp_path):
+    def labels(*typed):
+        return list(jobs_of(typed, tmp_path, threads=1, steps=1))
+
+    both = ["none, compiled", "none, eager"]
+    assert labels("clip=bk", "eps=2") == [*both, "bk, compiled", "bk, eager"]
+    assert labels("clip=none") == both
+    assert labels("clip=ghost", "clip.threshold=1", "compile=true") == [
+        "none, compiled",
+        "ghost, compiled",
+    ]
+    with pytest.raises(ConfigError, match="runs_dir=here next to --run"):
+        labels("runs_dir=here")
+
+
+def step(seconds, records=10):
+    return {"seconds": {"data": seconds / 2, "waiting": seconds / 2}, "records": records,
+            "microbatches": 3}  # fmt: skip
+
+
+def result(*seconds):
+    return {"status": "ok", "steps": [step(one) for one in seconds], "calls": 7, "warnings": [],
+            "records": 9, "batch_size": 8, "parameters": 5}  # fmt: skip
+
+
+def test_a_step_that_compiles_does_not_count():
+    found = figures(result(1, 1, 1, 1, 1, 1, 90, 0.1), cuda=False)
+    assert found["records a second"] == 10
+    assert found["ms of a step"] == 1000
+    assert found["ms of host work"] == found["ms of data"] == 500
+
+
+def test_phases_on_a_gpu_are_of_steps_that_wait_after_each():
+    found = figures(result(*[1, 5] * 4), cuda=True)
+    assert (found["ms of a step"], found["ms of data"]) == (1000, 2500)
+
+
+def test_the_table_has_ratios_to_the_fastest_run_without_privacy():
+    refused = {"status": "refused", "message": "ValueError: not this one"}
+    found = {"none, compiled": result(1), "none, eager": result(2), "bk, eager": result(3)}
+    found["bk, compiled"] = refused
+    rows = {name: cells for name, *cells in table(found, cuda=False)}
+    assert rows["time, to the fastest none"] == ["1.00", "2.00", "3.00", "-"]
+    known = {"cpu": "a processor", "threads": 1, "packages": {"torch": "2.0"}}
+    said = "\n".join(notes({"device": "cpu", "load": 0.5, "environment": known}, found))
+    assert "bk, compiled: ValueError: not this one" in said
+    assert "no budget is spent" in said
