@@ -184,7 +184,7 @@ class Stage:
                 clipper,
                 batch_size=mechanism.batch_size,
                 weight=audit.weight,
-                token_budget=self._run.optim.microbatch_tokens,
+                token_budget=self._run.optim.tokens,
                 key=key,
             )
         return Auditor(parts) if parts else None

@@ -137,8 +137,10 @@ def execute(raw: dict[str, Any]) -> None:
             with Progress(verbosity=run.verbosity) as progress:
                 data = read_data(run, task, progress)
         with Console(stderr=True).status("importing torch and transformers"):
+            from dpft.plan.estimate import fitted
+            from dpft.training.devices import device_of
             from dpft.training.run import run_experiment
-        outcome = run_experiment(run, data)
+        outcome = run_experiment(fitted(run, device_of(run.device)), data)
     except KeyboardInterrupt as stopped:
         if not path.exists():
             stopped.add_note(NO_STEP)

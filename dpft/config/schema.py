@@ -243,8 +243,8 @@ class Optim:
     # so that the sampling rate stays the same (Li et al. 2022, appendix L).
     rate_like: str | None = None
     steps: Whole | None = None  # overrides epochs
-    # Most padded tokens in memory at once; auto: as many as fit a GPU, or 1,024 on a CPU.
-    microbatch_tokens: Annotated[Count, Effect.REPETITION] = 2048
+    # Most padded tokens in memory at once; auto: as many as fit a GPU, and 4,096 elsewhere.
+    microbatch_tokens: Annotated[Count | Literal["auto"], Effect.REPETITION] = "auto"
     weight_decay: NonNegative = 0.0  # decoupled from the gradient for adamw and lamb
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # decay of both moments, of Adam and LAMB
     adam_epsilon: Positive = 1e-8  # in the denominator of Adam and LAMB
@@ -268,6 +268,11 @@ class Optim:
             _without_effect("optim", self, ["warmup_steps"], when, "optim.warmup_ratio=null")
         if self.name != "sgd":
             _without_effect("optim", self, ["momentum"], f"on optim={self.name}", "optim=sgd")
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a microbatch; where ``auto`` was not replaced by what fits, 4,096."""
+        return 4096 if self.microbatch_tokens == "auto" else self.microbatch_tokens
 
 
 def warmup_steps(settings: Optim, steps: int) -> int:

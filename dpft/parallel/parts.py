@@ -180,8 +180,10 @@ def put_together(
         name, _, kind = key.rpartition("/")
         state.setdefault(name, {})[kind] = tensor
     groups = optimizer.state_dict()["param_groups"]
+    here = ("params", "foreach", "fused")  # the devices of this run decide how it is computed
     groups = [
-        {**told, "params": g["params"]} for told, g in zip(rest["groups"], groups, strict=True)
+        {**told, **{key: g[key] for key in here if key in g}}
+        for told, g in zip(rest["groups"], groups, strict=True)
     ]
     found = {index: state[name] for index, name in enumerate(names) if name in state}
     optimizer.load_state_dict({"state": found, "param_groups": groups})

@@ -19,7 +19,7 @@ from dpft.config.schema import Run
 from dpft.plan.cut import cut, sampled
 from dpft.plan.metering import Operation
 from dpft.plan.simulate import OPTIMIZER, Cost, simulated
-from dpft.plan.step import StepShape, training_of
+from dpft.plan.step import StepShape, shape_of, training_of
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
 from dpft.training.assembly import compiles
@@ -222,17 +222,40 @@ def _seconds(work: Mapping[Operation, int], device: Device) -> float:
 
 def largest_of(run: Run, shape: StepShape, memory: float) -> int:
     """Return the records of the largest microbatch that fits into nine tenths of a GPU's memory."""
+    most = most_of(run)
 
     def peak(batch: int) -> int:
         return simulated(training_of(run, replace(shape, batch=batch)), counts=False).peak
 
-    return largest(peak, SHARE * memory, most_of(run))
+    return most if peak(most) <= SHARE * memory else largest(peak, SHARE * memory, most)
+
+
+def fitted(run: Run, device: torch.device) -> Run:
+    """Replace ``optim.microbatch_tokens=auto`` by the most tokens that fit a GPU.
+
+    They follow from the settings and from the GPU's memory, used or not, so that a run which
+    continues there has the same. Where a step cannot be simulated, where ranks share a model, and
+    on a CPU, ``auto`` stays, and means 4,096.
+    """
+    asked = run.optim.microbatch_tokens == "auto" and run.parallel.name == "data"
+    if device.type != "cuda" or not asked:
+        return run
+    # The first microbatch of a shape runs eagerly too, and a CUDA graph has memory of its own.
+    compiled = compiles(run, device)
+    memory = torch.cuda.get_device_properties(device).total_memory / (1 + compiled)
+    try:
+        shape = shape_of(run, 1)
+        fits = largest_of(run, shape, memory)
+    except ConfigError:
+        return run
+    tokens = (max(1, fits) + 1) * shape.length  # one row is padding
+    return replace(run, optim=replace(run.optim, microbatch_tokens=tokens))
 
 
 def most_of(run: Run) -> int:
     """Return how many records a microbatch can have: those of a step."""
     length = length_of(run)
-    return _MOST if length is None else length[1]
+    return (run.optim.batch_size or _MOST) if length is None else length[1]
 
 
 def largest(peak: Callable[[int], float], room: float, most: int) -> int:

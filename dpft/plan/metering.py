@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -74,17 +74,20 @@ class Meter(TorchDispatchMode):
         self.now -= self._sizes.pop(key)
 
 
-# Attention: where the queries are among the arguments. Not in PyTorch's table, of the CPU.
-_ATTENTION: Mapping[Any, int] = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: 0,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: 1,
-}
-
-
 def _packets(names: str) -> frozenset[Any]:
     return frozenset(getattr(_aten, name) for name in names.split())
 
 
+# Attention. PyTorch's table lacks the CPU's, and its formula refuses groups of queries.
+_ATTENTION = _packets(
+    " ".join(
+        f"_scaled_dot_product_{kind} _scaled_dot_product_{kind}_backward"
+        for kind in (
+            *("flash_attention_for_cpu", "flash_attention"),
+            *("efficient_attention", "cudnn_attention"),
+        )
+    )
+)
 # Products with one vector, which PyTorch's table lacks too.
 _WITH_VECTOR = _packets("mv addmv addmv_ dot vdot")
 # What reads no more than it writes: looked up, or made of nothing.
@@ -130,22 +133,23 @@ class Operations(TorchDispatchMode):
         free = packet in _NOTHING or getattr(func, "is_view", False)
         # ``prim`` are questions about a tensor that need no device.
         if packet is not None and not free and getattr(func, "namespace", "") != "prim":
-            self.counted[_operation(packet, args, kwargs, out)] += 1
+            self.counted[_operation(func, args, kwargs, out)] += 1
         return out
 
 
-def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+def _operation(func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+    packet = func.overloadpacket
     inputs = list(_tensors((args, kwargs)))
     moved = _moved(packet, inputs, list(_tensors(out)))
     # The second is a factor of every product: addmm begins with what is added to, and a result that
     # is given, which may be wider, comes last.
     factors = list(_tensors(args))
     if packet in _ATTENTION:
-        first = _ATTENTION[packet]
-        found = _attention(first > 0, *args[first : first + 3])
-        masked = args[-1] is True or kwargs.get("is_causal", False)
+        named = (argument.name for argument in func._schema.arguments)
+        given = {**dict(zip(named, args, strict=False)), **kwargs}
+        found = _attention("grad_out" in given, *(given[x] for x in ("query", "key", "value")))
         # Blocks above the diagonal are left out.
-        return Operation(_kind(factors[1]), found // (2 if masked else 1), moved)
+        return Operation(_kind(factors[1]), found // (1 + given.get("is_causal", False)), moved)
     if packet in flop_registry:
         # PyTorch's formulas take the type of a product's result for its shape.
         shapes = [x for x in args if not isinstance(x, torch.dtype)]

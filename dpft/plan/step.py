@@ -55,7 +55,7 @@ def shape_of(run: Run, batch: int | None = None, length: int | None = None) -> S
         if load_task(run.task).needs.kind == "image":
             length = _images(run, _config(run)).widest()[0]
     if batch is None:
-        batch = max(1, run.optim.microbatch_tokens // length)
+        batch = max(1, run.optim.tokens // length)
     return StepShape(batch, length)
 
 

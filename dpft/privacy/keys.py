@@ -7,7 +7,6 @@ selection's runs) is drawn from a derived key by ChaCha20 (`dpft.privacy.keystre
 come from `generator`.
 """
 
-import hashlib
 import hmac
 
 import numpy as np
@@ -19,11 +18,9 @@ def derive(key: bytes, *labels: str | int) -> bytes:
     Guarantee: without the key, keys of different labels look random and unrelated. Use each for one
     purpose.
     """
-    mac = hmac.new(key, digestmod=hashlib.sha256)
-    for label in labels:
-        text = f"{type(label).__name__}:{label}".encode()
-        mac.update(len(text).to_bytes(8, "big") + text)
-    return mac.digest()
+    texts = [f"{type(label).__name__}:{label}".encode() for label in labels]
+    apart = [len(text).to_bytes(8, "big") + text for text in texts]
+    return hmac.digest(key, b"".join(apart), "sha256")
 
 
 def seed(key: bytes, *labels: str | int) -> int:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -142,6 +142,7 @@ class GaussianNoise:
         # Scaled to the thresholds that this step was clipped with.
         stds = mechanism.noise_stds(clipper.thresholds)
         of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
+        slices = list[Slice]()
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -150,9 +151,10 @@ class GaussianNoise:
                 parameter.grad = parameter.grad.contiguous()
                 key = keys.derive(self._key, "noise", step, name)
                 sums, first = clipper.own_slice(parameter.grad)
-                noisy_mean_(sums, key, std, mechanism.batch_size, first)
+                slices.append(Slice(sums, key, std, first))
             else:
                 parameter.grad.div_(mechanism.batch_size)
+        noisy_means_(slices, mechanism.batch_size)
         self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
         if mechanism.quantiles is None:
             return Released()
@@ -168,33 +170,47 @@ class GaussianNoise:
         return released
 
 
-def noisy_mean_(
-    sums: torch.Tensor, key: bytes, std: float, batch_size: int, first: int = 0
-) -> None:
-    """Compute ``(sums + std z) / batch_size`` in place, ``z`` standard normal.
+class Slice(NamedTuple):
+    """A slice of a flattened parameter's sum of clipped gradients."""
 
-    Args:
-        sums: ``(n,)``, a slice of a flattened parameter's sum of clipped gradients.
-        key: of the step's noise on the whole parameter.
-        std: standard deviation of the noise on the sum.
-        batch_size: expected.
-        first: where the slice begins in the whole.
+    sums: torch.Tensor  # (n,)
+    key: bytes  # of the step's noise on the whole parameter
+    std: float  # standard deviation of the noise on the sum
+    first: int = 0  # where the slice begins in the whole
+
+
+def noisy_means_(slices: Sequence[Slice], batch_size: int) -> None:
+    """Compute ``(sums + std z) / batch_size`` in place, ``z`` standard normal.
 
     Guarantee: any slices that together make the whole have the noise that the whole would have, bit
     for bit, wherever they are.
     """
-    add = _kernel(sums.device, sums.dtype) or _in_tiles
-    add(sums, key, std, 1 / batch_size, first)
+    rest = list[Slice]()
+    for one in slices:
+        sums = one.sums
+        if add := _kernel(sums.device, sums.dtype):
+            add(sums, one.key, one.std, 1 / batch_size, one.first)
+        else:
+            rest.append(one)
+    if rest:
+        _in_tiles(rest, 1 / batch_size)
 
 
-def _in_tiles(sums: torch.Tensor, key: bytes, std: float, scale: float, first: int) -> None:
-    """Compute it by torch, on the device or, where that rounds otherwise, on the CPU."""
-    for start, z in normals.tiles(key, first, first + len(sums), sums.device):
-        piece = sums[start - first : start - first + len(z)]
+def _in_tiles(slices: Sequence[Slice], scale: float) -> None:
+    """Compute it by torch, on their device or, where that rounds otherwise, on the CPU."""
+    asked = [(key, first, first + sums.shape[0]) for sums, key, _, first in slices]
+    for drawn in normals.tiles(asked, slices[0].sums.device):
+        z, stds = [one for _, _, one in drawn], [slices[place].std for place, _, _ in drawn]
+        pieces = [
+            slices[place].sums[start - slices[place].first :][: len(one)]
+            for place, start, one in drawn
+        ]
         # One operation at a time: add_(alpha=) is fused on some devices, and a GPU divides by
         # multiplying in its own way.
-        z.mul_(std).add_(piece.to(z.device)).mul_(scale)
-        piece.copy_(z)
+        torch._foreach_mul_(z, stds)
+        torch._foreach_add_(z, [piece.to(z[0].device) for piece in pieces])
+        torch._foreach_mul_(z, scale)
+        torch._foreach_copy_(pieces, z)
 
 
 @cache
@@ -217,7 +233,8 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | N
     except Exception as error:  # whatever a compiler says: the numbers are to be had without it
         why = f"could not be made ({type(error).__name__}: {error})"
     else:
-        _in_tiles(expected, *arguments)
+        key, std, scale, first = arguments
+        _in_tiles([Slice(expected, key, std, first)], scale)
         if torch.equal(found, expected):
             return fused.noisy_mean_
         why = "gives other bits"

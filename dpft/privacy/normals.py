@@ -12,7 +12,7 @@ import hashlib
 import math
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -73,26 +73,35 @@ _KNOWN = "6e97747d69c95f9870ba9392768798df22cf5143cdd8dd77799ae4c1f6762f0a"
 
 
 def tiles(
-    key: bytes, start: int, stop: int, device: torch.device | str = "cpu"
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield numbers ``start`` to ``stop`` of a key, a cache's worth at a time.
+    asked: Sequence[tuple[bytes, int, int]], device: torch.device | str = "cpu"
+) -> Iterator[list[tuple[int, int, Tensor]]]:
+    """Yield slices of the numbers of keys, a cache's worth at a time: short ones together.
 
     Args:
-        key: 32 bytes, derived for these numbers alone.
-        start: of the first number.
-        stop: behind the last number.
+        asked: of each slice a key, 32 bytes, derived for these numbers alone; the place of its
+            first number, and the place behind its last.
         device: for which they are wanted, see `drawing_device`.
 
     Yields:
-        Where a tile begins, and its numbers ``(n,)`` in float64.
+        For each tile the slice's place in ``asked``, where the tile begins, and its numbers
+        ``(n,)`` in float64.
     """
     device = drawing_device(torch.device(device))
     threads = min(torch.get_num_threads(), _THREADS)
     tile = _TILE_CPU * threads if device.type == "cpu" else _TILE_GPU
-    while start < stop:
-        end = min(stop, (start // tile + 1) * tile)
-        yield start, _draw(key, start, end, device)
-        start = end
+    pieces, places, size = list[tuple[bytes, int, int]](), list[tuple[int, int]](), 0
+    for place, (key, start, stop) in enumerate(asked):
+        while start < stop:
+            end = min(stop, (start // tile + 1) * tile)
+            count = end - start + BLOCK  # at most: blocks are drawn whole
+            if pieces and size + count > tile:
+                yield [(*at, z) for at, z in zip(places, _draw(pieces, device), strict=True)]
+                pieces, places, size = [], [], 0
+            pieces.append((key, start, end))
+            places.append((place, start))
+            start, size = end, size + count
+    if pieces:
+        yield [(*at, z) for at, z in zip(places, _draw(pieces, device), strict=True)]
 
 
 def normals(key: bytes, start: int, stop: int) -> Tensor:
@@ -101,15 +110,22 @@ def normals(key: bytes, start: int, stop: int) -> Tensor:
     Guarantee: independent standard normal numbers, to whoever cannot tell ChaCha20's keystream from
     random bits. Each is a function of the key and its position.
     """
-    drawn = [numbers for _, numbers in tiles(key, start, stop)]
+    drawn = [numbers for some in tiles([(key, start, stop)]) for _, _, numbers in some]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
 
 
-def _draw(key: bytes, start: int, stop: int, device: torch.device) -> Tensor:
-    first, last = start // BLOCK, -(-stop // BLOCK)
-    words = keystream.words(key, first * BLOCK, last * BLOCK, device)
-    drawn = _box_muller(words.view(-1, 2, _PAIRS)).view(-1)
-    return drawn[start - first * BLOCK : stop - first * BLOCK]
+def _draw(asked: Sequence[tuple[bytes, int, int]], device: torch.device) -> list[Tensor]:
+    words = [
+        keystream.words(key, start // BLOCK * BLOCK, -(-stop // BLOCK) * BLOCK, device)
+        for key, start, stop in asked
+    ]
+    together = words[0] if len(words) == 1 else torch.cat(words)
+    drawn = _box_muller(together.view(-1, 2, _PAIRS)).view(-1)
+    blocks = drawn.split([some.shape[0] for some in words])
+    return [
+        some[start % BLOCK : start % BLOCK + stop - start]
+        for some, (_, start, stop) in zip(blocks, asked, strict=True)
+    ]
 
 
 @cache
@@ -117,7 +133,7 @@ def drawing_device(device: torch.device) -> torch.device:
     """Return ``device``, or the CPU where it has no float64 operations or rounds otherwise."""
     if device.type not in ("cpu", "cuda"):
         return torch.device("cpu")
-    drawn = _draw(bytes(32), 0, _CHECKED, device)
+    (drawn,) = _draw([(bytes(32), 0, _CHECKED)], device)
     if hashlib.sha256(drawn.cpu().numpy().tobytes()).hexdigest() == _KNOWN:
         return device
     if device.type == "cpu":

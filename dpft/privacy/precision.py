@@ -88,6 +88,13 @@ def waits(device: torch.device) -> bool:
     return _simulated or device.type != "cpu"
 
 
+def on_device(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor, which nothing changes afterwards, without a wait of the host."""
+    if device.type == "cuda" and x.device.type == "cpu" and not _simulated:
+        x = x.pin_memory()  # else the copy may wait for the kernels before it
+    return x.to(device, non_blocking=device.type != "cpu")
+
+
 @lru_cache
 def has_tiles() -> bool:
     """Whether this CPU multiplies numbers in bfloat16 and adds up in float32, and torch uses it."""

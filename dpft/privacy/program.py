@@ -19,6 +19,7 @@ from torch import Tensor, fx
 
 from dpft.privacy.clipping import Clipper
 from dpft.privacy.clipping.clipper import Sums
+from dpft.privacy.precision import on_device
 
 Backend = Literal["inductor", "graph"]
 """What runs a program: compiled code, or the operations of the graph one by one (for tests)."""
@@ -81,7 +82,7 @@ class Program:
 
     def _inputs(self, tensors: Sequence[Tensor], real: Tensor | None) -> list[Tensor]:
         thresholds = torch.tensor(self._clipper.thresholds, dtype=torch.float64)
-        inputs = [*tensors, thresholds.to(self._device, non_blocking=True)]
+        inputs = [*tensors, on_device(thresholds, self._device)]
         return inputs if real is None else [*inputs, real]
 
     def _step(self, *inputs: Tensor) -> tuple[Tensor, ...]:

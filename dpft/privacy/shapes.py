@@ -79,7 +79,8 @@ class FixedShapes:
 
     def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
         """The shape of a microbatch; one of blanks alone has one only where all have the same."""
-        return widest(shape_of(i) for i in piece if i != BLANK or self.places is not None)
+        units = piece if self.places is not None else filter(BLANK.__ne__, piece)
+        return widest(set(map(shape_of, units)))
 
     def microbatches(
         self, batch: Sequence[int], shape_of: Callable[[int], Shape], token_budget: int
@@ -96,8 +97,10 @@ class FixedShapes:
             least one; empty for an empty batch.
         """
         of_shape: dict[Shape, list[int]] = {}
-        for index in sorted(batch, key=lambda index: (index == BLANK, index)):
-            of_shape.setdefault(shape_of(index), []).append(index)
+        units = sorted(filter(BLANK.__ne__, batch))
+        units += [BLANK] * (len(batch) - len(units))
+        for index, shape in zip(units, map(shape_of, units), strict=True):
+            of_shape.setdefault(shape, []).append(index)
         pieces = []
         for shape in sorted(of_shape):
             members, size = of_shape[shape], self.units(shape, token_budget)

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.privacy import keys, microbatches
+from dpft.privacy.precision import on_device
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.encoding import IntArray, lengths
@@ -44,15 +47,13 @@ class UnitBatch:
         return self.weights.shape[1]
 
     def to(self, device: torch.device) -> UnitBatch:
-        weights = self.weights.to(device, non_blocking=device.type != "cpu")
-        return UnitBatch(self.batch.to(device), weights, self.real)
+        return UnitBatch(self.batch.to(device), on_device(self.weights, device), self.real)
 
     def of_units(self, losses: Tensor) -> Tensor:
         """Return the losses without those of padding."""
         if self.real is None:
             return losses
-        kept = self.real.nonzero().flatten()  # in the host's memory
-        return losses[kept.to(losses.device, non_blocking=losses.device.type != "cpu")]
+        return losses[on_device(self.real.nonzero().flatten(), losses.device)]
 
     def units(self, index: Tensor) -> UnitBatch:
         """Return the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
@@ -105,6 +106,7 @@ class TrainingSet(ABC):
         self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
     ) -> None:
         self._objective, self._examples, self.shapes = objective, examples, shapes
+        self._shape = cache(self._new_shape)  # a unit's shape follows from the unit alone
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -121,20 +123,20 @@ class TrainingSet(ABC):
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
         objective = self._objective
+        blank = [objective.blank()] if BLANK in indices else []
         if list(indices) == [BLANK]:  # every rank runs the same number of forward passes
             weights = torch.ones(1, 1, dtype=torch.float64)
-            batch = objective.collate([objective.blank()])
-            return UnitBatch(batch, weights, torch.tensor([False]))
-        chosen = [[objective.blank()] if i == BLANK else self._chosen(i, step) for i in indices]
-        real, width, widths = None, max(map(len, chosen)), None
+            return UnitBatch(objective.collate(blank), weights, torch.tensor([False]))
+        chosen = [blank if i == BLANK else self._chosen(i, step) for i in indices]
+        counts = np.fromiter(map(len, chosen), np.int64, len(chosen))
+        real, width, widths = None, int(counts.max()), None
         if self.shapes is not None:
             width, *widths = self.shapes.of(indices, self._shape)
-            real = torch.tensor([i != BLANK for i in indices])
-        rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
-        for number, unit in enumerate(chosen):
-            # Padded with the unit's own rows: another's could spoil the loss if it is not finite.
-            rows += [*unit, *[unit[0]] * (width - len(unit))]
-            weights[number, : len(unit)] = 1 / len(unit)
+            real = torch.tensor(indices) != BLANK
+        # Padded with the unit's own rows: another's could spoil the loss if it is not finite.
+        rows = [one for unit in chosen for one in (*unit, *repeat(unit[0], width - len(unit)))]
+        used = np.arange(width) < counts[:, None]
+        weights = torch.from_numpy(used / counts[:, None])
         batch = objective.collate(rows) if widths is None else objective.collate(rows, widths)
         return UnitBatch(batch, weights, real)
 
@@ -151,7 +153,7 @@ class TrainingSet(ABC):
         """Return the encoded records of a unit that take part in a step."""
 
     @abstractmethod
-    def _shape(self, unit: int) -> Shape:
+    def _new_shape(self, unit: int) -> Shape:
         """Return a shape for all of the unit's records, whichever are chosen."""
 
 
@@ -173,7 +175,7 @@ class Records(TrainingSet):
     def _chosen(self, unit: int, step: int) -> list[Any]:
         return [self._examples[unit]]
 
-    def _shape(self, unit: int) -> Shape:
+    def _new_shape(self, unit: int) -> Shape:
         if self.shapes is not None and self.shapes.places is not None:
             return (1, *self._objective.widest())
         return (1, *self._objective.widths(self._examples[unit]))
@@ -263,7 +265,7 @@ class Users(TrainingSet):
             records = records[sorted(generator.choice(len(records), self._most, replace=False))]
         return [self._examples[i] for i in records.tolist()]
 
-    def _shape(self, unit: int) -> Shape:
+    def _new_shape(self, unit: int) -> Shape:
         if self.shapes is not None and self.shapes.places is not None:
             return (self._most, *self._objective.widest())
         rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())

@@ -16,7 +16,7 @@ from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, without_hub
 from dpft.models.sizes import FAMILIES
-from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort
+from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.functions import ClipFunction, own_function
@@ -104,13 +104,18 @@ def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism
         raise ConfigError(str(error)) from error
 
 
-def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
 
     LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
     moves a parameter by ``lr`` times its norm, which counts as 10 at most.
     """
+    parameters = [*moved]
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name != "lamb" and all(
+        p.device.type == "cuda" and own_part(p) is p for p in parameters
+    ):
+        common["fused"] = True  # one kernel for all parameters
     if settings.name == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
     first, second = settings.betas

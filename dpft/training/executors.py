@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpft.privacy import Clipper, LostRecordError, UnsupportedLayerError
 from dpft.privacy.clipping.clipper import Sums
-from dpft.privacy.precision import full_precision
+from dpft.privacy.precision import full_precision, on_device
 from dpft.privacy.program import Backend, Program, UntraceableError
 from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.objectives.base import Batch
@@ -137,7 +137,7 @@ class Programs:
         if shape.eager or (real is not None and not bool(real.any())):
             eagerly(statistics)
             return
-        mask = None if real is None else real.to(batch.weights.device, non_blocking=True)
+        mask = None if real is None else on_device(real, batch.weights.device)
         if shape.program is None or shape.batches >= shape.next_check:
             found = self._verified(shape, eagerly, batch, tensors, mask)
         else:

@@ -87,19 +87,22 @@ def train(
             "the same number, since the sampling rate rests on it"
         )
     device = next(model.parameters()).device
+    # On a CPU torch would note the caller's whole stack for each device that is missing.
+    on_cpu = device.type == "cpu"
+    seed_of_masks = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
     sampler, noise = mechanism.sampler(key), mechanism.noise(key, clipper)
     cohort = cohort or SingleProcess()
     # Dropout masks belong to rows of a batch, of which each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()
     # Ranks that run one model together must agree on what they do next.
     agreed = cohort.any if cohort.divided else None
-    cut = partial(data.microbatches, token_budget=settings.microbatch_tokens)
+    cut = partial(data.microbatches, token_budget=settings.tokens)
 
     def clipped_sum(step: int, pieces: Pieces, programs: Programs | None) -> StepStatistics:
         """Add a batch's clipped gradients to ``.grad``. Releases nothing, so it may be repeated."""
         # Masks belong to rows, and one more record shifts the rows. Masks that an observer knew
         # would break the sensitivity; secret ones can be thought of as each record's own.
-        torch.manual_seed(keys.seed(key, "dropout", step, *rank))
+        seed_of_masks(keys.seed(key, "dropout", step, *rank))
         statistics = StepStatistics()
         if pipeline is not None:
             statistics = StepStatistics(share=pipeline.pipeline, groups=pipeline.groups)
@@ -177,15 +180,17 @@ def _norm_of_sum(clipper: Clipper) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in sums))
 
 
+@torch.no_grad()
 def check_weights(
     optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None = None
 ) -> None:
     """Raise DivergedError for weights that are not finite: those are released anyway."""
     moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
-    moved = [part for part in moved if not part.is_meta]  # stages that other ranks check
-    # One transfer for all, since the host waits for each.
-    finite = bool(torch.stack([torch.isfinite(part).all() for part in moved]).all())
-    if (agreed or bool)(not finite):
+    # Not stages that other ranks check, nor empty parts.
+    moved = [part for part in moved if part.numel() and not part.is_meta]
+    # One transfer for all, since the host waits for each; the largest number shows any other.
+    finite = not moved or torch.stack(torch._foreach_norm(moved, math.inf)).isfinite().all()
+    if (agreed or bool)(not bool(finite)):
         raise DivergedError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
             "smaller learning rate, which is another run; what this one spent stays in its ledger"

@@ -122,7 +122,7 @@ class Session(Closing):
         run, prepared, directory = self._run, self.prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start, repeated = self._start, self._mechanism.repeated
-        doing = f"training with optim.microbatch_tokens={run.optim.microbatch_tokens}"
+        doing = f"training with optim.microbatch_tokens={run.optim.tokens}"
         with ExitStack() as stack:
             stack.enter_context(explained(doing, _MORE_ROOM))
             show = stack.enter_context(self._progress.training(start, self._mechanism))

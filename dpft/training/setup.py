@@ -164,6 +164,8 @@ def prepare(
             **all_round_like(device, cohort),
             **cohort.layout,  # sums of shares are added up in another order
             **({} if shapes is None else {"shapes": "fixed"}),
+            # There `auto` may find another number: on a GPU with more memory.
+            **({"microbatch_tokens": run.optim.tokens} if device.type == "cuda" else {}),
             **({"step": "compiled"} if compiled else {}),
             **({"plugins": own} if own else {}),
         },
@@ -192,7 +194,7 @@ def prepare(
             reshard(loaded.model)
     if mechanism.private:
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
-        check_independence(units, whole, clipper, run.optim.microbatch_tokens, parts.pipeline)
+        check_independence(units, whole, clipper, run.optim.tokens, parts.pipeline)
     auditor = None
     if audit is not None:
         auditor = audit.auditor(loaded, objective, records[0], clipper, mechanism, key)
@@ -230,4 +232,4 @@ def _held_out(
         scored = contents_of(one.record for one in instances)
         shared = bool(np.isin(contents_of(records), scored).any())
     public = settings.public or (settings.file is None and task.published)
-    return HeldOut(settings, objective, records, public, run.optim.microbatch_tokens, shared)
+    return HeldOut(settings, objective, records, public, run.optim.tokens, shared)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from dpft.privacy import Mechanism, keys
-from dpft.privacy.noise import noisy_mean_
+from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.noise_key import key_from_seed
 from tests.privacy.reference import reference_clip
@@ -38,6 +38,7 @@ def take_steps(model, data, *, seed, batch, steps, sigma, threshold, rate, delta
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 flat = sums[name].reshape(-1).contiguous()
-                noisy_mean_(flat, keys.derive(key, "noise", step, name), sigma * threshold, batch)
+                std = sigma * threshold
+                noisy_means_([Slice(flat, keys.derive(key, "noise", step, name), std)], batch)
                 parameter.data.sub_(rate * flat.view_as(parameter))
     return mechanism, sizes

@@ -12,7 +12,7 @@ from dpft.config.errors import RankError
 from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, first_row, shard
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.noise import noisy_mean_
+from dpft.privacy.noise import Slice, noisy_means_
 from tests.parallel.ranks import together
 from tests.parallel.test_matrix import Case, built, losses
 
@@ -21,12 +21,12 @@ from tests.parallel.test_matrix import Case, built, losses
 def test_parts_tile_the_whole_and_have_its_noise(rows, width, size):
     """As ``torch.chunk`` cuts, by which FSDP does."""
     whole = torch.arange(float(rows * width)).view(rows, width)
-    noisy_mean_(noisy := whole.flatten().clone(), b"k" * 32, 0.3, 7)
+    noisy_means_([Slice(noisy := whole.flatten().clone(), b"k" * 32, 0.3)], 7)
     parts = [chunk.flatten().clone() for chunk in whole.chunk(size)]
     for rank, part in enumerate([*parts, *[torch.empty(0)] * (size - len(parts))]):
         first = first_row(rows, rank, size) * width
         assert first_row(rows, rank + 1, size) * width == first + len(part)
-        noisy_mean_(part, b"k" * 32, 0.3, 7, first)
+        noisy_means_([Slice(part, b"k" * 32, 0.3, first)], 7)
         assert torch.equal(part, noisy[first : first + len(part)])
     assert first_row(rows, 0, size) == 0
     assert first_row(rows, size, size) == rows

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,11 +16,13 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
+from dpft.plan import estimate
 from dpft.plan.cut import cut, sampled
 from dpft.plan.estimate import (
     Device,
     StepTime,
     device,
+    fitted,
     largest,
     length_of,
     names,
@@ -147,6 +150,26 @@ def test_every_architecture_has_a_time_and_a_peak(words, tmp_path):
     cost, time, _ = plan(run, shape, DEVICE, check=False)
     assert time.seconds > 0
     assert cost.peak > cost.held
+
+
+def test_auto_is_what_fits_the_whole_gpu(monkeypatch):
+    cuda, gpu = torch.device("cuda"), SimpleNamespace(total_memory=2**33)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    words = ("task=e2e", "task.source=sample", "task.max_length=100", "optim.batch_size=600")
+    run = run_of("model=random-llama", *words)
+    # Which is not simulated.
+    prefix = run_of("model=random-llama", *words, "adapt=prefix")
+    assert fitted(prefix, cuda).optim.tokens == 4096
+    monkeypatch.setattr(estimate, "training_of", lambda run, shape: shape)
+    taken = lambda shape, **options: SimpleNamespace(peak=2**20 * shape.batch)  # noqa: E731
+    monkeypatch.setattr(estimate, "simulated", taken)
+    assert fitted(run, cuda).optim.tokens == (600 + 1) * 100  # with a padding example
+    gpu.total_memory = 20 * 2**20
+    assert fitted(replace(run, compile=False), cuda).optim.tokens == (18 + 1) * 100
+    assert fitted(run, cuda).optim.tokens == (9 + 1) * 100  # half is for CUDA graphs
+    typed = run_of("model=random-llama", *words, "optim.microbatch_tokens=77")
+    assert fitted(typed, cuda).optim.tokens == 77
+    assert fitted(run, torch.device("cpu")).optim.tokens == 4096
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ def test_attention_leaves_out_what_is_masked():
     assert flops(counted(both))["float32"] == half["float32"] * 7 / 2
 
 
+@pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
+def test_attention_of_a_gpu_may_have_fewer_heads_of_keys(kind):
+    attention = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention")
+    q = torch.empty(2, 4, 64, 16, device="meta", dtype=torch.bfloat16)
+    more = (0.0, True) if kind == "flash" else (None, True, 0.0, True)
+    found = flops(counted(lambda: attention(q, q[:, :2], q[:, :2], *more)))
+    assert found == {"bfloat16": 2 * 2 * 2 * 4 * 64 * 64 * 16 / 2}
+
+
 MOVED = {
     "a view": (lambda x, ids: x.t()[1:], 0),
     "a question": (lambda x, ids: torch.ops.prim.device.default(x), 0),

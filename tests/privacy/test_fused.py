@@ -39,7 +39,7 @@ def test_a_slice_gets_the_bits_of_torchs_operations(monkeypatch, dtype, first, c
     expected = sums.clone()
     arguments = (KEY, 0.7, 1 / 3, first)
     kernel(monkeypatch, True).noisy_mean_(sums, *arguments)
-    noise._in_tiles(expected, *arguments)
+    noise._in_tiles([noise.Slice(expected, KEY, 0.7, first)], 1 / 3)
     assert torch.equal(sums, expected)
 
 

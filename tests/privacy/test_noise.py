@@ -14,7 +14,7 @@ from torch import nn
 import dpft.privacy as privacy
 from dpft.privacy import Mechanism, keys, keystream, make_clipper, noise
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.noise import Released, noisy_mean_
+from dpft.privacy.noise import Released, Slice, noisy_means_
 from dpft.privacy.normals import normals
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.thresholds import allocate
@@ -120,11 +120,13 @@ def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
     key = keys.derive(b"key", "noise", 0, "a")
     whole = torch.linspace(-1, 1, 150_001).to(dtype)
     pieces = [piece.clone() for piece in whole.split([0, 1, 1023, 2, 66_000, 70_000, 12_975])]
-    noisy_mean_(whole, key, 0.3, 7)
+    noisy_means_([Slice(whole, key, 0.3)], 7)
     first = 0
+    slices = []
     for piece in pieces:
-        noisy_mean_(piece, key, 0.3, 7, first)
+        slices.append(Slice(piece, key, 0.3, first))
         first += len(piece)
+    noisy_means_(slices, 7)
     assert torch.equal(torch.cat(pieces), whole)
 
 
@@ -133,7 +135,8 @@ def test_a_kernel_is_used_where_it_gives_the_bits_of_torchs_operations(monkeypat
     def one_pass(sums, *arguments):
         if fault == "could not be made":
             raise OSError("no compiler")
-        noise._in_tiles(sums, *arguments)
+        key, std, scale, first = arguments
+        noise._in_tiles([Slice(sums, key, std, first)], scale)
         if fault:
             sums[-1] = sums[-1].nextafter(torch.ones(()))
 

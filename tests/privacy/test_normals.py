@@ -127,15 +127,15 @@ def test_the_oldest_instruction_set_gives_the_same_numbers():
 def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
     right, cuda = module._draw, torch.device("cuda")
     chosen = module.drawing_device.__wrapped__
-    monkeypatch.setattr(module, "_draw", lambda key, a, b, device: right(key, a, b, CPU))
+    monkeypatch.setattr(module, "_draw", lambda asked, device: right(asked, CPU))
     assert chosen(cuda) == cuda
     assert chosen(torch.device("mps")) == CPU
     monkeypatch.setattr(
         module,
         "_draw",
-        lambda key, a, b, device: right(key, a, b, CPU).nextafter(
-            torch.zeros((), dtype=torch.float64)
-        ),
+        lambda asked, device: [
+            z.nextafter(torch.zeros((), dtype=torch.float64)) for z in right(asked, CPU)
+        ],
     )
     with pytest.warns(UserWarning, match="cuda rounds"):
         assert chosen(cuda) == CPU
@@ -159,7 +159,7 @@ def whole() -> torch.Tensor:
 def test_any_slice_is_that_of_the_whole(whole, start, length):
     stop = min(start + length, len(whole))
     assert torch.equal(normals(KEY, start, stop), whole[start:stop])
-    ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
+    ends = [(at, at + len(z)) for some in tiles([(KEY, start, stop)]) for _, at, z in some]
     assert sum(end - begin for begin, end in ends) == stop - start
     assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
 

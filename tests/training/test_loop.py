@@ -11,7 +11,7 @@ from dpft.config.schema import Optim, lr_factor
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.noise import noisy_mean_
+from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.sampling import PoissonSampler
 from dpft.privacy.shapes import FixedShapes
@@ -433,7 +433,7 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
         for k, names in enumerate(groups):
             for name in names:
                 flat = sums[name].reshape(-1).contiguous()
-                noisy_mean_(flat, keys.derive(key, "noise", step, name), stds[k], 4)
+                noisy_means_([Slice(flat, keys.derive(key, "noise", step, name), stds[k])], 4)
                 other.get_parameter(name).data -= lr * flat.view_as(sums[name])
             below = sum((0.5 if n <= estimates[k] else -0.5) for n in norms[:, k].tolist())
             share = 0.5 + (below + mechanism.count_noise * draws[k]) / 4

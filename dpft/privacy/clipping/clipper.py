@@ -27,7 +27,7 @@ from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
-from dpft.privacy.precision import full_precision, waits
+from dpft.privacy.precision import full_precision, on_device, waits
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
 from dpft.privacy.thresholds import check_threshold, sensitivity
@@ -452,12 +452,12 @@ class Clipper:
     def _keep_real(self, real: Tensor | None) -> None:
         """Forget the norms of padding, and count the others' where thresholds adapt."""
         if real is not None:
-            kept = real.nonzero().flatten().to(self.norms.device, non_blocking=True)
+            kept = on_device(real.nonzero().flatten(), self.norms.device)
             self.norms, self.factors = self.norms[kept], self.factors[kept]
         if self.adaptive is not None:
             usable = self.factors > 0
             estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
-            small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
+            small = self.norms <= on_device(estimates, self.norms.device)
             counts = (small & usable).sum(0, dtype=torch.float64)
             self.below = self.below.to(self.norms.device) + (
                 counts - 0.5 * usable.sum(0, dtype=torch.float64)
@@ -473,5 +473,5 @@ def _silenced(losses: Tensor, real: Tensor | None) -> Tensor:
     """Set the losses of padding to zero: so is their gradient, exactly, in all of their rows."""
     if real is None:
         return losses
-    real = real.to(losses.device, non_blocking=True)
+    real = on_device(real, losses.device)
     return torch.where(real, losses, losses.new_zeros(()))

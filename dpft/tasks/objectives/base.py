@@ -92,9 +92,9 @@ class Batch:
         return len(next(iter(self.tensors.values())))
 
     def to(self, device: torch.device) -> Batch:
-        # The host need not wait: nothing changes a batch after it was made.
-        free = device.type != "cpu"
-        return Batch({n: x.to(device, non_blocking=free) for n, x in self.tensors.items()})
+        from dpft.privacy.precision import on_device
+
+        return Batch({name: on_device(x, device) for name, x in self.tensors.items()})
 
     def rows(self, index: Tensor) -> Batch:
         """Return the rows of ``index`` (int64, or bool of shape ``(B,)``)."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -346,19 +347,26 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
         max(example.length for example in examples),
         max(len(example.target) for example in examples),
     )
-    ids = torch.zeros(len(examples), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    targets = torch.full((len(examples), longest_target), -100, dtype=torch.long)
+    ids, mask = _behind_padding([one.prompt + one.target for one in examples], width, 0)
+    targets, _ = _behind_padding([one.target for one in examples], longest_target, -100)
     for row, example in enumerate(examples):
-        ids[row, width - example.length :] = torch.tensor(example.prompt + example.target)
-        mask[row, width - example.length :] = 1
-        first = longest_target - len(example.target)
-        targets[row, first:] = torch.tensor(example.target)
         if example.silent:
+            first = longest_target - len(example.target)
             targets[row, first + torch.tensor(example.silent)] = -100
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     read = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
     return Batch({**{name: x[:, :-1] for name, x in read.items()}, "targets": targets})
+
+
+def _behind_padding(
+    rows: Sequence[tuple[int, ...]], width: int, padding: int
+) -> tuple[Tensor, Tensor]:
+    """Return rows of tokens that end in the last column, ``(B, width)``, and the mask of tokens."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    mask = np.arange(width) >= width - lengths[:, None]
+    out = np.full(mask.shape, padding)
+    out[mask] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(out), torch.from_numpy(mask.astype(np.int64))
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:
