@@ -160,8 +160,8 @@ def plan(
     cost = simulated(training_of(run, shape), check=check)
     time = time_of(cost, device)
     records = shape.batch if length is None else length[1]
-    lengths = sampled(run, sample) if sample else [(shape.length, (1, shape.length))]
     compiled = compiles(run, torch.device("cuda"))
+    lengths = sampled(run, sample, compiled) if sample else [(shape.length, (1, shape.length))]
     count, positions, tokens = cut(run, records, lengths, compiled)
     eager = (sum(work.values()) for name, work in cost.work.items() if name != OPTIMIZER)
     host = _HOST_PROGRAM if compiled else _HOST_OPERATION * sum(eager)

@@ -24,22 +24,28 @@ BLANK = -1
 _NARROWEST = 16
 # Microbatches of one shape that a logical batch fills if all its units have it. Cut smaller they
 # have fewer blanks; what is too small wastes the hardware.
-SHARE = 16
-COMPILED_SHARE = 6  # each is one program, whose start costs as much as some rows
+_SHARE = 16
+# Each is one program, whose start costs as much as some rows, and each shape a compilation.
+_COMPILED_SHARE, _COMPILED_NARROWEST = 6, 32
 
 Shape = tuple[int, ...]
 """Of what one unit is computed in: its rows, the positions of each, and further widths if any."""
 
 
-def padded(width: int, most: int) -> int:
-    """The width that a record of ``width`` positions is padded to.
+def padded(width: int, most: int, coarse: bool = False) -> int:
+    """Return the width that a record of ``width`` positions is padded to.
 
     Widths are 16, 24, 32, 48, 64, 96, ...: a third is padding at most, and few records are alone.
+    ``coarse`` ones are 32, 64, 128, ...
 
     Args:
         width: positions that the record takes.
-        most: that any record may take; a model may have no more.
+        most: positions that any record may take; a model may have no more.
+        coarse: whether widths are powers of two.
     """
+    if coarse:
+        wide = max(_COMPILED_NARROWEST, 1 << (width - 1).bit_length())
+        return max(width, min(wide, most))
     wide = _NARROWEST
     while wide < width:
         wide = wide * 3 // 2 if wide & (wide - 1) == 0 else wide * 4 // 3
@@ -59,7 +65,7 @@ class FixedShapes:
         batch_size: expected number of units in a logical batch, which is public.
         places: units and blanks of every logical batch, where all have one shape; None: units have
             shapes of their own, and batches as many as were drawn.
-        share: a microbatch has at most this share of ``batch_size``: 16 is a sixteenth.
+        compiled: whether each shape is a program: then there are few, of large microbatches.
 
     Guarantee: the shapes that a unit is computed in follow from that unit and from settings:
     whoever joins or leaves the batch, they stay the same.
@@ -67,7 +73,7 @@ class FixedShapes:
 
     batch_size: int
     places: int | None = None
-    share: int = SHARE
+    compiled: bool = False
 
     def units(self, shape: Shape, token_budget: int) -> int:
         """How many units, blanks included, a microbatch of this shape has."""
@@ -75,7 +81,13 @@ class FixedShapes:
         if self.places is not None:
             pieces = -(-self.places // max(1, fitting))
             return -(-self.places // pieces) + 1
-        return max(1, min(fitting, -(-self.batch_size // self.share))) + 1
+        return (
+            max(
+                1,
+                min(fitting, -(-self.batch_size // (_COMPILED_SHARE if self.compiled else _SHARE))),
+            )
+            + 1
+        )
 
     def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
         """The shape of a microbatch; one of blanks alone has one only where all have the same."""

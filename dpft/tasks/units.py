@@ -152,6 +152,10 @@ class TrainingSet(ABC):
     def _chosen(self, unit: int, step: int) -> list[Any]:
         """Return the encoded records of a unit that take part in a step."""
 
+    def _widths(self, record: int) -> tuple[int, ...]:
+        coarse = {"coarse": True} if self.shapes is not None and self.shapes.compiled else {}
+        return self._objective.widths(self._examples[record], **coarse)
+
     @abstractmethod
     def _new_shape(self, unit: int) -> Shape:
         """Return a shape for all of the unit's records, whichever are chosen."""
@@ -178,7 +182,7 @@ class Records(TrainingSet):
     def _new_shape(self, unit: int) -> Shape:
         if self.shapes is not None and self.shapes.places is not None:
             return (1, *self._objective.widest())
-        return (1, *self._objective.widths(self._examples[unit]))
+        return (1, *self._widths(unit))
 
 
 class Users(TrainingSet):
@@ -270,7 +274,7 @@ class Users(TrainingSet):
             return (self._most, *self._objective.widest())
         rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
         records = self._records(unit).tolist()
-        return (rows, *widest(self._objective.widths(self._examples[i]) for i in records))
+        return (rows, *widest(map(self._widths, records)))
 
 
 def finite_losses(

@@ -21,7 +21,7 @@ from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.functions import ClipFunction, own_function
 from dpft.privacy.cohort import Cohort
-from dpft.privacy.shapes import COMPILED_SHARE, SHARE, FixedShapes
+from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.untouched import Untouched
 from dpft.tasks import TASKS
@@ -246,12 +246,12 @@ def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> Fixe
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
-        return FixedShapes(mechanism.batch_size, mechanism.max_batch)
+        return FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
     if not compiled and (not mechanism.private or free):
         return None
-    return FixedShapes(mechanism.batch_size, share=COMPILED_SHARE if compiled else SHARE)
+    return FixedShapes(mechanism.batch_size, compiled=compiled)
 
 
 def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:

@@ -107,10 +107,11 @@ class Losses(Protocol):
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         """Return examples as a batch, padded to ``widths``; None: to the widest of them."""
 
-    def widths(self, example: Any) -> tuple[int, ...]:
+    def widths(self, example: Any, coarse: bool = False) -> tuple[int, ...]:
         """Return the padded widths of an example as a function of that example alone.
 
-        Positions come first. No example with a loss is narrower than `blank`.
+        Positions come first. No example with a loss is narrower than `blank`. There are few
+        ``coarse`` widths: each is compiled.
         """
 
     def widest(self) -> tuple[int, ...]:

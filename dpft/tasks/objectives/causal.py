@@ -134,9 +134,11 @@ class Causal:
     ) -> Batch:
         return collate(examples, widths)
 
-    def widths(self, example: CausalExample) -> tuple[int, int]:
-        """Of prompt and target together, and of the target."""
-        width = padded(example.length, self.max_length)
+    def widths(self, example: CausalExample, coarse: bool = False) -> tuple[int, int]:
+        """Return the widths of prompt and target together, and of the target."""
+        width = padded(example.length, self.max_length, coarse)
+        if coarse:
+            return width, width - 1
         return width, min(padded(len(example.target), self.max_length), width - 1)
 
     def widest(self) -> tuple[int, int]:

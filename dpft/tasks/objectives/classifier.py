@@ -114,8 +114,8 @@ class TextChoice(Choice):
     max_length: int
     classes: tuple[str, ...]
 
-    def widths(self, example: ClassExample) -> tuple[int]:
-        return (padded(example.length, self.max_length),)
+    def widths(self, example: ClassExample, coarse: bool = False) -> tuple[int]:
+        return (padded(example.length, self.max_length, coarse),)
 
     def widest(self) -> tuple[int]:
         return (self.max_length,)

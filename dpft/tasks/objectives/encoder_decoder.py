@@ -62,10 +62,12 @@ class EncoderDecoder(Causal):
         read = {"input_ids": ids, "attention_mask": mask}
         return Batch({**read, "decoder_input_ids": given, "targets": targets})
 
-    def widths(self, example: CausalExample) -> tuple[int, int, int]:  # type: ignore[override]
-        """Of both texts together, of the source, and of the target."""
-        source = padded(len(example.prompt), self.max_length)
-        target = padded(len(example.target), self.max_length)
+    def widths(  # type: ignore[override]
+        self, example: CausalExample, coarse: bool = False
+    ) -> tuple[int, int, int]:
+        """Return the widths of both texts together, of the source, and of the target."""
+        source = padded(len(example.prompt), self.max_length, coarse)
+        target = padded(len(example.target), self.max_length, coarse)
         return source + target, source, target
 
     def nll(self, model: nn.Module, batch: Batch) -> Tensor:

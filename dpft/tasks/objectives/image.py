@@ -39,7 +39,7 @@ class ImageClassifier(Choice):
     def encode(self, record: LabelledImage) -> ImageExample:
         return ImageExample(record, *self.widest())
 
-    def widths(self, example: ImageExample) -> tuple[int]:
+    def widths(self, example: ImageExample, coarse: bool = False) -> tuple[int]:
         return self.widest()
 
     def widest(self) -> tuple[int]:

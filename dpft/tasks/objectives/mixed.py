@@ -30,8 +30,8 @@ class Mixed:
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         return self._objective.collate(examples, widths)
 
-    def widths(self, example: Any) -> tuple[int, ...]:
-        return self._objective.widths(example)
+    def widths(self, example: Any, coarse: bool = False) -> tuple[int, ...]:
+        return self._objective.widths(example, coarse)
 
     def widest(self) -> tuple[int, ...]:
         return self._objective.widest()
