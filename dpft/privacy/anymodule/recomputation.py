@@ -9,18 +9,19 @@ parameters' gradients. `torch.func.vmap` does this for all records together; whe
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from dpft.privacy.clipping.calls import Call, Edge, uses_between
 from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, Use
-from dpft.privacy.untouched import random_state_kept
 
 # Parts of a batch, for which a module with layers inside is computed again one after the other: its
 # activations are held beside those of the whole model.
@@ -253,39 +254,42 @@ class Recomputation:
         return tuple(tensors[i] for i in self.picked)
 
 
-def takes_rows(
-    module: nn.Module, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Return whether a module gives each record what its own row makes of it, and nothing else.
+@dataclass(eq=False, kw_only=True)
+class ModuleCall(Call):
+    """A call of a module that is computed again, in place of the layers' calls inside it.
 
-    One that repeats the one row, counts its numbers, or adds its rows to positions does not. The
-    first record is given another row, without gradients, and of the others nothing may change.
+    Attributes:
+        recomputation: how to compute the call again.
+        stops: where its inputs come from in the graph.
     """
-    own = module._parameters[local]
-    assert own is not None
-    given, tensors = Arguments.of((args, kwargs))
 
-    def outputs(value: Tensor) -> list[Tensor]:
-        module._parameters[local] = value  # type: ignore[assignment]
-        copies, named = given.filled([x.clone() for x in tensors])  # it may write to them
-        with random_state_kept(rows):
-            return Arguments.of(module.forward(*copies, **named))[1]
+    by_rule: ClassVar[bool] = False
 
-    with torch.no_grad():
-        expected = outputs(own)
-        try:
-            found = outputs(torch.cat([own + 1, rows[1:]]))
-            return [y.shape for y in found] == [y.shape for y in expected] and all(
-                close(y[1:], whole[1:])
-                for y, whole in zip(found, expected, strict=True)
-                if y.dim() and len(y) == len(rows)
-            )
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            return False
-        finally:
-            module._parameters[local] = own
+    recomputation: Recomputation
+    stops: frozenset[Edge]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._arrived: dict[int, Tensor] = {}
+
+    def input(self) -> None:
+        return None
+
+    def receive(self, number: int, g: Tensor) -> Tensor | None:
+        self._arrived[number] = g
+        if not self.awaited.issubset(self._arrived):
+            return None
+        arrived, self._arrived = self._arrived, {}
+        return self.recomputation.joined(arrived)
+
+    def counts(self, names: Mapping[int, str]) -> Counter[str]:
+        edges = [self.outputs[i] for i in sorted(self.awaited)]
+        found = uses_between(edges, self.stops, names).counts
+        return Counter({name: found[name] for name in self.site.names.values()})
+
+    def uses(self, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
+        self.check_rows(g, batch * rows)
+        return self.recomputation.uses(self.site.names, self.inputs(), g, batch)
 
 
 def close(y: Tensor, expected: Tensor) -> bool:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, uses_of
+from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Gate, Listener
-from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.rules import (
     DirectUse,
     GramCache,
@@ -101,7 +100,6 @@ class ClippingBatch:
         looks: bool = True,
     ) -> None:
         self.capture = clipper.capture
-        self.guard = clipper.guard
         self.groups = clipper.groups
         self.parameters = clipper.parameters
         # Stages of a pipeline wait for each other.
@@ -116,6 +114,7 @@ class ClippingBatch:
         self.dropped = False
         self.sharded = clipper.sharded
         self._clip = clipper.factors_of
+        self._observers = clipper.observers
         self._cohort = clipper.cohort
         self._arrived = arrived
         self._finite = torch.isfinite(losses.detach())
@@ -152,7 +151,7 @@ class ClippingBatch:
             call.hold()
             if observe is not None:
                 observe(call, g)
-            added = uses_of(call, g, self.size, self.rows)
+            added = call.uses(g, self.size, self.rows)
             if keep_graph:
                 call.let_go()
             else:
@@ -183,6 +182,11 @@ class ClippingBatch:
                 f"{received} of them; expected all: does a layer give several outputs of which the "
                 "first is unused?"
             )
+
+    def autograd_writes(self) -> None:
+        """Let autograd add the sums to ``.grad`` from here on."""
+        for observer in self._observers:
+            observer.before_autograd_writes()
 
     def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
         """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dpft.privacy.token_losses import TokenLosses
+from dpft.privacy.clipping.calls import is_token_losses, output_metadata
 
 Shape = tuple[int, ...]
 # Of each dimension of an input, the dimension of the result that it becomes, or None.
@@ -82,18 +82,6 @@ def _from_the_leaves(root: Node) -> list[Node]:
             pending.pop()
             order.append(node)
     return order
-
-
-def output_metadata(node: Node) -> Sequence[Any]:
-    """Return ``shape`` and ``dtype`` of what a function gave, which its backward differentiates."""
-    dynamic: Any = node
-    metadata: Sequence[Any] = dynamic._input_metadata
-    return metadata
-
-
-def is_token_losses(node: Node) -> bool:
-    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
-    return getattr(type(node), "_forward_cls", None) is TokenLosses
 
 
 def _carried(
