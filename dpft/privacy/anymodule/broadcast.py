@@ -69,7 +69,7 @@ class Broadcasts:
         for site in self._sites:
             give = partial(self._give_rows, site)
             self._capture.hook(site.module.register_forward_pre_hook(give, with_kwargs=True))
-            # Before whoever shards takes the module's parameters away again.
+            # Before a hook of FSDP takes the module's parameters away again.
             restore = partial(site.module.register_forward_hook, always_call=True, prepend=True)
             self._capture.hook(restore(self._after))
 

@@ -24,7 +24,7 @@ from dpft.privacy.clipping.calls import Call, Edge, uses_between
 from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, Use
 
 # Parts of a batch, for which a module with layers inside is computed again one after the other: its
-# activations are held beside those of the whole model.
+# activations are held in addition to those of the whole model.
 _PARTS = 4
 
 # By how much of its norm a record's output may differ when it is computed alone.
@@ -97,7 +97,7 @@ class Recomputation:
         shapes: of these outputs, and their types.
         records: ``R``, rows of the model's batch.
         precision: a context that has autocast as it was.
-        unheard: a context in which layer calls are not captured.
+        paused: a context in which layer calls are not captured.
     """
 
     rule: AutomaticRule
@@ -109,7 +109,7 @@ class Recomputation:
     shapes: tuple[tuple[torch.Size, torch.dtype], ...]
     records: int
     precision: Callable[[], AbstractContextManager[Any]]
-    unheard: Callable[[], AbstractContextManager[None]]
+    paused: Callable[[], AbstractContextManager[None]]
 
     def joined(self, arrived: Mapping[int, Tensor]) -> Tensor:
         """Join gradients of the outputs, by their number, as ``(R, n)``; zeros for the others."""
@@ -232,7 +232,7 @@ class Recomputation:
             values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
             outputs = self._run(values, rows)
         pairs = [(y, g) for y, g in zip(outputs, gs, strict=True) if y.requires_grad]
-        with self.unheard():  # what is checkpointed inside runs once more here
+        with self.paused():  # what is checkpointed inside runs once more here
             found = torch.autograd.grad(
                 [y for y, _ in pairs],
                 list(values.values()),
@@ -248,7 +248,7 @@ class Recomputation:
         self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         named = {f"inner.{name}": p for name, p in parameters.items()}
-        with self.unheard(), self.precision():
+        with self.paused(), self.precision():
             tree = functional_call(_Forward(self.module), named, self.arguments.filled(inputs))
         tensors = Arguments.of(tree)[1]
         return tuple(tensors[i] for i in self.picked)

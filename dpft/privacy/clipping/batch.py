@@ -17,17 +17,14 @@ from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Gate, Listener
-from dpft.privacy.clipping.rules import (
+from dpft.privacy.clipping.rules import GramCache, SquaredNorm, UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules.base import floor
+from dpft.privacy.clipping.rules.uses import (
     DirectUse,
-    GramCache,
-    SquaredNorm,
-    UnsupportedLayerError,
-    Use,
     exact_squared_norm,
     joint_per_example,
     joint_squared_norm,
 )
-from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.precision import full_precision
 
 if TYPE_CHECKING:
@@ -201,7 +198,7 @@ class ClippingBatch:
         if self.careful:
             return self.factors_of(k, *self.squared_group_norm(k, book))
         self._unread = True
-        # Who is dropped has NaN in the sums, which are then given up; nobody else's factor is one.
+        # A dropped record makes NaN of the sums, which are then given up; no other factor is NaN.
         return self.factors_of(k, self._total(k, book).certain().allowing(), None)
 
     def all_clip_factors(self, book: Book) -> list[Factors]:
@@ -216,7 +213,7 @@ class ClippingBatch:
         return [self.factors_of(k, *self._examined(k, book)) for k in range(len(self.groups))]
 
     def squared_group_norm(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """Return ``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
+        """Return ``|g_k|^2`` of group ``k``, ``(B,)``, and the dropped records, as in `Factors`."""
         squared = self._total(k, book)
         # One look for the whole group: each costs a GPU a halt.
         if bool((squared.sound() & self._finite.to(squared.value.device)).all()):
@@ -314,7 +311,7 @@ class ClippingBatch:
         return SquaredNorm(value, value if exact else _sum([p.scale for p in parts]), rounding)
 
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """Return a group's norms without what cancellation made doubtful, and who is dropped."""
+        """Return a group's norms without what cancellation made doubtful, and dropped records."""
         parts = [
             norm if norm.exact or not uses else recomputed(norm, uses)
             for norm, uses in self._entries(k, book)

@@ -321,11 +321,12 @@ class Capture:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        output: Any,
+        result: Any,
     ) -> Tensor | None:
         """Keep the call of a layer; returns its output, with a row for each record."""
-        if not (self.captures(site.name) and isinstance(output, Tensor) and output.requires_grad):
+        if not (self.captures(site.name) and isinstance(result, Tensor) and result.requires_grad):
             return None
+        output: Tensor = result
         a = args[0] if args else next(iter(kwargs.values()))
         if site.rule.one_row_for_all:
             output = output.expand(len(a), *output.shape[1:])

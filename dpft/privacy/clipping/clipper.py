@@ -112,7 +112,7 @@ class Clipper:
         observers: what sees each batch before its sums.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
-        norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
+        norms: per-example gradient norms of the last `backward`, ``(B, K)``, without padding. With
             what rounding to bfloat16 may add, where sums are formed in that.
         factors: the clip factors of the last `backward`, ``(B, K)``; 0 where a record's gradient in
             a group is not finite: it contributes nothing there.

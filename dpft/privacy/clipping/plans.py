@@ -34,16 +34,9 @@ from dpft.privacy.clipping.batch import (
 )
 from dpft.privacy.clipping.calls import Call, dominates
 from dpft.privacy.clipping.capture import Gate
-from dpft.privacy.clipping.rules import (
-    DirectUse,
-    SquaredNorm,
-    UnsupportedLayerError,
-    Use,
-    joint_bound,
-    joint_rounding,
-)
+from dpft.privacy.clipping.rules import DirectUse, SquaredNorm, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.base import floor
-from dpft.privacy.clipping.rules.uses import MAX_TRANSIENT_NUMEL
+from dpft.privacy.clipping.rules.uses import MAX_TRANSIENT_NUMEL, joint_bound, joint_rounding
 from dpft.privacy.precision import full_precision
 from dpft.privacy.untouched import random_states
 

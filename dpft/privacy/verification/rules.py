@@ -288,7 +288,7 @@ class RuleSums:
 
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:
-            # Whoever shards may put a parameter together in half precision; its uses are not.
+            # Sharding may put a parameter together in half precision; its uses are not.
             like = self._parameters[name]
             kind = torch.promote_types(like.dtype, torch.float32)
             self._sums[name] = torch.zeros_like(like, dtype=kind)

@@ -24,16 +24,7 @@ from dpft.privacy.clipping.rules.layers import (
     layer_norm,
     rms_norm,
 )
-from dpft.privacy.clipping.rules.uses import (
-    DirectUse,
-    EmbeddingUse,
-    MatrixUse,
-    exact_squared_norm,
-    joint_bound,
-    joint_per_example,
-    joint_rounding,
-    joint_squared_norm,
-)
+from dpft.privacy.clipping.rules.uses import DirectUse, EmbeddingUse, MatrixUse
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -118,9 +109,4 @@ __all__ = [
     "SquaredNorm",
     "UnsupportedLayerError",
     "Use",
-    "exact_squared_norm",
-    "joint_bound",
-    "joint_per_example",
-    "joint_rounding",
-    "joint_squared_norm",
 ]

@@ -135,7 +135,7 @@ class GroupNormRule(Rule):
 
 
 def _by_channel(a: Tensor, g: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    """``sum_t n(a)_it g_it`` and ``sum_t g_it``, each ``(B, C)``.
+    """Return ``sum_t n(a)_it g_it`` and ``sum_t g_it``, each ``(B, C)``.
 
     Taken from PyTorch's own backward, by giving it the records as further channels of a single
     record: on two cores 1.7 ms for 32 records of 64 channels of 32 by 32, where normalising and
