@@ -34,7 +34,7 @@ PAIRS = """
 privacy/noise privacy/mechanism privacy/quantiles: privacy/test_noise privacy/test_mechanism \
 privacy/test_quantiles privacy/clipping/test_single_process
 privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/test_units
-privacy/clipping/plans/one_backward privacy/clipping/plans/two_backwards privacy/clipping/clipper: \
+privacy/clipping/plans privacy/clipping/batch privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users \
 privacy/clipping/test_traps privacy/test_precision
 privacy/accounting/rdp privacy/accounting/__init__: privacy/test_accounting

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from dpft.parallel.stages import Share
+from dpft.privacy.clipping.batch import Book, Entry, cheapest_forms
 from dpft.privacy.clipping.calls import Captured
 from dpft.privacy.clipping.clipper import Clipper, Started
-from dpft.privacy.clipping.plans.batch import Book, Entry, cheapest_forms
 from dpft.privacy.clipping.rules import Use
 from dpft.privacy.precision import full_precision
 

@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dpft.plan.metering import Meter, Operation, Operations
-from dpft.privacy.clipping.checks.checker import Schedule
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.precision import as_on_gpu
+from dpft.privacy.verification.checker import Checker, Schedule
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -130,7 +130,9 @@ def steps(
     every = [(p.numel(), p.requires_grad) for p in model.parameters()]
     parameters, trained = (sum(n for n, moves in every if moves or kept) for kept in (True, False))
     clipper, schedule = training.clip(model), _Schedule()
-    clipper.checker.schedule = schedule
+    for observer in clipper.observers:
+        if isinstance(observer, Checker):
+            observer.schedule = schedule
     optimizer = training.optimizer(clipper.parameters.values())
     for group in optimizer.param_groups:
         if stacked and "foreach" in group:

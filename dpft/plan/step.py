@@ -19,7 +19,7 @@ from dpft.models.image_input import image_input
 from dpft.models.load import LoadedModel, origin_of
 from dpft.models.sizes import SIZES
 from dpft.plan.simulate import Training
-from dpft.privacy.clipping.checks.verify import RECORDS
+from dpft.privacy.verification.rules import RECORDS
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.causal import LanguageModel

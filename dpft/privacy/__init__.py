@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
-    from dpft.privacy.clipping.plans import LostRecordError
+    from dpft.privacy.clipping.batch import LostRecordError
     from dpft.privacy.clipping.rules import UnsupportedLayerError
-    from dpft.privacy.clipping.styles import make_clipper
     from dpft.privacy.guarantee import Guarantee
     from dpft.privacy.mechanism import Mechanism
     from dpft.privacy.quantiles import Quantiles
     from dpft.privacy.sampling import microbatches
+    from dpft.privacy.styles import make_clipper
 
 _HOME = {
     "Clipper": "clipping",
     "Guarantee": "guarantee",
-    "LostRecordError": "clipping.plans",
+    "LostRecordError": "clipping.batch",
     "Mechanism": "mechanism",
     "Quantiles": "quantiles",
     "UnsupportedLayerError": "clipping.rules",
-    "make_clipper": "clipping.styles",
+    "make_clipper": "styles",
     "microbatches": "sampling",
 }
 

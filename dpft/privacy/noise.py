@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 
 from dpft.privacy import keys, normals
-from dpft.privacy.clipping.checks.guard import check_single_process
+from dpft.privacy.verification.processes import check_single_process
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -18,7 +18,7 @@ TWO_BACKWARDS: tuple[Plan, ...] = ("lee_kifer", "ghost")
 
 ClipFunction = Literal["abadi", "automatic"]
 CLIP_FUNCTIONS: tuple[ClipFunction, ...] = get_args(ClipFunction)
-"""From a norm to a factor, see `dpft.privacy.clipping.functions`."""
+"""From a norm to a factor, see `dpft.privacy.clipping.groups`."""
 
 Allocation = Literal["global", "equal_budget", "weighted"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)

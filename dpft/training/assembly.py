@@ -19,10 +19,11 @@ from dpft.models.sizes import FAMILIES
 from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
-from dpft.privacy.clipping.functions import ClipFunction, own_function
+from dpft.privacy.clipping.groups import ClipFunction
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
+from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task

@@ -268,7 +268,7 @@ def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
 
     monkeypatch.setattr("dpft.training.setup.encoded", encoded)
     monkeypatch.setattr(
-        "dpft.privacy.clipping.rules.linear.EmbeddingRule.sums_over_positions", False
+        "dpft.privacy.clipping.rules.layers.EmbeddingRule.sums_over_positions", False
     )
     with pytest.raises(ConfigError, match=message):
         run_experiment(

@@ -1,7 +1,6 @@
-"""Per-example clipping: the clipper, its styles, plans, layer rules and checks."""
+"""Per-example clipping: the clipper, its plans, and its layer rules."""
 
-from dpft.privacy.clipping.clipper import Clipper
-from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.styles import make_clipper
+from dpft.privacy.clipping.clipper import Clipper, Observer
+from dpft.privacy.clipping.groups import CLIP_FUNCTIONS
 
-__all__ = ["CLIP_FUNCTIONS", "Clipper", "make_clipper"]
+__all__ = ["CLIP_FUNCTIONS", "Clipper", "Observer"]

@@ -1,25 +1,26 @@
-"""Layers that own trained parameters, and what one captured call of a layer adds to gradients."""
+"""Layers that own trained parameters, their calls, and what the autograd graph says about these."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node
-from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.nn.utils.parametrize import is_parametrized
 
-from dpft.privacy.clipping.functional import Recomputation
-from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError, Use, find_rule, rule_names
-from dpft.privacy.clipping.rules.linear import BroadcastRule
+from dpft.privacy.clipping.rules import LayerRules, Rule, UnsupportedLayerError, Use
+from dpft.privacy.token_losses import TokenLosses
 
-_BUILT_IN = "dpft.privacy."  # where the rules and uses are that dpft tests
+_BUILT_IN = "dpft."  # where the rules and uses are that dpft tests
 
 # What gives a parameter in another layout or precision. Autocast keeps the rounded copy and double
 # backward the transposed one: of several uses only the first has an edge to the parameter itself.
 _ALIASES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"})
+
+Edge = tuple[Node, int]
 
 
 @dataclass(frozen=True)
@@ -40,51 +41,57 @@ class Site:
             )
 
 
-def find_sites(
-    model: nn.Module,
-    parameters: Mapping[str, nn.Parameter],
-    rules: Mapping[str, Rule],
-    sharded: bool = False,
-) -> dict[str, Site]:
-    """Find the layers with a rule, one entry per module; others are computed again (`frames`)."""
-    canonical = {id(parameter): name for name, parameter in parameters.items()}
-    sites: dict[str, Site] = {}
-    without_rule: dict[str, str] = {}
-    for module_name, module in model.named_modules():
-        _refuse_what_mixes(module_name or "the model", module)
-        own = {
-            local: canonical[id(parameter)]
-            for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-            if id(parameter) in canonical
-        }
-        if not own:
-            continue
-        rule = None if is_parametrized(module) else find_rule(module, rules)
-        if rule is not None:
-            sites[module_name] = Site(module_name, module, rule, MappingProxyType(own))
-            continue
-        # A module that only holds parameters for others is never called: its hooks do not run.
-        runs = type(module).forward is not nn.Module.forward
-        broadcasts = runs and not isinstance(module, ParametrizationList)
-        for local, name in own.items():
-            if parameters[name].dim() > 1 and len(parameters[name]) == 1 and broadcasts:
-                bare = BroadcastRule(local)
-                sites[name] = Site(name, module, bare, MappingProxyType({local: name}))
+class Bare(NamedTuple):
+    """A trained parameter, by its canonical and local name, of a module without a rule."""
+
+    name: str
+    local: str
+    owner: str
+    module: nn.Module
+
+
+class Sites:
+    """The layers of a model that own trained parameters, one entry per module.
+
+    Attributes:
+        layers: those with a rule, by module name.
+        bare: parameters of other modules.
+    """
+
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], rules: LayerRules
+    ) -> None:
+        canonical = {id(parameter): name for name, parameter in parameters.items()}
+        self.layers: dict[str, Site] = {}
+        self.bare: list[Bare] = []
+        self.rules = rules
+        for module_name, module in model.named_modules() if parameters else ():
+            _refuse_what_mixes(module_name or "the model", module)
+            given = module.named_parameters(recurse=False, remove_duplicate=False)
+            own = {local: canonical[id(p)] for local, p in given if id(p) in canonical}
+            if not own:
+                continue
+            rule = None if is_parametrized(module) else rules.find(module)
+            if rule is not None:
+                self.layers[module_name] = Site(module_name, module, rule, MappingProxyType(own))
             else:
-                without_rule[name] = type(module).__name__
-    # A parameter may also be registered with a module that does not use it (an MLM head's bias);
-    # that it is used by the layer with a rule only is checked on the graph.
-    covered = {name for site in sites.values() for name in site.names.values()}
-    unsupported = [f"{n} ({kind})" for n, kind in without_rule.items() if n not in covered]
-    if unsupported and sharded:
-        raise UnsupportedLayerError(
-            f"no clipping rule for {len(unsupported)} trainable and sharded parameter(s): "
-            f"{', '.join(unsupported)}. Layers with a rule: {rule_names(rules)}; parameters of "
-            "shape (1, ...) that are broadcast over the batch need none. Freeze the "
-            "parameters (requires_grad_(False)), leave them whole on every rank "
-            "(parallel=data), or pass rules={'module.Class': rule}"
-        )
-    return sites
+                self.bare += [Bare(name, local, module_name, module) for local, name in own.items()]
+
+    def refuse_bare(self) -> None:
+        """Raise UnsupportedLayerError for parameters that no layer with a rule owns.
+
+        A parameter may also be registered with a module that does not use it (an MLM head's bias);
+        that it is used by the layer with a rule only is checked on the graph.
+        """
+        covered = {name for site in self.layers.values() for name in site.names.values()}
+        left = [f"{b.name} ({type(b.module).__name__})" for b in self.bare if b.name not in covered]
+        if left:
+            raise UnsupportedLayerError(
+                f"no clipping rule for {len(left)} trainable parameter(s): {', '.join(left)}. "
+                f"Layers with a rule: {self.rules.names()}. Freeze the parameters "
+                "(requires_grad_(False)), pass rules={'module.Class': rule}, or, where they are "
+                "sharded, leave them whole on every rank (parallel=data)"
+            )
 
 
 def _refuse_what_mixes(name: str, module: nn.Module) -> None:
@@ -129,16 +136,16 @@ class Call:
 
     Attributes:
         saved: holds its inputs; None if they are not needed.
-        outputs: where its outputs lie in the autograd graph: one, but for `automatic` calls.
+        outputs: where its outputs are in the autograd graph: one, of a layer with a rule.
         root: whether no other call comes before some output: a backward must name it as a target.
         leaves: the tensors that stood for the layer's parameters while it ran, where those are not
             the parameters themselves (sharded ones).
         positions: rows of the layer's input for each row of the model's batch, next to each other.
         doubtful: whether the rows may not be of records: a call around it may take over.
-        automatic: how to compute the call again, where its layer has no rule.
-        stops: where inputs of an automatic call come from in the graph.
         awaited: which outputs the losses depend on.
     """
+
+    by_rule: ClassVar[bool] = True
 
     site: Site
     saved: Tensor | None
@@ -147,47 +154,79 @@ class Call:
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
     positions: int = 1
     doubtful: bool = False
-    automatic: Recomputation | None = None
-    stops: frozenset[tuple[Node, int]] = frozenset()
 
     def __post_init__(self) -> None:
         self.awaited = frozenset(range(len(self.outputs)))
         self._held: tuple[Tensor, ...] | None = None
-        self._arrived: dict[int, Tensor] = {}
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Return the layer's inputs, recomputed where it was checkpointed; none if not needed.
 
-        Of a layer with a rule it is the first one, ``(R, ...)`` with ``R`` rows of the model's
-        batch: several rows for each of these become positions, ``(R, positions, ...)``.
+        A layer with a rule has one, ``(R, ...)`` with ``R`` rows of the model's batch: several rows
+        for each of these become positions, ``(R, positions, ...)``.
         """
-        if self._held is not None or self.saved is None:
-            return self._held or ()
-        node: Any = self.saved.grad_fn
-        saved = tuple(x.detach() for x in node.saved_tensors)
-        return saved if self.automatic is not None else tuple(map(self._by_record, saved))
+        return self.unpacked() if self._held is None else self._held
+
+    def unpacked(self) -> tuple[Tensor, ...]:
+        """Return the inputs as autograd has saved them."""
+        node: Any = None if self.saved is None else self.saved.grad_fn
+        return () if node is None else tuple(self.by_record(x.detach()) for x in node.saved_tensors)
 
     def input(self) -> Tensor | None:
-        """Return the first of `inputs`, which is all that a layer with a rule has."""
+        """Return the input of a layer with a rule."""
         return next(iter(self.inputs()), None)
 
     def receive(self, number: int, g: Tensor) -> Tensor | None:
         """Take in an output's gradient; return the whole call's once all have come."""
-        if self.automatic is None:
-            return self._by_record(g)
-        self._arrived[number] = g
-        if not self.awaited.issubset(self._arrived):
-            return None
-        arrived, self._arrived = self._arrived, {}
-        return self.automatic.joined(arrived)
+        return self.by_record(g)
 
-    def uses(self, names: Mapping[int, str]) -> Counter[str]:
+    def counts(self, names: Mapping[int, str]) -> Counter[str]:
         """Count how often the call uses each of its parameters in what the losses depend on."""
-        if self.automatic is None:
-            return Counter(self.site.names.values())
-        edges = [self.outputs[i] for i in sorted(self.awaited)]
-        found = uses_between(edges, self.stops, names).counts
-        return Counter({name: found[name] for name in self.site.names.values()})
+        return Counter(self.site.names.values())
+
+    def uses(self, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
+        """Return what the call adds to the gradients of its parameters, by their canonical names.
+
+        Args:
+            g: gradient of the call's output.
+            batch: ``B``, the number of records.
+            rows: rows of the model's batch for each record, which become further positions.
+        """
+        self.check_rows(g, batch * rows)
+        a, g = rule_inputs(self, g, batch, rows)
+        site, names = self.site, self.site.names
+        uses = site.rule.uses(site.module, a, g)
+        if uses.keys() != names.keys():
+            raise UnsupportedLayerError(
+                f"layer {site.name!r} ({type(site.module).__name__}) trains "
+                f"{', '.join(names)}, but its rule gives gradients of {', '.join(uses) or 'none'}; "
+                "expected the same. Weight normalisation and pruning by hooks make a layer's "
+                "weight of other parameters, for which there is no rule; "
+                "torch.nn.utils.parametrizations has one of the former"
+            )
+        for local, use in uses.items():
+            if not is_built_in(use):
+                raise UnsupportedLayerError(
+                    f"the rule for parameter {names[local]!r} gives a {type(use).__qualname__}; "
+                    "expected a MatrixUse, EmbeddingUse or DirectUse of "
+                    "dpft.privacy.clipping.rules, whose norms and sums are of one and the same "
+                    "gradients"
+                )
+        return [(names[local], use) for local, use in uses.items()]
+
+    def check_rows(self, g: Tensor, batch: int) -> None:
+        """Raise UnsupportedLayerError unless the call's rows are the records of the losses."""
+        site, a = self.site, self.input()
+        shape = g.shape if a is None else a.shape
+        positions_only = isinstance(site.module, nn.Embedding) and len(shape) < 2
+        if positions_only or len(shape) == 0 or shape[0] != batch or len(g) != batch:
+            raise UnsupportedLayerError(
+                f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of "
+                f"shape {tuple(shape)} for {batch} losses; expected one row per record, shape "
+                f"({batch}, ...). A lookup shared by the batch, such as positions, must be given "
+                "as (B, T), or lie in a module without dropout, which can be computed again for "
+                "each record: type model.dropout=0"
+            )
 
     def hold(self) -> None:
         """Unpack the inputs, which within one backward may be done once only, and keep them."""
@@ -201,7 +240,8 @@ class Call:
         """Forget the inputs for good."""
         self.saved = self._held = None
 
-    def _by_record(self, x: Tensor) -> Tensor:
+    def by_record(self, x: Tensor) -> Tensor:
+        """View the rows of a tensor as positions of rows of the model's batch."""
         return x if self.positions == 1 else x.unflatten(0, (-1, self.positions))
 
 
@@ -210,35 +250,6 @@ class Captured(NamedTuple):
 
     calls: Sequence[Call]
     hidden: Collection[str]
-
-
-def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
-    """Return what one call adds to the gradients of its parameters, by their canonical names.
-
-    Of ``B`` records with ``rows`` of the model's batch each, which become further positions.
-    """
-    check_rows(call, batch * rows, g)
-    if call.automatic is not None:
-        return call.automatic.uses(call.site.names, call.inputs(), g, batch)
-    a, g = rule_inputs(call, g, batch, rows)
-    names = call.site.names
-    uses = call.site.rule.uses(call.site.module, a, g)
-    if uses.keys() != names.keys():
-        raise UnsupportedLayerError(
-            f"layer {call.site.name!r} ({type(call.site.module).__name__}) trains "
-            f"{', '.join(names)}, but its rule gives gradients of {', '.join(uses) or 'none'}; "
-            "expected the same. Weight normalisation and pruning by hooks make a layer's weight of "
-            "other parameters, for which there is no rule; torch.nn.utils.parametrizations has one "
-            "of the former"
-        )
-    for local, use in uses.items():
-        if not is_built_in(use):
-            raise UnsupportedLayerError(
-                f"the rule for parameter {names[local]!r} gives a {type(use).__qualname__}; "
-                "expected a MatrixUse, EmbeddingUse or DirectUse of dpft.privacy.clipping.rules, "
-                "whose norms and sums are of one and the same gradients"
-            )
-    return [(names[local], use) for local, use in uses.items()]
 
 
 def is_built_in(part: Rule | Use) -> bool:
@@ -264,21 +275,6 @@ def rule_inputs(call: Call, g: Tensor, batch: int, rows: int) -> tuple[Tensor | 
         g = g.unflatten(0, (batch, rows))
         a = None if a is None else a.unflatten(0, (batch, rows))
     return a, g
-
-
-def check_rows(call: Call, batch: int, g: Tensor) -> None:
-    """Raise UnsupportedLayerError unless a call's rows are the records of the losses."""
-    site, a = call.site, call.input() if call.automatic is None else None
-    shape = g.shape if a is None else a.shape
-    positions_only = isinstance(site.module, nn.Embedding) and len(shape) < 2
-    if positions_only or len(shape) == 0 or shape[0] != batch or len(g) != batch:
-        raise UnsupportedLayerError(
-            f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of shape "
-            f"{tuple(shape)} for {batch} losses; expected one row per record, shape "
-            f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
-            "(B, T), or lie in a module without dropout, which can be computed again for each "
-            "record: type model.dropout=0"
-        )
 
 
 def variable_of(node: Node | None) -> Tensor | None:
@@ -318,3 +314,144 @@ def uses_between(
             seen.add(node)
             pending += [(n, nr) for n, nr in node.next_functions if n is not None]
     return Between(counts, seen, list(leaves.values()))
+
+
+class Structure(NamedTuple):
+    """What the autograd graph of a batch says about its layer calls.
+
+    Attributes:
+        reached: the calls that the losses depend on, in order.
+        leaves: the tensors that stand for the trained parameters in the graph, by name.
+        other_leaves: where the graph ends in something else than parameters (inputs that require
+            gradients): a layer above is not reached by a backward to the roots alone.
+        halved: whether anything on the way to the losses is in half precision: frozen layers, what
+            lies between layers and the losses themselves round gradients as much as a trained
+            layer does, though its own ``a`` and ``g`` may be in float32.
+    """
+
+    reached: list[Call]
+    leaves: Mapping[str, Tensor]
+    other_leaves: list[Tensor]
+    halved: bool
+
+    def outputs(self) -> list[GradientEdge]:
+        """Return the outputs of the calls that the losses depend on."""
+        return [call.outputs[i] for call in self.reached for i in call.awaited]
+
+
+def find_structure(
+    losses: Tensor,
+    captured: Captured,
+    leaves: Mapping[str, Tensor],
+    reasons: Mapping[str, Sequence[str]],
+) -> Structure:
+    """Read the autograd graph, in which every use of every parameter must have been captured.
+
+    A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
+    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
+    batch is checked: a walk through the graph is cheap next to a backward. ``reasons`` say why
+    uses of a parameter could not be captured.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter with a use that was not captured, or hidden
+            layers that a function of the graph may run again; if the losses depend on no layer.
+    """
+    names = {id(parameter): name for name, parameter in leaves.items()}
+    roots = [] if losses.grad_fn is None else [get_gradient_edge(losses)]
+    uses, nodes, others = uses_between(roots, (), names)
+    for leaf in others:
+        if isinstance(leaf, nn.Parameter):
+            raise UnsupportedLayerError(
+                f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
+                "in the losses but is not the clipper's; expected all of them in the model "
+                "given to make_clipper, frozen or not before that call, and none made in a "
+                "forward, as DoRA of peft makes one of a Conv1D: lora_dropout=0 there"
+            )
+    # Reversible blocks and reentrant checkpoints may run layers in a backward of their own: their
+    # gradients would go to ``.grad`` unclipped, or nowhere.
+    function: type = torch.autograd.function.BackwardCFunction
+    for node in nodes if captured.hidden else ():
+        if isinstance(node, function) and not is_token_losses(node):
+            raise UnsupportedLayerError(
+                f"layers {', '.join(sorted(captured.hidden)[:4])} ran with gradients disabled, and "
+                f"the losses depend on a function with a backward of its own ({node.name()}), "
+                "which may run them again where nothing is clipped; expected layers that run once. "
+                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
+            )
+    reached = []
+    expected: Counter[str] = Counter()
+    for call in captured.calls:
+        places = [i for i, edge in enumerate(call.outputs) if edge.node in nodes]
+        call.awaited = frozenset(places)
+        if places:
+            reached.append(call)
+            expected.update(call.counts(names))
+    for name in leaves:
+        if uses[name] != expected[name]:
+            why = "; ".join(dict.fromkeys(reasons.get(name, ())))
+            around = f", or of a module around it: {why}" if why else ""
+            raise UnsupportedLayerError(
+                f"parameter {name!r} is used {uses[name]} times in the computation of the "
+                f"losses, but {expected[name]} of these uses went through its layer's forward; "
+                "expected every use to be a call of the layer since the last backward, so that it "
+                f"can be clipped{around}. Freeze the parameter (requires_grad_(False)), call the "
+                "layer instead of its weight, and do not change its output in place"
+            )
+    if not reached:
+        raise UnsupportedLayerError(
+            "the losses do not depend on any trainable layer that was called; expected losses "
+            "of this forward, neither detached nor constant"
+        )
+    halved = any(
+        one.dtype.is_floating_point and one.dtype.itemsize < 4
+        for node in nodes
+        for one in output_metadata(node)
+    )
+    structure = Structure(reached, leaves, others, halved)
+    if not all(call.by_rule for call in reached):
+        # What a call is given may depend on a parameter that a call around it covers.
+        ends = {(edge.node, edge.output_nr) for edge in structure.outputs()}
+        for call in reached:
+            call.root = not all(
+                any(edge in ends for edge in _edges_below(call.outputs[i].node))
+                for i in call.awaited
+            )
+    return structure
+
+
+def output_metadata(node: Node) -> Sequence[Any]:
+    """Return ``shape`` and ``dtype`` of what a function gave, which its backward differentiates."""
+    dynamic: Any = node
+    metadata: Sequence[Any] = dynamic._input_metadata
+    return metadata
+
+
+def is_token_losses(node: Node) -> bool:
+    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
+    return getattr(type(node), "_forward_cls", None) is TokenLosses
+
+
+def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
+    """Return whether the losses depend on ``others`` and parameters through ``call`` alone.
+
+    Only asked of a call with one row for each of the model's batch, and one output.
+    """
+    (output, *_), root = call.outputs, losses.grad_fn
+    if not call.by_rule or call.positions > 1 or root is None or root is output.node:
+        return False
+    known = {edge.node for other in (call, *others) for edge in other.outputs}
+    above = _edges_below(root, {(output.node, output.output_nr)})
+    return not any(hasattr(node, "variable") or node in known for node, _ in above)
+
+
+def _edges_below(root: Node, stops: Collection[Edge] = ()) -> Iterator[Edge]:
+    """Go through what a function depends on, as far as ``stops``, which are left out."""
+    pending, seen = [root], {root}
+    while pending:
+        for node, number in pending.pop().next_functions:
+            if node is None or (node, number) in stops:
+                continue
+            yield node, number
+            if node not in seen:
+                seen.add(node)
+                pending.append(node)

@@ -9,23 +9,20 @@ plan forms the sums (`plans`). All plans leave the same sums in ``.grad``, to fl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, Captured, find_sites
-from dpft.privacy.clipping.capture import Capture
-from dpft.privacy.clipping.checks.checker import Checker
-from dpft.privacy.clipping.checks.guard import Guard
-from dpft.privacy.clipping.checks.structure import Structure
-from dpft.privacy.clipping.functions import ClipFunction
-from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
-from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
+from dpft.privacy.clipping.batch import ClippingBatch, LostRecordError
+from dpft.privacy.clipping.calls import Call, Captured, Sites, Structure, find_structure
+from dpft.privacy.clipping.capture import Capture, Handler
+from dpft.privacy.clipping.groups import ClipFunction, Group
+from dpft.privacy.clipping.plans import PRIVATE_PLANS
+from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision, on_device, waits
 from dpft.privacy.quantiles import Quantiles
@@ -61,6 +58,46 @@ class Sums(NamedTuple):
     sums: Sequence[Tensor]
 
 
+class Observer:
+    """Sees each batch of a clipper before one of its sums is formed, and may refuse it.
+
+    A subclass has the methods that it needs. What it refuses is an `UnsupportedLayerError`.
+
+    Attributes:
+        broken: whether something was added to ``.grad`` that must not be there.
+    """
+
+    broken = False
+
+    def __init__(self, clipper: Clipper) -> None:
+        pass
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Return the context of a batch's backward."""
+        return nullcontext()
+
+    def before_autograd_writes(self) -> None:
+        """Note that the rest of the backward adds the sums to ``.grad``."""
+
+    def before_sums(
+        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
+    ) -> None:
+        """See a batch, as of `Clipper.backward`. Its graph is kept until the plan has run."""
+
+    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
+        """Return indices of records of the next batch that are to go through `check`."""
+        return None
+
+    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
+        """See some records of the next batch, ahead of it."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+    def close(self) -> None:
+        """Remove all hooks."""
+
+
 class Clipper:
     """Leaves the sum of clipped per-example gradients in ``.grad``; built by `make_clipper`.
 
@@ -71,9 +108,11 @@ class Clipper:
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
         looks: whether the host looks at norms where that costs nothing; see `careful`.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
+        capture: the hooks on the model's layers.
+        observers: what sees each batch before its sums.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
-        norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
+        norms: per-example gradient norms of the last `backward`, ``(B, K)``, without padding. With
             what rounding to bfloat16 may add, where sums are formed in that.
         factors: the clip factors of the last `backward`, ``(B, K)``; 0 where a record's gradient in
             a group is not finite: it contributes nothing there.
@@ -95,9 +134,11 @@ class Clipper:
         plan: str,
         groups: Sequence[Group],
         clip_function: ClipFunction,
-        rules: Mapping[str, Rule],
+        rules: LayerRules,
         adaptive: Quantiles | None = None,
         cohort: Cohort | None = None,
+        handler: Callable[[Capture], Handler] = Handler,
+        observers: Sequence[Callable[[Clipper], Observer]] = (),
     ) -> None:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.plan = plan
@@ -110,6 +151,8 @@ class Clipper:
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
         self._rules = rules
+        self._handler = handler
+        self._observers = observers
         self._unfinished = False
         self._careful = False
         self.looks = True
@@ -117,10 +160,9 @@ class Clipper:
         if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
         clipped = {} if plan == "none" else trained
-        sites = find_sites(model, clipped, rules, self.sharded) if clipped else {}
-        self.capture = Capture(model, sites, clipped, self.sharded)
-        self.guard = Guard(clipped)
-        self.checker = Checker(self.capture, self.guard, self.parameters, self.groups, cohort)
+        sites = Sites(model, clipped, rules)
+        self.capture = Capture(model, sites, clipped, self.sharded, handler)
+        self.observers = tuple(observer(self) for observer in observers) if clipped else ()
         self._set([group.threshold for group in self.groups])
 
     @property
@@ -140,7 +182,7 @@ class Clipper:
     @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
-        return self._unfinished or self.guard.received_gradient
+        return self._unfinished or any(o.broken for o in self.observers)
 
     @property
     def careful(self) -> bool:
@@ -159,14 +201,15 @@ class Clipper:
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
         self.capture.take()
-        self._unfinished = self.guard.received_gradient = False
-        self.checker.reset()
+        self._unfinished = False
+        for observer in self.observers:
+            observer.reset()
         self._set(self.estimates, self.thresholds)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
         """Attach a clipper of the same kind to a part of the model; close this one first."""
         like = (self._clip_function, self._rules, self.adaptive, self.cohort)
-        return Clipper(part, self.plan, groups, *like)
+        return Clipper(part, self.plan, groups, *like, self._handler, self._observers)
 
     def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
@@ -240,9 +283,8 @@ class Clipper:
                 )
             # Where autograd forms the sums, it must do so in the precision of the norms.
             exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
-            # Without the caller's autocast, if any.
-            with torch.autocast(losses.device.type, enabled=False), self.guard.on(), exact:
-                structure = self.checker.verified(losses, captured, rows, real)
+            with self._watched(losses), exact:
+                structure = self._seen(losses, captured, rows, real)
                 self._form_sums(ClippingBatch(self, structure, losses, rows))
         self._keep_real(real)
         self._fill_grads()
@@ -253,7 +295,8 @@ class Clipper:
         Without that `backward` checks the rules on the batch itself, whose activations it has to
         hold meanwhile. ``real`` is as of `backward`.
         """
-        return self.checker.records(size, real) if self.private else None
+        found = (observer.to_check(size, real) for observer in self.observers)
+        return next((index for index in found if index is not None), None)
 
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
@@ -263,8 +306,11 @@ class Clipper:
         and so are the rules if the batch goes through other layer calls than these records did.
         """
         captured = self.capture.take()
-        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
-            self.checker.ahead(_silenced(losses, real), captured, rows, real)
+        losses = _silenced(losses, real)
+        with self._watched(losses):
+            structure = self._structure(losses, captured)
+            for observer in self.observers:
+                observer.check(losses, structure, rows, real)
 
     def take(self) -> Captured:
         """Return the forwards since the last time, for `start`, and forget them."""
@@ -286,8 +332,8 @@ class Clipper:
         """
         losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
-        with torch.autocast(losses.device.type, enabled=False), self.guard.on():
-            structure = self.checker.verified(losses, captured, rows, real)
+        with self._watched(losses):
+            structure = self._seen(losses, captured, rows, real)
             gradients = self.capture.backward(
                 losses,
                 structure.reached,
@@ -340,8 +386,8 @@ class Clipper:
         try:
             if self.private:
                 plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
-                with torch.autocast(losses.device.type, enabled=False), self.guard.on():
-                    structure = self.checker.structure(losses, captured)
+                with self._watched(losses):
+                    structure = self._structure(losses, captured)
                     batch = ClippingBatch(self, structure, losses, rows, looks=False)
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
@@ -401,7 +447,7 @@ class Clipper:
 
     def check_rows(self, rows: int) -> None:
         """Raise UnsupportedLayerError for a trained layer that cannot join ``rows`` of a record."""
-        for site in self.capture.sites.values():
+        for site in self.capture.sites.layers.values():
             site.check_joins(rows)
 
     def explain(self) -> list[dict[str, Any]]:
@@ -430,7 +476,39 @@ class Clipper:
     def close(self) -> None:
         """Remove all hooks from the model."""
         self.capture.close()
-        self.guard.close()
+        for observer in self.observers:
+            observer.close()
+
+    @contextmanager
+    def _watched(self, losses: Tensor) -> Iterator[None]:
+        """Within this context a backward is watched; there is no autocast of the caller's."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.autocast(losses.device.type, enabled=False))
+            for observer in self.observers:
+                stack.enter_context(observer.watching())
+            yield
+
+    def _structure(self, losses: Tensor, captured: Captured) -> Structure:
+        """Return what the losses' graph says about the layer calls."""
+        if frozen := [n for n, p in self.parameters.items() if not p.requires_grad]:
+            raise UnsupportedLayerError(
+                f"parameters were frozen after make_clipper: {', '.join(frozen[:4])}; expected "
+                "what is trained to stay so, for all of it gets noise: clipper.close(), and a new "
+                "clipper and mechanism for the model as it is now"
+            )
+        leaves: dict[str, Tensor] = dict(self.parameters)
+        for call in captured.calls:
+            leaves |= call.leaves
+        return find_structure(losses, captured, leaves, self.capture.handler.reasons)
+
+    def _seen(
+        self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
+    ) -> Structure:
+        """Return the same, once no observer has refused the batch."""
+        structure = self._structure(losses, captured)
+        for observer in self.observers:
+            observer.before_sums(losses, structure, rows, real)
+        return structure
 
     def _form_sums(self, batch: ClippingBatch) -> None:
         """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""

@@ -1,4 +1,4 @@
-"""Partitions of the trainable parameters into clipping groups.
+"""Clip functions, and partitions of the trainable parameters into clipping groups.
 
 Each group has a threshold ``C_k``, and one record's gradient restricted to group ``k`` is clipped
 to norm ``C_k``. One record therefore moves the released sum by at most ``sqrt(sum_k C_k^2)``.
@@ -28,14 +28,34 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from dpft.privacy.spec import Partition
 from dpft.privacy.thresholds import check_threshold
 
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
+
+
+def abadi(norms: Tensor, threshold: float) -> Tensor:
+    """Return ``min(1, C/n)`` (Abadi et al. 2016): gradients shorter than ``C`` pass unchanged."""
+    return (threshold / norms).clamp(max=1.0)
+
+
+def automatic(norms: Tensor, threshold: float) -> Tensor:
+    """Return ``C/(n + 0.01)`` (Bu et al. 2023, eq. 4 with ``C = 1``): no gradient exceeds ``C``."""
+    return threshold / (norms + 0.01)
+
+
+ClipFunction = Callable[[Tensor, float], Tensor]
+"""From records' norms and the threshold to the factors that the gradients are multiplied with."""
+
+CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
+    {"abadi": abadi, "automatic": automatic}
+)
+"""By the names in `dpft.privacy.spec.CLIP_FUNCTIONS`."""
 
 
 @dataclass(frozen=True)

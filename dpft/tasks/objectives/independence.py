@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.config.errors import ModelError
-from dpft.privacy.clipping.plans import LostRecordError
+from dpft.privacy import LostRecordError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, bit_sums, written

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping import functional
+from dpft.privacy.anymodule import recomputation
 from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, shake
 from tests.privacy.reference import (
     clear,
@@ -256,9 +256,9 @@ def test_a_table_where_the_records_rows_were_before_is_not_shared_out(size, styl
 
 
 def test_a_wrong_gradient_is_found_by_the_check_against_autograd(monkeypatch):
-    right = functional.Recomputation.gradients
+    right = recomputation.Recomputation.gradients
     monkeypatch.setattr(
-        functional.Recomputation, "gradients", lambda *given: [1.1 * h for h in right(*given)]
+        recomputation.Recomputation, "gradients", lambda *given: [1.1 * h for h in right(*given)]
     )
     model = model_of("several outputs")
     clipper = make_clipper(model, "bk", threshold=1.0)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpft.privacy import make_clipper
+from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.rules import MatrixUse, uses
 from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import build, causal_losses, class_losses

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.functional import close
+from dpft.privacy.anymodule.recomputation import close
 from tests.covering import covering
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.checks.layout import row_permuting_nodes
+from dpft.privacy.verification.layout import row_permuting_nodes
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
 

@@ -10,12 +10,14 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
+from dpft.models import layers
 from dpft.models.wrn import WeightStandardizedConv2d
-from dpft.privacy.clipping.rules import RULES, GramCache, find_rule
+from dpft.privacy.clipping.rules import GramCache, LayerRules
 from dpft.privacy.clipping.rules import conv as convolutions
 from dpft.privacy.clipping.rules.conv import ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse, Form
 
+KNOWN = LayerRules(families=[layers])
 TOLERANCE = 1e-10
 BATCH = 3
 
@@ -51,7 +53,7 @@ def uses_and_truth(module, x, layout=lambda g: g):
         loss = (module(x[i : i + 1]) * v[i : i + 1]).sum()
         for name, g in zip(trained, torch.autograd.grad(loss, trained.values()), strict=True):
             truth[name][i] = g
-    rule = find_rule(module, RULES)
+    rule = KNOWN.find(module)
     with torch.no_grad():
         a = x if rule.needs_input(module) else None
         uses = rule.uses(module, a, v)
@@ -182,12 +184,12 @@ def norm_of(name):
 
 @pytest.mark.parametrize("name", ["glm.Glm", "granite.Granite", "mixtral.Mixtral", "qwen3.Qwen3"])
 def test_norms_with_llamas_forward_have_its_rule(name):
-    assert find_rule(norm_of(name)(6, eps=1e-3), RULES) is find_rule(LlamaRMSNorm(6), RULES)
+    assert KNOWN.find(norm_of(name)(6, eps=1e-3)) is KNOWN.find(LlamaRMSNorm(6))
 
 
 @pytest.mark.parametrize("name", ["gemma.Gemma", "gemma3.Gemma3", "helium.Helium", "olmo2.Olmo2"])
 def test_norms_with_another_forward_have_none(name):
-    assert find_rule(norm_of(name)(6, eps=1e-3), RULES) is None
+    assert KNOWN.find(norm_of(name)(6, eps=1e-3)) is None
 
 
 @st.composite
@@ -262,7 +264,7 @@ def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
     build, shape = FREEZABLE[name]
     module = shaken(build())
     getattr(module, frozen).requires_grad_(False)
-    assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")
+    assert KNOWN.find(module).needs_input(module) is (frozen == "bias")
     check(module, images(*shape))
 
 
@@ -271,7 +273,7 @@ def test_norms_behind_a_standardisation_own_up_to_what_it_removes(formed):
     """Of a constant image all that a filter is given is its mean, which is taken off again."""
     module = shaken(WeightStandardizedConv2d(4, 6, 3)).float()
     x = torch.cat([torch.ones(8, 4, 5, 5), torch.randn(1, 4, 5, 5)])
-    use = find_rule(module, RULES).uses(module, x, torch.randn(9, 6, 3, 3))["weight"]
+    use = KNOWN.find(module).uses(module, x, torch.randn(9, 6, 3, 3))["weight"]
     if formed:
         use = replace(use, used=DirectUse(use.used.per_example()))
     assert use.squared_norm().trusted().tolist() == [*[False] * 8, True]

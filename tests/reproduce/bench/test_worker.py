@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.privacy.clipping.checks.checker import Schedule
+from dpft.privacy.verification.checker import Schedule
 from dpft.reproduce.bench import worker
 from dpft.reproduce.bench.catalog import Variant
 from dpft.reproduce.bench.measure import WorkerProcess

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -189,6 +190,9 @@ class Rule(ABC):
     sums_over_positions = False
     """Whether any dimensions between the first and the last are positions of one record."""
 
+    one_row_for_all = False
+    """Whether the layer's output may be one row ``(1, ...)`` that all records share."""
+
     keeps_halves = False
     """Whether `uses` may be given ``a`` and ``g`` in bfloat16; otherwise they come in float32."""
 
@@ -205,6 +209,28 @@ class Rule(ABC):
     def needs_input(self, module: nn.Module) -> bool:
         """Return whether `uses` needs the layer's input; otherwise it is not kept."""
         return True
+
+
+Changed = tuple[tuple[Any, ...], dict[str, Any]]
+Change = Callable[[Any, tuple[Any, ...], dict[str, Any], int], Changed | None]
+"""From a module, its call's arguments and the number of records: other arguments, or None."""
+
+
+class Family(Protocol):
+    """How the layers of a library are clipped. A module with these names is one.
+
+    Attributes:
+        RULES: rules by qualified class name.
+    """
+
+    @property
+    def RULES(self) -> Mapping[str, Rule]: ...
+
+    def copied(self, cls: type[nn.Module]) -> str | None:
+        """Return the qualified name of the class in `RULES` that a class is a copy of, or None."""
+
+    def for_records(self, module: nn.Module) -> Change | None:
+        """Return what gives a module arguments with a row for each record; None: it has them."""
 
 
 def trains(module: nn.Module, name: str) -> bool:

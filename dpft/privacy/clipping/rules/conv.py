@@ -8,9 +8,9 @@ as the kernel has places. Nothing here unfolds where that is avoidable:
 - The Gram matrix of the patches is a sum of shifted windows of the Gram matrix of the *pixels*.
 - The weighted sum over records is one ordinary weight-gradient call on scaled gradients.
 
-Where an image is large beside the kernel, the formed gradients are smaller than ``(a, g)`` or not
-much larger. They cost one weight-gradient computation, which ordinary training pays too, and serve
-both norm and sum. Where it is small, the Gram form costs next to nothing.
+Where an image is large compared with the kernel, the formed gradients are smaller than ``(a, g)``
+or not much larger. They cost one weight-gradient computation, which ordinary training pays too, and
+serve both norm and sum. Where it is small, the Gram form costs next to nothing.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class ConvUse(Use):
         return formed.view(self.shape)
 
     def convolve(self, weight: Tensor) -> Tensor:
-        """What the convolution gives for the filters ``weight`` ``(p, ...)``, without bias."""
+        """Return the convolution's output for the filters ``weight`` ``(p, ...)``, without bias."""
         kernel = weight.reshape(len(weight), -1, *self.kernel)
         return F.conv2d(self.a, kernel, None, self.stride, self.padding, self.dilation, self.groups)
 
     def filter_sums(self) -> Tensor:
-        """The sum of the numbers of each filter's gradient, ``(B, p)``."""
+        """Return the sum of the numbers of each filter's gradient, ``(B, p)``."""
         sums = torch.bmm(self.by_group(self.g), self._patch_sums(self.a)[:, :, None])
         return sums.view(len(self.g), -1)
 
@@ -149,7 +149,7 @@ class ConvUse(Use):
         return self.chosen(transient=False).value
 
     def chosen(self, transient: bool) -> Form:
-        """The cheapest form, by multiplications, as `costs.choose_form` has it for matrices."""
+        """Return the cheapest form, by multiplications, as `uses.choose_form` does for matrices."""
         batch, length, gradient = self.a.shape[0], self.positions, self.shape.numel()
         if batch == 0:
             return Form.DROP
@@ -166,7 +166,7 @@ class ConvUse(Use):
         return min(times, key=times.__getitem__)
 
     def _weight_gradient(self, a: Tensor, g: Tensor, copies: int) -> Tensor:
-        """The gradient of ``copies`` independent weights, side by side along the channels."""
+        """Return the gradient of ``copies`` independent weights, side by side in the channels."""
         groups = copies * self.groups
         geometry = (self.stride, self.padding, self.dilation, False, (0, 0), groups)
         # Of the weight only the shape is used.
@@ -182,17 +182,17 @@ class ConvUse(Use):
         return x.reshape(x.shape[0] * self.groups, -1, x.shape[2] * x.shape[3])
 
     def _patch_sums(self, pixels: Tensor) -> Tensor:
-        """The sum of the numbers of each patch of ``pixels``, as of ``a``: ``(B groups, T)``."""
+        """Return the sum of each patch of ``pixels``, as of ``a``: ``(B groups, T)``."""
         summed = self.by_group(pixels).sum(1).view(-1, 1, *pixels.shape[2:])
         return F.unfold(summed, self.kernel, self.dilation, self.padding, self.stride).sum(1)
 
     def _unfolded(self) -> Tensor:
-        """The patches, ``(B groups, c kh kw / groups, T)``."""
+        """Return the patches, ``(B groups, c kh kw / groups, T)``."""
         a = F.unfold(self.a, self.kernel, self.dilation, self.padding, self.stride)
         return a.view(self.a.shape[0] * self.groups, -1, a.shape[2])
 
     def _patch_gram(self) -> Tensor:
-        """Inner products of the patches, ``(B groups, T, T)``.
+        """Return inner products of the patches, ``(B groups, T, T)``.
 
         Patches at ``t`` and ``s`` have the product ``sum_k <pixel(t + k), pixel(s + k)>`` over the
         places ``k`` of the kernel: windows of the pixels' Gram matrix. With a stride, the pixels
@@ -213,7 +213,7 @@ class ConvUse(Use):
         return total.view(-1, h * w, h * w)
 
     def _grids(self) -> dict[Pair, list[Pair]]:
-        """For each grid of pixels, by its corner: where on it the kernel's places begin."""
+        """Return, by the corner of each grid of pixels, where on it the kernel's places begin."""
         grids: dict[Pair, list[Pair]] = {}
         for ky, kx in product(*map(range, self.kernel)):
             (y, top), (x, left) = (
@@ -224,7 +224,7 @@ class ConvUse(Use):
         return grids
 
     def _pixel_time(self) -> int:
-        """Multiplications of `_patch_gram` by pixels, per record."""
+        """Return the multiplications of `_patch_gram` by pixels, per record."""
         pixels = 1
         for size, pad, stride in zip(self.a.shape[2:], self.padding, self.stride, strict=True):
             pixels *= -(-(size + 2 * pad) // stride)
@@ -233,12 +233,12 @@ class ConvUse(Use):
         return grids * pixels**2 * self.a.shape[1] + MULTIPLICATIONS_PER_NUMBER * moved
 
     def _unfold_time(self) -> int:
-        """Multiplications of `_patch_gram` by unfolding, per record."""
+        """Return the multiplications of `_patch_gram` by unfolding, per record."""
         patches = self.positions * self.a.shape[1] * self.shape[2:].numel()
         return patches * (self.positions + MULTIPLICATIONS_PER_NUMBER)
 
     def _pieces(self, numbers: int) -> Iterator[ConvUse]:
-        """Parts of the batch, as equal as may be, whose gradients have about so many numbers."""
+        """Cut the batch into nearly equal parts whose gradients have about so many numbers."""
         parts = -(-len(self.a) * self.shape.numel() // numbers)
         for a, g in zip(self.a.tensor_split(parts), self.g.tensor_split(parts), strict=True):
             if len(a):
@@ -268,7 +268,7 @@ class ConvRule(Rule):
         return uses
 
     def weight_use(self, module: nn.Module, use: ConvUse) -> Use:
-        """The use of the stored weight, given that of the weight that entered the convolution."""
+        """Return the use of the stored weight, given that of the weight that was convolved."""
         return use
 
     def needs_input(self, module: nn.Module) -> bool:
@@ -276,7 +276,7 @@ class ConvRule(Rule):
 
 
 def conv_use(module: nn.Conv2d | nn.Conv1d, a: Tensor, g: Tensor) -> ConvUse:
-    """The use of the weight in a call of ``module``, its padding reduced to equal zeros."""
+    """Return the use of the weight in a call of ``module``, its padding reduced to equal zeros."""
     # Amounts as for F.pad, the last dimension's two sides first.
     amounts = module._reversed_padding_repeated_twice
     before, after = amounts[::2], amounts[1::2]
@@ -300,100 +300,3 @@ def conv_use(module: nn.Conv2d | nn.Conv1d, a: Tensor, g: Tensor) -> ConvUse:
 
 def _pair(values: tuple[int, ...], missing: int) -> Pair:
     return (values[0], values[1]) if len(values) == 2 else (missing, values[0])
-
-
-@dataclass(frozen=True)
-class StandardisedUse(Use):
-    """A weight that enters its convolution standardised, filter by filter (Qiao et al. 2019).
-
-    A filter ``w`` of ``n`` numbers is used as ``u = scale (w - mean(w))``, where ``scale`` is
-    ``1 / |w - mean(w)|``. If ``h`` is the gradient of a record with respect to the filter as used,
-    then with respect to the filter as stored it is
-
-        ``scale (h - mean(h) - <h, u> u)``,
-
-    which is linear in ``h`` and the same map for all records, and whose squared length is
-    ``scale^2 (|h|^2 - n mean(h)^2 - <h, u>^2)``. So the sum over records is taken first and mapped
-    once, and the norms need two numbers per record and filter besides those of a convolution.
-
-    Attributes:
-        used: the use of the filters as used; formed gradients are ``(B, p, ...)``.
-        unit: ``u``, of the weight's shape; zero for a filter so small that its scale is a constant.
-        scale: ``(p,)``.
-    """
-
-    used: ConvUse | DirectUse
-    unit: Tensor
-    scale: Tensor
-
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
-        if isinstance(self.used, DirectUse):
-            h, weights = self.used.gradients.flatten(2), self.scale.square()
-            total = torch.linalg.vector_norm(h, dim=2).square() @ weights
-            unit = self.unit.flatten(1)
-            ones = torch.full_like(unit, unit.shape[1] ** -0.5)
-            along = torch.bmm(h.transpose(0, 1), torch.stack((ones, unit), 2))
-            removed = along.square().sum(2).t() @ weights
-            return SquaredNorm(total - removed, total)
-        scaled = self._scaled()
-        norm = scaled.squared_norm(grams)
-        removed = scaled.filter_sums().square().sum(1) / self.unit[0].numel()
-        # <h, u> is the inner product of g with the output that the filter u gives.
-        removed += (scaled.convolve(self.unit) * scaled.g).sum((2, 3)).square().sum(1)
-        value = torch.maximum(norm.value - removed, floor(scaled.bound()))
-        return SquaredNorm(value, norm.scale)
-
-    def bound(self) -> Tensor:
-        if isinstance(self.used, DirectUse):
-            return super().bound()
-        return self._scaled().bound()
-
-    def rows(self, index: Tensor) -> StandardisedUse:
-        return replace(self, used=self.used.rows(index))
-
-    def per_example(self) -> Tensor:
-        return self._pulled_back(self.used.per_example())
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._pulled_back(self.used.weighted_sum(weights))
-
-    def without(self, dropped: Tensor) -> StandardisedUse:
-        return replace(self, used=self.used.without(dropped))
-
-    def cheapest_form(self, transient: bool) -> StandardisedUse:
-        used = self.used.cheapest_form(transient)
-        assert isinstance(used, ConvUse | DirectUse)
-        return replace(self, used=used)
-
-    def form(self) -> str:
-        return self.used.form()
-
-    def _scaled(self) -> ConvUse:
-        assert isinstance(self.used, ConvUse)
-        return replace(self.used, g=self.used.g * self.scale[:, None, None])
-
-    def _pulled_back(self, used: Tensor) -> Tensor:
-        """From gradients of the filters as used to those of the stored ones, ``(..., p, ...)``."""
-        unit = self.unit.flatten(1)
-        h = used.flatten(1 - self.unit.dim())
-        h = h - h.mean(-1, keepdim=True) - (h * unit).sum(-1, keepdim=True) * unit
-        return (h * self.scale[:, None]).view(used.shape)
-
-
-class StandardisedConvRule(ConvRule):
-    """A convolution whose module uses ``standardised(weight)`` in place of its weight.
-
-    The module has ``eps``, and each filter ``w`` of ``n`` numbers is used as
-    ``(w - mean(w)) / sqrt(max(n var(w), eps))`` (Brock et al. 2021, eq. 1; De et al. 2022).
-    """
-
-    def weight_use(self, module: nn.Module, use: ConvUse) -> Use:
-        assert isinstance(module.weight, Tensor)
-        assert isinstance(module.eps, float)
-        filters = module.weight.detach().flatten(1)
-        centred = filters - filters.mean(1, keepdim=True)
-        squared = centred.square().sum(1)
-        scale = squared.clamp(min=module.eps).rsqrt()
-        # Below eps the scale does not depend on the filter, and nothing is lost along it.
-        unit = centred * (scale * (squared >= module.eps))[:, None]
-        return StandardisedUse(use, unit.view_as(module.weight), scale)

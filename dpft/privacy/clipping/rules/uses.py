@@ -54,7 +54,7 @@ class Form(Enum):
 def choose_form(
     batch: int, length: int, p: int, d: int, *, transient: bool, halved: bool = False
 ) -> Form:
-    """The cheapest form for ``batch`` records, by multiplications, with memory as the limit."""
+    """Return the cheapest form for ``batch`` records, by multiplications, that fits memory."""
     if length == 1 or batch == 0:
         return Form.GRAM
     gradient, held = p * d, length * (p + d)
@@ -157,7 +157,7 @@ class MatrixUse(Use):
         return Form.GRAM.value if self._by_gram() else self._chosen(transient=False).value
 
     def _with_underflow(self, value: Tensor, a: Tensor, g: Tensor) -> Tensor:
-        """A squared norm, and what products too small for the floating point may have taken of it.
+        """Add to a squared norm what products below the smallest number may have taken of it.
 
         Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product of its own,
         times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
@@ -168,7 +168,7 @@ class MatrixUse(Use):
         return value.add_(g, alpha=tiny * self.a.shape[2]).add_(a, alpha=tiny * self.g.shape[2])
 
     def _by_gram(self) -> bool:
-        """Whether norms come from Gram matrices: in half precision wherever those fit.
+        """Return whether norms come from Gram matrices: in half precision wherever those fit.
 
         They bound what rounding adds to the sum, and more closely than anything else does.
         """
@@ -255,7 +255,7 @@ class EmbeddingUse(Use):
 class DirectUse(Use):
     """Per-example gradients that are held: biases, norm scales, what was formed; ``(B, *shape)``.
 
-    With ``owned`` nobody else reads the tensor: the last sum of one record is formed in its place.
+    With ``owned`` nothing else reads the tensor: the last sum of one record is formed in its place.
     ``how`` says how they were formed.
     """
 
@@ -296,7 +296,7 @@ class DirectUse(Use):
 
 
 def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
-    """Squared norm ``|sum_u G_i^(u)|^2`` of one parameter's gradient over all its uses.
+    """Return the squared norm ``|sum_u G_i^(u)|^2`` of a parameter's gradient over its uses.
 
     Uses of one kind join by concatenation along the sequence. A linear and an embedding use of one
     matrix (tied head and input embedding) add the cross term
@@ -333,7 +333,7 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
 
 
 def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
-    """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel.
+    """Return the same by forming the gradients, as a sum of squares, which cannot cancel.
 
     Sums add up each use by itself, over all records: what cancels here may not cancel there.
     """
@@ -343,18 +343,18 @@ def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
 
 
 def joint_bound(uses: Sequence[Use]) -> Tensor:
-    """Squared norms of one parameter's gradients had nothing cancelled, ``(B,)``."""
+    """Return squared norms of one parameter's gradients had nothing cancelled, ``(B,)``."""
     return torch.stack([use.bound().sqrt() for use in uses]).sum(0).square()
 
 
 def joint_rounding(uses: Sequence[Use]) -> Tensor | None:
-    """What sums of several uses of one parameter may add by rounding, as of `SquaredNorm`."""
+    """Return what sums of a parameter's uses may add by rounding, as of `SquaredNorm`."""
     found = [part for use in uses if (part := use.rounding()) is not None]
     return torch.stack(found).sqrt().sum(0).square() if found else None
 
 
 def joint_per_example(uses: Sequence[Use]) -> Tensor:
-    """Per-example gradients of one parameter, summed over its uses: ``(B, *shape)``."""
+    """Form per-example gradients of one parameter, summed over its uses: ``(B, *shape)``."""
     total = uses[0].per_example()
     if len(uses) > 1 and isinstance(uses[0], DirectUse):
         total = total.clone()  # the use keeps it; all others form theirs anew
@@ -364,12 +364,12 @@ def joint_per_example(uses: Sequence[Use]) -> Tensor:
 
 
 def _flat_rows(x: Tensor) -> Tensor:
-    """``(B, n)``; of a parameter without dimensions ``(B,)`` is ``(B, 1)``."""
+    """View as ``(B, n)``; of a parameter without dimensions ``(B,)`` is ``(B, 1)``."""
     return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 
 def squared_rows(x: Tensor) -> Tensor:
-    """Squared norm of each row, ``(B, ...)`` to ``(B,)``, without a squared copy.
+    """Return the squared norm of each row, ``(B, ...)`` to ``(B,)``, without a squared copy.
 
     In pieces: torch's norm adds up a row in few running sums, and over tens of millions of float32
     numbers loses percents of the result, always downwards.
@@ -391,7 +391,7 @@ def squared_rows(x: Tensor) -> Tensor:
 
 
 def uncancelled(*grams: Tensor) -> Tensor:
-    """``(sum_t prod_k |x_t^(k)|)^2`` from the Gram matrices of the ``x^(k)``, ``(B,)``."""
+    """Return ``(sum_t prod_k |x_t^(k)|)^2`` from the Gram matrices of the ``x^(k)``, ``(B,)``."""
     product = grams[0].diagonal(dim1=1, dim2=2)
     for gram in grams[1:]:
         product = product * gram.diagonal(dim1=1, dim2=2)
@@ -412,12 +412,12 @@ def _per_example(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _across(ids: Tensor, g: Tensor) -> Tensor:
-    """Indices ``(B, T)`` as of all of the numbers of ``g``, ``(B, T, d)``."""
+    """Expand indices ``(B, T)`` to all numbers of ``g``, ``(B, T, d)``."""
     return ids[:, :, None].expand_as(g)
 
 
 def _lengths(x: Tensor) -> Tensor:
-    """``|x_t|``, ``(B, T)``, in float32 at least."""
+    """Return ``|x_t|``, ``(B, T)``, in float32 at least."""
     lengths: Tensor = torch.linalg.vector_norm(
         x, dim=2, dtype=torch.promote_types(x.dtype, torch.float32)
     )
@@ -425,12 +425,12 @@ def _lengths(x: Tensor) -> Tensor:
 
 
 def _trace(gram: Tensor) -> Tensor:
-    """``sum_t |x_t|^2`` from the Gram matrix: ``(B, T, T)`` to ``(B,)``."""
+    """Return ``sum_t |x_t|^2`` from the Gram matrix: ``(B, T, T)`` to ``(B,)``."""
     return gram.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
-    """``<G_matrix, G_embedding>`` per record, ``(B,)``."""
+    """Return ``<G_matrix, G_embedding>`` per record, ``(B,)``."""
     left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
     if matrix.halved and (kernels := norm_kernels(left, right, g)):
         cross: Tensor = kernels.gathered_sum(left, right, ids, g)
@@ -489,13 +489,13 @@ _PRODUCT_ROUNDING = 2.0**-16
 
 
 def scaled_halves(a: Tensor, weights: Tensor) -> Tensor:
-    """``weights[i] a[i]`` in bfloat16, ``(B, T, d)``, by one rounding of the float32 product."""
+    """Return ``weights[i] a[i]`` in bfloat16, ``(B, T, d)``: float32 products, rounded once."""
     kept = F.threshold(weights, _SMALLEST, 0.0)
     return torch.mul(a, kept[:, None, None], out=torch.empty_like(a))
 
 
 def _rounding_by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
-    """``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices ``(B, T, T)``."""
+    """Return ``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices."""
     squares = [gram.diagonal(dim1=1, dim2=2) for gram in (gram_a, gram_g)]
     a, g = torch.stack(squares).clamp_(min=0).sqrt_()
     product = (a * g).sum(1).square()
@@ -511,6 +511,6 @@ def _allowance(squared: Tensor, product: Tensor) -> Tensor:
 
 
 def _rounding_by_lengths(a: Tensor, g: Tensor) -> Tensor:
-    """``(u S)^2`` of each record, ``(B,)``, from ``|a_t|`` and ``|g_t|``, ``(B, T)`` each."""
+    """Return ``(u S)^2`` of each record from ``|a_t|`` and ``|g_t|``, ``(B, T)`` each."""
     terms: Tensor = ((a + _LEAST_LENGTH) * g).sum(1)
     return _UNIT**2 * (1 + _PRODUCT_ROUNDING) * terms.square()

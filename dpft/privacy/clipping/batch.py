@@ -15,20 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, uses_of
+from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Gate, Listener
-from dpft.privacy.clipping.checks.structure import Structure
-from dpft.privacy.clipping.rules import (
+from dpft.privacy.clipping.rules import GramCache, SquaredNorm, UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules.base import floor
+from dpft.privacy.clipping.rules.uses import (
     DirectUse,
-    GramCache,
-    SquaredNorm,
-    UnsupportedLayerError,
-    Use,
     exact_squared_norm,
     joint_per_example,
     joint_squared_norm,
 )
-from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.precision import full_precision
 
 if TYPE_CHECKING:
@@ -101,7 +97,6 @@ class ClippingBatch:
         looks: bool = True,
     ) -> None:
         self.capture = clipper.capture
-        self.guard = clipper.guard
         self.groups = clipper.groups
         self.parameters = clipper.parameters
         # Stages of a pipeline wait for each other.
@@ -116,6 +111,7 @@ class ClippingBatch:
         self.dropped = False
         self.sharded = clipper.sharded
         self._clip = clipper.factors_of
+        self._observers = clipper.observers
         self._cohort = clipper.cohort
         self._arrived = arrived
         self._finite = torch.isfinite(losses.detach())
@@ -152,7 +148,7 @@ class ClippingBatch:
             call.hold()
             if observe is not None:
                 observe(call, g)
-            added = uses_of(call, g, self.size, self.rows)
+            added = call.uses(g, self.size, self.rows)
             if keep_graph:
                 call.let_go()
             else:
@@ -184,6 +180,11 @@ class ClippingBatch:
                 "first is unused?"
             )
 
+    def autograd_writes(self) -> None:
+        """Let autograd add the sums to ``.grad`` from here on."""
+        for observer in self._observers:
+            observer.before_autograd_writes()
+
     def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
         """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""
         self.forms[name] = " + ".join([use.form() for use in uses])
@@ -197,7 +198,7 @@ class ClippingBatch:
         if self.careful:
             return self.factors_of(k, *self.squared_group_norm(k, book))
         self._unread = True
-        # Who is dropped has NaN in the sums, which are then given up; nobody else's factor is one.
+        # A dropped record makes NaN of the sums, which are then given up; no other factor is NaN.
         return self.factors_of(k, self._total(k, book).certain().allowing(), None)
 
     def all_clip_factors(self, book: Book) -> list[Factors]:
@@ -212,7 +213,7 @@ class ClippingBatch:
         return [self.factors_of(k, *self._examined(k, book)) for k in range(len(self.groups))]
 
     def squared_group_norm(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """Return ``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
+        """Return ``|g_k|^2`` of group ``k``, ``(B,)``, and the dropped records, as in `Factors`."""
         squared = self._total(k, book)
         # One look for the whole group: each costs a GPU a halt.
         if bool((squared.sound() & self._finite.to(squared.value.device)).all()):
@@ -310,7 +311,7 @@ class ClippingBatch:
         return SquaredNorm(value, value if exact else _sum([p.scale for p in parts]), rounding)
 
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
-        """Return a group's norms without what cancellation made doubtful, and who is dropped."""
+        """Return a group's norms without what cancellation made doubtful, and dropped records."""
         parts = [
             norm if norm.exact or not uses else recomputed(norm, uses)
             for norm, uses in self._entries(k, book)

@@ -3,10 +3,11 @@
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
 between its inputs and outputs shows which parameters were used in it, and how often beyond the
 captured calls: parameters of its own, weights that are read from a child, lookups that all records
-share. The innermost frame whose records can be told apart takes them over (`functional`); a frame
-that hands on something shared, such as a table of relative positions, leaves them to the one around
-it. What was found in the first forward is remembered, and later forwards look at nothing else,
-unless a layer meets rows that are not the records', or a module runs that no forward called before.
+share. The innermost frame whose records can be told apart takes them over (`recomputation`); a
+frame that hands on something shared, such as a table of relative positions, leaves them to the one
+around it. What was found in the first forward is remembered, and later forwards look at nothing
+else, unless a layer meets rows that are not the records', or a module runs that no forward called
+before.
 
 A shape does not show whether rows are of records: a table of 512 rows may meet 8 records. Where it
 could be either, the model is run on fewer records for comparison, once for rows of a shape.
@@ -16,14 +17,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
+from dpft.privacy.anymodule.broadcast import Broadcasts
+from dpft.privacy.anymodule.recomputation import (
+    Arguments,
+    AutomaticRule,
+    ModuleCall,
+    Recomputation,
+    close,
+)
 from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
-from dpft.privacy.clipping.functional import Arguments, AutomaticRule, Recomputation, close
+from dpft.privacy.clipping.capture import Capture, Handler
 from dpft.privacy.untouched import random_state_kept, random_states
 
 Key = tuple[str, int]
@@ -51,42 +61,23 @@ class Frame:
         return Arguments.of((self.args, self.kwargs))
 
 
-class Taken(NamedTuple):
-    """A call that covers what no layer's call does, as of `Call`; the model goes on with result."""
-
-    site: Site
-    automatic: Recomputation
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-    result: Any
-    stops: frozenset[tuple[Node, int]]
-
-
 class _ImpossibleError(Exception):
     """A frame cannot take parameters over; the message says why."""
 
 
-class Frames:
-    """The running modules, and which of them take over parameters.
+class AnyModule(Handler):
+    """Handles trained parameters that no layer with a rule owns, or whose uses none covers.
 
-    ``learning`` tells whether every frame is looked at, and ``reasons`` why parameters that are
-    left could not be taken over, by name.
+    A parameter ``(1, ...)`` that is broadcast over the batch gets a row for each record
+    (`broadcast`). Every other is left to the frames, but where parameters are sharded: no module
+    can be computed again by itself there.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
-        unheard: Callable[[], AbstractContextManager[None]],
-        originals: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.learning = True
+    def __init__(self, capture: Capture) -> None:
         self.reasons: dict[str, list[str]] = {}
-        self.names = {id(parameter): name for name, parameter in parameters.items()}
-        self._model = model
-        self._parameters = parameters
-        self._unheard = unheard
-        self._originals = originals
+        self._capture = capture
+        self._broadcasts = Broadcasts(capture, self._learn)
+        self._learning = True
         self._stack: list[Frame] = []
         self._turns: Counter[str] = Counter()
         self._seen: set[str] = set()
@@ -98,50 +89,114 @@ class Frames:
         self._trusted: set[tuple[Key, Shapes, bool]] = set()
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
+        if capture.sharded:
+            capture.sites.refuse_bare()
+        elif capture.names:
+            self._install()
+        self._broadcasts.install()
 
-    @property
-    def recording(self) -> bool:
-        """Whether the model runs for comparison only."""
-        return self._recording is not None
-
-    def begin(self, fresh: bool) -> None:
-        """Note that a forward of the whole model begins; ``fresh`` unless an earlier one waits."""
+    def begin(self, nested: bool) -> None:
+        self._broadcasts.restore()  # an interrupt in the last forward may have left rows in place
+        if nested:
+            return
         self._stack.clear()
         self._turns.clear()
-        if fresh:
+        if not self._capture.calls:
             self._last.clear()
         self._probed = None
 
-    def enter(
-        self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, start: int
-    ) -> None:
-        """Note that a module begins to run, after ``start`` captured calls."""
+    def end(self) -> None:
+        self._broadcasts.restore()
+        if self._capture.calls:
+            self._learning = False
+
+    def positions(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Return the rows of a layer's input for each record; 0 if they may be others'.
+
+        In that case the frames around the layer are looked at.
+        """
+        records = self._capture.records()
+        frame = next((f for f in reversed(self._stack) if f.module is site.module), None)
+        x = args[0] if args else next(iter(kwargs.values()))
+        if frame is None or records is None or not isinstance(x, Tensor):
+            return 1
+        found = self._positions(frame, args, kwargs, records, site, x)
+        if not found:
+            covered = {name for taken in self._taken.values() for name in taken}
+            self._learning |= not covered.issuperset(site.names.values())
+        return found
+
+    def _learn(self) -> None:
+        self._learning = True
+
+    def _install(self) -> None:
+        """Put hooks on every running module with trained parameters inside, after its layer's."""
+        capture = self._capture
+        for name, module in capture.model.named_modules():
+            trained = any(id(p) in capture.names for p in module.parameters())
+            if not trained or type(module).forward is nn.Module.forward:
+                continue
+            owns = any(id(p) in capture.names for p in module.parameters(recurse=False))
+            enter, leave = partial(self._enter, name), partial(self._leave, name, owns)
+            capture.hook(module.register_forward_pre_hook(enter, with_kwargs=True))
+            capture.hook(module.register_forward_hook(leave, with_kwargs=True))
+
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Note that a module begins to run."""
+        capture = self._capture
+        if self._recording is None and (capture.in_backward or not capture.active):
+            return
         key = (name, self._turns[name])
         self._turns[name] += 1
         watched = False
         if self._recording is None:
             # One that no forward called before is looked at, whenever it comes.
-            watched = self.learning or name in self._taken or name not in self._seen
+            watched = self._learning or name in self._taken or name not in self._seen
             self._seen.add(name)
-        frame = Frame(name, module, args, kwargs, start, key, watched)
+        frame = Frame(name, module, args, kwargs, len(capture.calls), key, watched)
         if watched:
             _, tensors = frame.inputs()
             frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
             frame.random = random_states(tensors)
         self._stack.append(frame)
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Frame | None:
+    def _leave(
+        self,
+        name: str,
+        owns: bool,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> Any:
+        """Note that a module has returned, and capture its whole call if it is to be."""
+        capture = self._capture
+        if self._recording is not None:
+            if (frame := self._popped(module)) is not None:
+                self._recording[frame.key] = _sizes(Arguments.of((args, kwargs))[1])
+            return None
+        if not (capture.captures(name) if owns else capture.active):
+            return None
+        if capture.in_backward:
+            if inputs := self._taken_inputs(name, args, kwargs):
+                capture.save(*inputs)
+            return None
+        frame = self._popped(module)
+        if frame is None or not (self._learning or frame.watched):
+            return None
+        frame.args, frame.kwargs = args, kwargs
+        return self._take(frame, output)
+
+    def _popped(self, module: nn.Module) -> Frame | None:
         """Return the frame of a module that has returned; None if it was not seen to begin."""
         for depth in reversed(range(len(self._stack))):
             frame = self._stack[depth]
             if frame.module is module:
-                del self._stack[depth:]  # what lies above it failed
-                if self._recording is not None:
-                    self._recording[frame.key] = _sizes(Arguments.of((args, kwargs))[1])
+                del self._stack[depth:]  # what is above it failed
                 return frame
         return None
 
-    def taken_inputs(self, name: str, args: Any, kwargs: Any) -> Sequence[Tensor]:
+    def _taken_inputs(self, name: str, args: Any, kwargs: Any) -> Sequence[Tensor]:
         """Return what a recomputed call must save besides what autograd does.
 
         A checkpoint compares what is saved with the forward's, where another call of the module may
@@ -151,22 +206,6 @@ class Frames:
             return ()
         _, inputs = Arguments.of((args, kwargs))
         return inputs if tuple(x.shape for x in inputs) in self._last[name] else ()
-
-    def positions(
-        self, frame: Frame, args: tuple[Any, ...], kwargs: Any, records: int | None, site: Site
-    ) -> int:
-        """Return the rows of a layer's input for each of ``records``; 0 if they may be others'.
-
-        In that case the frames around the layer are looked at.
-        """
-        x = args[0] if args else next(iter(kwargs.values()))
-        if records is None or not isinstance(x, Tensor):
-            return 1
-        found = self._positions(frame, args, kwargs, records, site, x)
-        covered = {name for taken in self._taken.values() for name in taken}
-        if not found and not covered.issuperset(site.names.values()):
-            self.learning = True
-        return found
 
     def _positions(
         self, frame: Frame, args: Any, kwargs: Any, records: int, site: Site, x: Tensor
@@ -195,58 +234,62 @@ class Frames:
         except _ImpossibleError:
             return 0
 
-    def take(
-        self,
-        frame: Frame,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        calls: Sequence[Call],
-        records: int | None,
-    ) -> Taken | None:
-        """Return what a frame takes over as it returns; None if nothing, or if it cannot."""
-        if not (self.learning or frame.watched):
-            return None
-        frame.args, frame.kwargs = args, kwargs
+    def _take(self, frame: Frame, result: Any) -> Any:
+        """Capture a frame's call for parameters that no layer's call inside it covers.
+
+        Returns what the model is to go on with in place of ``result``; None if nothing is taken.
+        """
+        names, inside_calls = self._capture.names, self._capture.calls[frame.start :]
         returned, tensors = Arguments.of(result)
         _, inputs = frame.inputs()
         edges = [get_gradient_edge(x) for x in inputs if x.requires_grad]
         stops = frozenset((edge.node, edge.output_nr) for edge in edges)
         found = {
-            i: uses_between([get_gradient_edge(x)], stops, self.names)
+            i: uses_between([get_gradient_edge(x)], stops, names)
             for i, x in enumerate(tensors)
             if x.requires_grad and x.is_floating_point()
         }
-        inside = uses_between([get_gradient_edge(tensors[i]) for i in found], stops, self.names)
-        wanted = self._wanted(inside, calls)
+        inside = uses_between([get_gradient_edge(tensors[i]) for i in found], stops, names)
+        wanted = self._wanted(inside, inside_calls)
         if not wanted:
             return None
         picked = [i for i, uses in found.items() if uses.counts.keys() & wanted.keys()]
         local = {
-            self.names[id(parameter)]: name
+            names[id(parameter)]: name
             for name, parameter in frame.module.named_parameters(remove_duplicate=False)
-            if id(parameter) in self.names
+            if id(parameter) in names
         }
         try:
             if missing := [name for name in wanted if name not in local]:
                 raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
-            own = {local[name]: self._parameters[name] for name in wanted}
-            automatic = self._recomputation(frame, own, [(i, tensors[i]) for i in picked], records)
+            own = {local[name]: self._capture.parameters[name] for name in wanted}
+            automatic = self._recomputation(frame, own, [(i, tensors[i]) for i in picked])
         except _ImpossibleError as reason:
             whose = f"{frame.name or 'the model'} ({type(frame.module).__name__})"
             for name in wanted:
                 self.reasons.setdefault(name, []).append(f"{whose} {reason}")
-            self.learning = True
+            self._learning = True
             return None
         self._taken.setdefault(frame.name, {}).update(wanted)
         self._last.setdefault(frame.name, set()).add(tuple(x.shape for x in inputs))
         for name in wanted:
             self.reasons.pop(name, None)
-        # What lies outside is not to be told apart from what an output is used for inside.
+        # What is outside cannot be told apart from what an output is used for inside.
         outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
-        after = returned.filled([outputs.get(i, x) for i, x in enumerate(tensors)])
         site = Site(frame.name, frame.module, automatic.rule, {local[n]: n for n in wanted})
-        return Taken(site, automatic, inputs, list(outputs.values()), after, stops)
+        self._capture.calls[frame.start :] = [
+            call for call in inside_calls if wanted.keys().isdisjoint(call.site.names.values())
+        ]
+        call = ModuleCall(
+            site,
+            self._capture.save(*inputs),
+            tuple(map(get_gradient_edge, outputs.values())),
+            root=True,  # unless the graph says otherwise
+            recomputation=automatic,
+            stops=stops,
+        )
+        self._capture.add(call, list(outputs.values()))
+        return returned.filled([outputs.get(i, x) for i, x in enumerate(tensors)])
 
     def _wanted(self, inside: Between, calls: Sequence[Call]) -> dict[str, None]:
         """Return parameters with uses that no captured call covers; with them all of a call's."""
@@ -254,7 +297,7 @@ class Frames:
         reached = [c for c in calls if any(edge.node in inside.nodes for edge in c.outputs)]
         for call in reached:
             if not call.doubtful:
-                covered.update(call.uses(self.names))
+                covered.update(call.counts(self._capture.names))
         wanted = dict.fromkeys(name for name, n in inside.counts.items() if n > covered[name])
         before = -1
         while before != len(wanted):
@@ -270,10 +313,10 @@ class Frames:
         frame: Frame,
         parameters: Mapping[str, Tensor],
         outputs: Sequence[tuple[int, Tensor]],
-        records: int | None,
     ) -> Recomputation:
         """Return how to compute a frame again for one record; raises _ImpossibleError."""
         given, inputs = frame.inputs()
+        records = self._capture.records()
         if records is None:
             first = next((x for x in inputs if x.dim() > 0), None)
             if first is None:
@@ -302,7 +345,7 @@ class Frames:
             tuple((y.shape, y.dtype) for _, y in outputs),
             records,
             _autocast_as_now(outputs[0][1].device.type),
-            self._unheard,
+            self._capture.paused,
         )
         self._try(frame, automatic, inputs, [y for _, y in outputs])
         return automatic
@@ -379,7 +422,7 @@ class Frames:
             return self._probed
         self._probed = {}
         root = self._stack[0] if self._stack else None
-        if root is None or root.module is not self._model:
+        if root is None or root.module is not self._capture.model:
             return self._probed
         given, tensors = root.inputs()
         part = [x[:few].clone() if x.dim() and len(x) == records else x for x in tensors]
@@ -388,8 +431,13 @@ class Frames:
         self._stack, self._turns, self._recording = [], Counter(), {}
         autocast = _autocast_as_now(next((x.device.type for x in tensors), "cpu"))
         try:
-            with torch.no_grad(), autocast(), random_state_kept(*part), self._originals():
-                self._model.forward(*args, **kwargs)
+            with (
+                torch.no_grad(),
+                autocast(),
+                random_state_kept(*part),
+                self._broadcasts.one_row_for_all(),
+            ):
+                self._capture.model.forward(*args, **kwargs)
             self._probed = self._recording
         except torch.OutOfMemoryError:
             raise

@@ -1,19 +1,31 @@
-"""How a clipper is made: of a style, or of a plan, groups and thresholds."""
+"""Make a clipper of a style, or of a plan, groups and thresholds: with handlers and observers."""
 
 from collections.abc import Mapping, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
+from dpft.privacy import families
+from dpft.privacy.anymodule import AnyModule
 from dpft.privacy.clipping import groups as partitions
-from dpft.privacy.clipping.checks.guard import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
-from dpft.privacy.clipping.functions import CLIP_FUNCTIONS, ClipFunction, own_function
-from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
+from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
+from dpft.privacy.clipping.rules import LayerRules, Rule, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
+from dpft.privacy.verification import OBSERVERS
+from dpft.privacy.verification.processes import check_single_process
 
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
+
+# A function from elsewhere is tried at these thresholds, and at norms from far below each to far
+# above, of which many lie around it.
+_THRESHOLDS = (1e-3, 1.0, 30.0)
+_NORMS = torch.cat(
+    [torch.zeros(1), torch.logspace(-8, 8, 129), torch.linspace(0.5, 2.0, 121), torch.ones(1)]
+)
 
 
 def make_clipper(
@@ -49,9 +61,10 @@ def make_clipper(
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
         plan: how sums are formed, one of `PLANS`.
         clip_function: ``abadi``, ``automatic``, or a function of your own, which is held to its
-            bound (`dpft.privacy.clipping.functions.own_function`).
+            bound (`own_function`).
         adaptive: how thresholds follow quantiles; styles named adaptive have a default.
-        rules: rules for further layer types, by qualified class name; they come before `RULES`.
+        rules: rules for further layer types, by qualified class name; they come before
+            those that there are.
         cohort: the processes that train this model together; None: this one alone.
 
     Raises:
@@ -81,7 +94,7 @@ def make_clipper(
     if plan == "none":
         if cohort is not None:
             check_single_process(model, cohort)
-        return Clipper(model, plan, (), function, {}, cohort=cohort)
+        return Clipper(model, plan, (), function, LayerRules(), cohort=cohort)
     check_single_process(model, cohort)
     _refuse(model, parameters)
     if threshold is None and thresholds is None:
@@ -113,9 +126,9 @@ def make_clipper(
     elif shares and threshold is not None:
         thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
-    own = rules or {}
-    every = {**own, **{name: rule for name, rule in RULES.items() if name not in own}}
-    return Clipper(model, plan, assigned, function, every, adaptive, cohort)
+    known = LayerRules(rules, families.registered())
+    about = (assigned, function, known, adaptive, cohort)
+    return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
 
 
 def _refuse(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -138,3 +151,50 @@ def _refuse(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
             f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
             "float64, since norms and sums would be rounded by more than they may be"
         )
+
+
+def own_function(function: ClipFunction, name: str) -> ClipFunction:
+    """Return a clip function from elsewhere, held to its bound, once it was tried on a grid.
+
+    Guarantee: a record's factor times its norm is at most the threshold, at every norm: where the
+    function itself gives more, which the grid cannot rule out between its points, the factor is
+    that of the bound. A factor follows from one norm alone, since the function is mapped over the
+    records (`torch.func.vmap`) and never sees two.
+
+    Raises:
+        ValueError: if a factor is negative, not finite, or more than ``C/n`` anywhere on the grid;
+            if the function cannot be mapped.
+    """
+
+    def mapped(norms: Tensor, threshold: float) -> Tensor:
+        return torch.func.vmap(lambda norm: function(norm, threshold))(norms.clone())
+
+    def bounded(norms: Tensor, threshold: float) -> Tensor:
+        if not norms.numel():
+            return norms.clone()
+        factors = mapped(norms, threshold)
+        return factors.nan_to_num(0.0).clamp(min=0.0).minimum(threshold / norms)
+
+    if isinstance(torch.empty(0), FakeTensor):  # of a plan: it has shapes and no numbers
+        return bounded
+    expected = (
+        "expected factors from 0 to threshold / norm, which follow from one norm and the threshold "
+        "by tensor operations without branches on values"
+    )
+    for threshold in _THRESHOLDS:
+        norms = _NORMS * threshold
+        try:
+            factors = mapped(norms, threshold)
+            fine = (factors >= 0) & factors.isfinite() & (factors * norms <= threshold * 1.00001)
+        except Exception as error:  # whatever another's function raises
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"clip function {name!r} failed for a norm: {type(error).__name__}: {first}; "
+                f"{expected}"
+            ) from error
+        if factors.shape != norms.shape or not bool(fine.all()):
+            raise ValueError(
+                f"clip function {name!r} is not bounded, or gives no factor for each norm, at the "
+                f"threshold {threshold:g}; {expected}"
+            )
+    return bounded

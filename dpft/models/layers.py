@@ -1,32 +1,38 @@
-"""Which layer has which rule, and which lookups of transformers are made for each record.
+"""Clipping rules for layers of transformers, and for the layers of `dpft.models`.
 
-Families of transformers have copies of a class: a copy is recognised by its compiled code.
+Families of transformers have copies of a class: a copy is recognised by its compiled code (140
+families have a copy of Llama's norm in 5.23; Gemma's ``1 + weight`` is another formula).
+`dpft.privacy.families` finds this module, and says what its names are for.
 """
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules.base import Rule, Use, trains
-from dpft.privacy.clipping.rules.conv import ConvRule, StandardisedConvRule
-from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule, ScaledEmbeddingRule
-from dpft.privacy.clipping.rules.norms import (
-    GroupNormRule,
-    NormRule,
-    layer_norm,
-    llama_norm,
-    rms_norm,
-    t5_norm,
-)
+from dpft.models.standardised import StandardisedConvRule
+from dpft.privacy.clipping.rules import Change, Changed, Rule, Use
+from dpft.privacy.clipping.rules.base import trains
+from dpft.privacy.clipping.rules.layers import EmbeddingRule, LinearRule, NormRule
+
+
+class ScaledEmbeddingRule(EmbeddingRule):
+    """Lookups of transformers whose result is multiplied by ``embed_scale``."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        scale = module.embed_scale
+        assert isinstance(scale, float | int | Tensor)
+        return super().uses(module, a, g * scale)
 
 
 class PositionsRule(EmbeddingRule):
     """Bart's positions: a lookup ``offset`` rows further on, whose input `_positions` replaces."""
+
+    one_row_for_all = True
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         assert a is not None
@@ -35,63 +41,48 @@ class PositionsRule(EmbeddingRule):
         return super().uses(module, a + offset, g)
 
 
+def llama_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as transformers' Llama-type norms: in float32, whatever the input.
+
+    What counts is the formula, ``weight * to_input_dtype(x / sqrt(mean(x^2) + variance_epsilon))``
+    with ``x`` in float32; Gemma's, which multiplies by ``1 + weight``, is another.
+    """
+    epsilon = module.variance_epsilon
+    assert isinstance(epsilon, float)
+    x = a.float()
+    return (x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(a.dtype)
+
+
+def t5_norm(module: nn.Module, a: Tensor) -> Tensor:
+    """Normalise as T5's norms: the mean square is in float32, and not the product with it."""
+    epsilon = module.variance_epsilon
+    assert isinstance(epsilon, float)
+    return a * (a.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+
+
 _SCALED = "transformers.models.bart.modeling_bart.BartScaledWordEmbedding"
 _GEMMA_SCALED = "transformers.models.gemma3.modeling_gemma3.Gemma3TextScaledWordEmbedding"
 _POSITIONS = "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding"
 _LLAMA_NORM = "transformers.models.llama.modeling_llama.LlamaRMSNorm"
 _T5_NORM = "transformers.models.t5.modeling_t5.T5LayerNorm"
 
-# Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "torch.nn.modules.linear.Linear": LinearRule(),
         "transformers.pytorch_utils.Conv1D": LinearRule(transposed=True),
         "transformers.models.falcon.modeling_falcon.FalconLinear": LinearRule(),
-        "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
         _SCALED: ScaledEmbeddingRule(),
         _POSITIONS: PositionsRule(),
-        "torch.nn.modules.conv.Conv1d": ConvRule(),
-        "torch.nn.modules.conv.Conv2d": ConvRule(),
-        "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
-        "torch.nn.modules.normalization.LayerNorm": NormRule(layer_norm),
-        "torch.nn.modules.normalization.GroupNorm": GroupNormRule(),
-        "torch.nn.modules.normalization.RMSNorm": NormRule(rms_norm),
-        # All instance norms have the forward of this class.
-        "torch.nn.modules.instancenorm._InstanceNorm": GroupNormRule(),
         _LLAMA_NORM: NormRule(llama_norm),
         _T5_NORM: NormRule(t5_norm),
+        "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
     }
 )
 
 
-def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
-    """Return the rule for ``module``, or None.
-
-    A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a subclass
-    that computes something else needs a rule of its own, and so does a module whose ``forward``
-    was replaced. Norms and lookups of transformers have the rule of the class they copy (140
-    families have a copy of Llama's norm in 5.23; Gemma's ``1 + weight`` is another formula).
-    """
-    cls = type(module)
-    if "forward" in vars(module):
-        return None
-    copied = _copied(cls) if cls.__module__.startswith("transformers.") else None
-    known = None if copied is None else rules.get(copied)
-    if known is not None and cls.__bases__ == (nn.Embedding,):
-        return known
-    for base in cls.__mro__:
-        rule = rules.get(f"{base.__module__}.{base.__qualname__}")
-        if rule is not None:
-            same = (
-                getattr(cls, method, None) is getattr(base, method, None)
-                for method in ("forward", "_conv_forward")
-            )
-            return rule if all(same) else None
-    return known
-
-
-def _copied(cls: type[nn.Module]) -> str | None:
+def copied(cls: type[nn.Module]) -> str | None:
     """Return the qualified name of the known class whose forward a class of transformers copies."""
+    if not cls.__module__.startswith("transformers."):
+        return None
     name, lookup = cls.__name__, cls.__bases__ == (nn.Embedding,)
     if lookup and name.endswith("ScaledWordEmbedding"):
         copies = (_SCALED, _GEMMA_SCALED)
@@ -116,19 +107,10 @@ def _code_of(function: Any) -> tuple[Any, ...]:
     return () if code is None else (code.co_code, code.co_consts, code.co_names, code.co_argcount)
 
 
-def rule_names(rules: Iterable[str]) -> str:
-    """List the layer types that have a rule, for error messages."""
-    return ", ".join(sorted(name.rsplit(".", 1)[-1] for name in rules))
-
-
 # A decoder of Bart's kind looks up the positions ``(T,)``, and T5's attention the relative
 # positions ``(T, T)``: of neither has a record a row of its own, and the module around, which is
 # most of the model, would have to be computed again for each record, without dropout. The same
 # values with a row for each record are what the model adds to its hidden states or scores anyway.
-
-Changed = tuple[tuple[Any, ...], dict[str, Any]]
-Change = Callable[[Any, tuple[Any, ...], dict[str, Any], int], Changed | None]
-"""From a module, its call's arguments and the number of records: other arguments, or None."""
 
 
 def for_records(module: nn.Module) -> Change | None:
@@ -136,7 +118,7 @@ def for_records(module: nn.Module) -> Change | None:
     cls = type(module)
     if "forward" in vars(module) or not cls.__module__.startswith("transformers."):
         return None
-    if _copied(cls) == _POSITIONS:
+    if copied(cls) == _POSITIONS:
         return _positions
     methods = ("forward", "compute_bias", "_relative_position_bucket")
     if hasattr(cls, "compute_bias") and getattr(module, "has_relative_attention_bias", False):

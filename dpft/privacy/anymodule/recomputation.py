@@ -9,21 +9,22 @@ parameters' gradients. `torch.func.vmap` does this for all records together; whe
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from dpft.privacy.clipping.calls import Call, Edge, uses_between
 from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, Use
-from dpft.privacy.untouched import random_state_kept
 
 # Parts of a batch, for which a module with layers inside is computed again one after the other: its
-# activations are held beside those of the whole model.
+# activations are held in addition to those of the whole model.
 _PARTS = 4
 
 # By how much of its norm a record's output may differ when it is computed alone.
@@ -96,7 +97,7 @@ class Recomputation:
         shapes: of these outputs, and their types.
         records: ``R``, rows of the model's batch.
         precision: a context that has autocast as it was.
-        unheard: a context in which layer calls are not captured.
+        paused: a context in which layer calls are not captured.
     """
 
     rule: AutomaticRule
@@ -108,7 +109,7 @@ class Recomputation:
     shapes: tuple[tuple[torch.Size, torch.dtype], ...]
     records: int
     precision: Callable[[], AbstractContextManager[Any]]
-    unheard: Callable[[], AbstractContextManager[None]]
+    paused: Callable[[], AbstractContextManager[None]]
 
     def joined(self, arrived: Mapping[int, Tensor]) -> Tensor:
         """Join gradients of the outputs, by their number, as ``(R, n)``; zeros for the others."""
@@ -231,7 +232,7 @@ class Recomputation:
             values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
             outputs = self._run(values, rows)
         pairs = [(y, g) for y, g in zip(outputs, gs, strict=True) if y.requires_grad]
-        with self.unheard():  # what is checkpointed inside runs once more here
+        with self.paused():  # what is checkpointed inside runs once more here
             found = torch.autograd.grad(
                 [y for y, _ in pairs],
                 list(values.values()),
@@ -247,45 +248,48 @@ class Recomputation:
         self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         named = {f"inner.{name}": p for name, p in parameters.items()}
-        with self.unheard(), self.precision():
+        with self.paused(), self.precision():
             tree = functional_call(_Forward(self.module), named, self.arguments.filled(inputs))
         tensors = Arguments.of(tree)[1]
         return tuple(tensors[i] for i in self.picked)
 
 
-def takes_rows(
-    module: nn.Module, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Return whether a module gives each record what its own row makes of it, and nothing else.
+@dataclass(eq=False, kw_only=True)
+class ModuleCall(Call):
+    """A call of a module that is computed again, in place of the layers' calls inside it.
 
-    One that repeats the one row, counts its numbers, or adds its rows to positions does not. The
-    first record is given another row, without gradients, and of the others nothing may change.
+    Attributes:
+        recomputation: how to compute the call again.
+        stops: where its inputs come from in the graph.
     """
-    own = module._parameters[local]
-    assert own is not None
-    given, tensors = Arguments.of((args, kwargs))
 
-    def outputs(value: Tensor) -> list[Tensor]:
-        module._parameters[local] = value  # type: ignore[assignment]
-        copies, named = given.filled([x.clone() for x in tensors])  # it may write to them
-        with random_state_kept(rows):
-            return Arguments.of(module.forward(*copies, **named))[1]
+    by_rule: ClassVar[bool] = False
 
-    with torch.no_grad():
-        expected = outputs(own)
-        try:
-            found = outputs(torch.cat([own + 1, rows[1:]]))
-            return [y.shape for y in found] == [y.shape for y in expected] and all(
-                close(y[1:], whole[1:])
-                for y, whole in zip(found, expected, strict=True)
-                if y.dim() and len(y) == len(rows)
-            )
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            return False
-        finally:
-            module._parameters[local] = own
+    recomputation: Recomputation
+    stops: frozenset[Edge]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._arrived: dict[int, Tensor] = {}
+
+    def input(self) -> None:
+        return None
+
+    def receive(self, number: int, g: Tensor) -> Tensor | None:
+        self._arrived[number] = g
+        if not self.awaited.issubset(self._arrived):
+            return None
+        arrived, self._arrived = self._arrived, {}
+        return self.recomputation.joined(arrived)
+
+    def counts(self, names: Mapping[int, str]) -> Counter[str]:
+        edges = [self.outputs[i] for i in sorted(self.awaited)]
+        found = uses_between(edges, self.stops, names).counts
+        return Counter({name: found[name] for name in self.site.names.values()})
+
+    def uses(self, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
+        self.check_rows(g, batch * rows)
+        return self.recomputation.uses(self.site.names, self.inputs(), g, batch)
 
 
 def close(y: Tensor, expected: Tensor) -> bool:

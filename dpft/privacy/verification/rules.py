@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.calls import Call, is_built_in, rule_inputs, uses_of
+from dpft.privacy.clipping.calls import Call, Structure, is_built_in, rule_inputs
 from dpft.privacy.clipping.capture import Capture
-from dpft.privacy.clipping.checks.order import each_gradient, factors_of
-from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
 from dpft.privacy.untouched import random_state_kept
+from dpft.privacy.verification.order import each_gradient, factors_of
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
@@ -82,8 +81,8 @@ def check_rules(
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
-        uses = uses_of(call, g, batch, rows)
-        if call.automatic is None:
+        uses = call.uses(g, batch, rows)
+        if call.by_rule:
             if _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
                 sums.alone.update(call.site.names.values())
             if not is_built_in(call.site.rule):
@@ -289,7 +288,7 @@ class RuleSums:
 
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:
-            # Whoever shards may put a parameter together in half precision; its uses are not.
+            # Sharding may put a parameter together in half precision; its uses are not.
             like = self._parameters[name]
             kind = torch.promote_types(like.dtype, torch.float32)
             self._sums[name] = torch.zeros_like(like, dtype=kind)

@@ -1,26 +1,22 @@
-"""What must be shown of a batch before one of its sums is formed, and when.
+"""The check of a batch before one of its sums is formed, and when it is due.
 
-The structure of every batch's graph is looked at. Norms and sums by the layers' rules are compared
+Norms and sums by the layers' rules are compared
 with autograd on a kind's first batch, then ever more rarely: what a model does may depend on its
 data and change with its weights. That records are kept apart is looked at then, and in every batch
 in which something may permute rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call, Captured
-from dpft.privacy.clipping.capture import Capture
-from dpft.privacy.clipping.checks.guard import Guard
-from dpft.privacy.clipping.checks.order import check_order
-from dpft.privacy.clipping.checks.structure import Structure, verify_uses
-from dpft.privacy.clipping.checks.verify import Verified, check_rules, records_to_check
-from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.rules import UnsupportedLayerError
-from dpft.privacy.cohort import Cohort
+from dpft.privacy.clipping.calls import Call, Structure
+from dpft.privacy.clipping.clipper import Clipper, Observer
+from dpft.privacy.verification.layout import row_permuting_nodes
+from dpft.privacy.verification.order import check_order
+from dpft.privacy.verification.rules import Verified, check_rules, records_to_check
 
 # A kind that was found right is looked at again after so many batches, and four times as many.
 _AGAIN = 64
@@ -91,23 +87,29 @@ def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
     return tuple((call.site.name, call.root) for call in calls), len(losses) > 1, rows > 1
 
 
-class Checker:
+def _hooks(model: nn.Module) -> tuple[int, ...]:
+    """Return which hooks the modules have: other ones may change what the layers compute."""
+    return tuple(
+        key
+        for module in model.modules()
+        for hooks in (
+            module._forward_pre_hooks,
+            module._forward_hooks,
+            module._backward_pre_hooks,
+            module._backward_hooks,
+        )
+        for key in hooks
+    )
+
+
+class Checker(Observer):
     """Refuses batches of which the layers' rules do not hold; `Schedule` says when to compare."""
 
-    def __init__(
-        self,
-        capture: Capture,
-        guard: Guard,
-        parameters: Mapping[str, nn.Parameter],
-        groups: Sequence[Group],
-        cohort: Cohort | None,
-    ) -> None:
-        self._capture = capture
-        self._guard = guard
-        self._parameters = parameters
-        self._groups = groups
+    def __init__(self, clipper: Clipper) -> None:
+        self._capture = clipper.capture
+        self._groups = clipper.groups
         # Where parameters are sharded the ranks go through a backward together, or not at all.
-        self._together = cohort if cohort is not None and cohort.sharded else None
+        self._together = clipper.cohort if clipper.sharded else None
         self.reset()
 
     def reset(self) -> None:
@@ -115,55 +117,38 @@ class Checker:
         self.schedule = Schedule()
         self._soon = True
 
-    def records(self, size: int, real: Tensor | None) -> Tensor | None:
-        """Return which of the next batch's records are to go through `ahead`, if any."""
+    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
         return records_to_check(size, real) if self._soon and size else None
 
-    def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
+    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
         """Compare the rules with autograd on some records, ahead of their batch."""
-        structure = self.structure(losses, captured)
         verified = self._compared(losses, structure, rows, real, retain_graph=False)
         self.schedule.check_ahead(_kind(losses, structure.reached, rows), verified)
 
-    def verified(
-        self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
-    ) -> Structure:
-        """Return the structure of the losses' graph, once it and the rules were checked."""
-        structure = self.structure(losses, captured)
+    def before_sums(
+        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
+    ) -> None:
+        """Check that records are kept apart, and that the rules hold, as far as that is due."""
         reached = structure.reached
         kind = _kind(losses, reached, rows)
-        due = self.schedule.due(losses, kind, self._capture.hooks())
+        due = self.schedule.due(losses, kind, _hooks(self._capture.model))
         ahead = self.schedule.ahead(kind)
-        permuting = bool(structure.row_permuting_nodes)
+        moving = row_permuting_nodes(losses, structure.outputs())
         unproven = due and ahead is None
         soon = self.schedule.soon
         # Ranks that go through a backward together also form the same sums in it.
-        due, permuting, unproven, soon = self._agreed([due, permuting, unproven, soon], reached)
+        flags = [due, bool(moving), unproven, soon]
+        due, permuting, unproven, soon = self._agreed(flags, reached)
         if unproven:
             ahead = self._compared(losses, structure, rows, real, retain_graph=True)
         if due or permuting:
-            check_order(self._capture, losses, structure, rows, self.schedule.batches)
+            check_order(self._capture, losses, structure, rows, self.schedule.batches, moving)
         if due:
             if ahead is not None:  # None where the check was due on another rank
                 self.schedule.checked(*ahead)
                 soon = self.schedule.soon
             (soon,) = self._agreed([soon], reached)
         self._soon = soon
-        return structure
-
-    def structure(self, losses: Tensor, captured: Captured) -> Structure:
-        """Return what the losses' graph says of the layer calls, once all uses were found."""
-        self._guard.check_hooks()
-        if frozen := [n for n, p in self._parameters.items() if not p.requires_grad]:
-            raise UnsupportedLayerError(
-                f"parameters were frozen after make_clipper: {', '.join(frozen[:4])}; expected "
-                "what is trained to stay so, for all of it gets noise: clipper.close(), and a new "
-                "clipper and mechanism for the model as it is now"
-            )
-        leaves: dict[str, Tensor] = dict(self._parameters)
-        for call in captured.calls:
-            leaves |= call.leaves
-        return verify_uses(losses, captured, leaves, self._capture.reasons)
 
     def _compared(
         self,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dpft.privacy.token_losses import TokenLosses
+from dpft.privacy.clipping.calls import is_token_losses, output_metadata
 
 Shape = tuple[int, ...]
 # Of each dimension of an input, the dimension of the result that it becomes, or None.
@@ -84,18 +84,6 @@ def _from_the_leaves(root: Node) -> list[Node]:
     return order
 
 
-def output_metadata(node: Node) -> Sequence[Any]:
-    """Return ``shape`` and ``dtype`` of what a function gave, which its backward differentiates."""
-    dynamic: Any = node
-    metadata: Sequence[Any] = dynamic._input_metadata
-    return metadata
-
-
-def is_token_losses(node: Node) -> bool:
-    """Return whether it is `TokenLosses`, of which the name alone is no proof."""
-    return getattr(type(node), "_forward_cls", None) is TokenLosses
-
-
 def _carried(
     node: Node, position: int, outer: int, batch: int, given: Shape, result: Shape
 ) -> int | None:
@@ -145,7 +133,7 @@ def _function(name: str) -> str:
 def _passes_on(node: Node, name: str) -> bool:
     """Return whether it is FSDP2's function that gives its inputs as they are, each in its place.
 
-    Anybody may write a function of that name: this one is known by where it was written.
+    Any library may have a function of that name: this one is known by its module.
     """
     module: str = getattr(getattr(type(node), "_forward_cls", None), "__module__", "")
     known = name == "RegisterPostBackwardFunctionBackward"
@@ -180,13 +168,13 @@ def _dims(node: Node) -> list[int]:
 
 
 def _aligned(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Number by number, with broadcasting."""
+    """Carry on what works number by number, with broadcasting."""
     shift = len(result) - len(given)
     return None if shift < 0 else range(shift, len(result))
 
 
 def _along(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Within the dimensions that it works along, which may be gone afterwards."""
+    """Carry on what works along dimensions, which may be gone afterwards."""
     worked = {dim % max(1, len(given)) for dim in _dims(node)}
     left = [axis for axis in range(len(given)) if axis not in worked]
     if not worked or len(result) not in (len(given), len(left)):
@@ -197,7 +185,7 @@ def _along(node: Any, position: int, given: Shape, result: Shape) -> Axes | None
 
 
 def _part(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """A part along a dimension, unless it is the whole."""
+    """Carry on what picks a part along a dimension, unless it is the whole."""
     return range(len(given)) if given == result else _along(node, position, given, result)
 
 
@@ -220,7 +208,7 @@ def _transpose(node: Any, position: int, given: Shape, result: Shape) -> Axes | 
 
 
 def _product(*by_position: Axes) -> Rule:
-    """Products of matrices: where each factor's dimensions go; other inputs are added."""
+    """Return the rule of a product, from where each factor's dimensions go; others are added."""
 
     def rule(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
         first = len(node.next_functions) - len(by_position)
@@ -232,7 +220,7 @@ def _product(*by_position: Axes) -> Rule:
 
 
 def _by_first(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """What treats each entry of the first dimension by itself; further inputs are weights."""
+    """Carry on what treats each entry of the first dimension by itself; others are weights."""
     return None if position else [0, *[None] * (len(given) - 1)]
 
 
@@ -242,7 +230,7 @@ def _layer_norm(node: Any, position: int, given: Shape, result: Shape) -> Axes |
 
 
 def _loss(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Of logits ``(B, V, ...)`` and constant targets; a sum or mean over records is no loss."""
+    """Carry on losses of logits ``(B, V, ...)``; a sum or mean over records is no loss."""
     return [0, None, *range(1, len(given) - 1)] if len(result) == len(given) - 1 else None
 
 
@@ -251,7 +239,7 @@ def _token_losses(node: Any, position: int, given: Shape, result: Shape) -> Axes
 
 
 def _attention(node: Any, position: int, given: Shape, result: Shape) -> Axes | None:
-    """Queries, keys, values and masks, each with two dimensions at the end to multiply over."""
+    """Carry on queries, keys, values and masks, which are multiplied over the last dimensions."""
     shift = len(result) - len(given)
     return None if shift < 0 else [*range(shift, len(result) - 2), None, None]
 

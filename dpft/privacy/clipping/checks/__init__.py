@@ -1,1 +1,0 @@
-"""Checks that what is clipped is all there is, and that the rules are right."""
