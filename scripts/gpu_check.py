@@ -185,7 +185,7 @@ def run(given: str) -> None:
         cohort, attach = Shards(mesh) if layout == "fsdp" else Replicas(), assembly.attach_clipper
         # Alone, a rank has its collectives too.
         assembly.attach_clipper = lambda clip, model, _: attach(clip, model, cohort)
-    settings = small_runs.settings(Path(f"{file}-runs{rank or ''}"), *words)
+    settings = small_runs.settings(Path(f"{file}-runs"), *words)
     found = list(small_runs.trained(settings, cohort).parts.loaded.model.parameters())
     found = [p.detach() if cohort is None else cohort.whole(p.detach()) for p in found]
     if not rank:
