@@ -315,7 +315,7 @@ def gpt2(tokenizer: Any, width: int, layers: int, heads: int, length: int) -> Mo
 def masked(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
     """A packaged encoder's first blocks with a new head whose output weights are its embeddings."""
     package, kept = ENCODERS[name]
-    origin = find(package).location
+    origin = find(package)[0]
     model = BertForMaskedLM.from_pretrained(
         # No dropout: so short a training does not overfit.
         origin, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, dtype=torch.float32
@@ -412,7 +412,7 @@ def pretrain(name: str, recipe: Recipe, text: Path, out: Path, device: str) -> N
 def cut(name: str, folder: Path) -> None:
     """Keep the first blocks of a packaged encoder."""
     origin, kept = ENCODERS[name]
-    location = find(origin).location
+    location = find(origin)[0]
     model = BertModel.from_pretrained(location, dtype=torch.float32)
     label = f"the first {kept} of {model.config.num_hidden_layers} blocks of package:{origin}"
     keep(model, kept)
