@@ -20,8 +20,10 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -36,24 +39,62 @@ from transformers import (
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
-)
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pretraining import (
-    Model,
-    Recipe,
-    Tokens,
-    blocks,
-    byte_level_tokenizer,
-    optimizer_of,
-    train,
+    PreTrainedTokenizerFast,
 )
 
 from dpft.config.flags import Flag, flag
 from dpft.models.hub import find
 from dpft.runs.lineage import written
 
+END = "<|endoftext|>"
+# Transformers types its models too loosely for a strict checker.
+Model = Any
+Tokens = np.ndarray[Any, np.dtype[np.uint16]]
+Loss = Callable[[int], Iterator[Tensor]]  # of a step: its microbatches' losses, to be summed
+EVERY = 180.0  # seconds between checkpoints
 GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one rung is pretrained.
+
+    Attributes:
+        lr: the highest; warmed up over 3% of the steps, then a half cosine to a tenth.
+        tokens: read in all, in blocks of ``length``, each once while there are new ones.
+        batch: blocks a step, ``micro`` at a time.
+        frozen: the share of the steps that train the new head alone (masked words only).
+    """
+
+    lr: float
+    width: int = 0
+    layers: int = 0
+    heads: int = 0
+    vocabulary: int = 4096
+    length: int = 256
+    tokens: int = 16_000_000
+    batch: int = 16
+    micro: int = 8
+    frozen: float = 0.0
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.tokens // (self.length * self.batch)
+
+    @property
+    def thaw(self) -> int:
+        """The first step that trains all weights."""
+        return round(self.frozen * self.steps)
+
+    def rate(self, step: int, begin: int = 0) -> float:
+        """The learning rate, for parameters that begin to move at step ``begin``."""
+        if step < begin:
+            return 0.0
+        done, total = step - begin, self.steps - begin
+        warm = (done + 1) / max(1, round(0.03 * total))
+        return self.lr * min(warm, 0.55 + 0.45 * math.cos(math.pi * done / total))
+
 
 RUNGS = {
     "0.8m": Recipe(3e-3, width=96, layers=3, heads=3),
@@ -71,6 +112,97 @@ ENCODERS = {"minilm": ("minilm", 6), "minilm-2-masked": ("minilm", 2), "minilm-2
 CUT = ("minilm-2",)
 
 
+def byte_level_tokenizer(texts: Iterable[str], vocabulary: int, length: int) -> Any:
+    """A byte-level BPE tokenizer of the texts; begin, end and padding are one token, `END`."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[END], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    bpe.train_from_iterator(texts, trainer)
+    same = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **same, model_max_length=length)
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, number: int) -> Any:
+    return np.random.default_rng([seed, epoch]).permutation(number)
+
+
+def blocks(ids: Tokens, width: int, recipe: Recipe, step: int) -> Tensor:
+    """Token ids of a step's blocks, ``(batch, width)``; every epoch has an order of its own."""
+    number = len(ids) // width
+    rows = []
+    for i in range(step * recipe.batch, (step + 1) * recipe.batch):
+        start = _order(recipe.seed, i // number, number)[i % number] * width
+        rows.append(ids[start : start + width])
+    return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+def optimizer_of(model: Model, head: list[Tensor]) -> torch.optim.Optimizer:
+    """AdamW; matrices decay. The new head moves from the start; without one, everything does."""
+    own = {id(p) for p in head or model.parameters()}
+    groups = []
+    for early in (True, False):
+        chosen = [p for p in model.parameters() if (id(p) in own) is early]
+        for decay, matrices in ((0.1, True), (0.0, False)):
+            params = [p for p in chosen if (p.dim() > 1) is matrices]
+            if params:
+                groups.append({"params": params, "weight_decay": decay, "early": early})
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95))
+
+
+def train(
+    model: Model, head: list[Tensor], losses: Loss, recipe: Recipe, checkpoint: Path, text: str
+) -> dict[str, Any]:
+    """Train in place from the last checkpoint on; return CPU seconds and the course of the loss.
+
+    Args:
+        losses: a step's, whatever came before: no state but the model's and the optimizer's.
+        text: digest of the training text.
+
+    Raises:
+        SystemExit: if the checkpoint is of another recipe or another text.
+    """
+    settings, optimizer = asdict(recipe) | {"text": text}, optimizer_of(model, head)
+    state: dict[str, Any] = {"step": 0, "cpu": 0.0, "course": [], "recent": []}
+    if checkpoint.is_file():
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        if state["settings"] != settings:
+            sys.exit(f"{checkpoint} is of another recipe or text: choose another --out")
+        model.load_state_dict(state.pop("model"))
+        optimizer.load_state_dict(state.pop("optimizer"))
+    cpu, saved = time.process_time() - state["cpu"], time.time()
+    model.train()
+    for step in range(state["step"], recipe.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step, 0 if group["early"] else recipe.thaw)
+        optimizer.zero_grad()
+        total = 0.0
+        for loss in losses(step):
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        last = step + 1 == recipe.steps
+        state |= {"step": step + 1, "cpu": time.process_time() - cpu}
+        state["recent"].append(total)
+        if (step + 1) % max(1, recipe.steps // 50) == 0 or last:
+            mean = sum(state["recent"]) / len(state["recent"])
+            state["course"].append([step + 1, round(mean, 4)])
+            state["recent"] = []
+        if time.time() - saved >= EVERY or last:
+            full = state | {"settings": settings, "model": model.state_dict()}
+            torch.save(full | {"optimizer": optimizer.state_dict()}, scratch := f"{checkpoint}.tmp")
+            Path(scratch).replace(checkpoint)  # all or nothing, whenever it is killed
+            saved = time.time()
+            minutes = state["cpu"] / 60
+            print(f"step {step + 1}/{recipe.steps}  {total:.3f}  {minutes:.0f} CPU min", flush=True)
+    return state
+
+
 def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]:
     """Source and parts of each document."""
     with file.open(encoding="utf-8") as lines:
@@ -78,12 +210,6 @@ def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]
             row = json.loads(line)
             if generated or row["source"] != GENERATED:
                 yield row["source"], row["parts"]
-
-
-def build_tokenizer(text: Path, vocabulary: int, length: int) -> Any:
-    """A byte-level BPE tokenizer of the training text; begin, end and padding are one token."""
-    parts = (p for _, parts in documents(text / "train.jsonl", generated=True) for p in parts)
-    return byte_level_tokenizer(parts, vocabulary, length)
 
 
 def encode(tokenizer: Any, file: Path, end: int, *, generated: bool) -> dict[str, Tokens]:
@@ -94,16 +220,6 @@ def encode(tokenizer: Any, file: Path, end: int, *, generated: bool) -> dict[str
             for name in ("", source):
                 rows.setdefault(name, []).extend([*ids, end])
     return {name: np.asarray(ids, np.uint16) for name, ids in rows.items()}
-
-
-def encoded(tokenizer: Any, text: Path, cache: Path, end: int, *, generated: bool) -> Tokens:
-    """The training text, encoded once: a few minutes."""
-    if not cache.is_file():
-        scratch = cache.with_suffix(".tmp.npy")
-        np.save(scratch, encode(tokenizer, text / "train.jsonl", end, generated=generated)[""])
-        scratch.replace(cache)
-    ids: Tokens = np.load(cache, mmap_mode="r")
-    return ids
 
 
 def causal_loss(model: Model, ids: Tensor) -> Tensor:
@@ -136,28 +252,23 @@ def masked_logits(model: Model, inputs: Tensor, chosen: Tensor, *, frozen: bool)
 def causal_scores(model: Model, rows: dict[str, Tokens], text: Path) -> dict[str, Any]:
     """Perplexity a token of the held-out text, of all its prose and source by source."""
     model.eval()
-    width = model.config.n_positions
-    scores: dict[str, Any] = {}
+    width, scores = model.config.n_positions, {}
     for name, ids in rows.items():
-        losses, counts = [], []
-        for start in range(0, len(ids), width):
+        losses, count = [], 0
+        for start in range(0, len(ids) - 1, width):
             block = torch.from_numpy(ids[start : start + width].astype(np.int64))[None]
-            block = block.to(model.device)
             if block.shape[1] > 1:
-                losses.append(float(causal_loss(model, block)) * (block.shape[1] - 1))
-                counts.append(block.shape[1] - 1)
-        scores[name] = {"tokens": sum(counts), "nll": sum(losses) / sum(counts)}
-    prose = [scores[name] for name in rows if name not in ("", GENERATED)]
-    nll = sum(s["nll"] * s["tokens"] for s in prose)
-    characters = sum(
-        len(part) for _, p in documents(text / "heldout.jsonl", generated=False) for part in p
-    )
-    scores["prose"] = {
-        "tokens": sum(s["tokens"] for s in prose),
-        "nll": nll / sum(s["tokens"] for s in prose),
-        "bits_per_character": nll / math.log(2) / characters,
-    }
-    return {(k or "all"): s | {"perplexity": math.exp(s["nll"])} for k, s in scores.items()}
+                losses.append(
+                    float(causal_loss(model, block.to(model.device))) * (block.shape[1] - 1)
+                )
+                count += block.shape[1] - 1
+        scores[name or "all"] = {"tokens": count, "nll": sum(losses) / count}
+    prose = [score for name, score in scores.items() if name not in ("all", GENERATED)]
+    nll, count = sum(s["nll"] * s["tokens"] for s in prose), sum(s["tokens"] for s in prose)
+    parts = [p for _, parts in documents(text / "heldout.jsonl", generated=False) for p in parts]
+    bits = nll / math.log(2) / sum(map(len, parts))
+    scores["prose"] = {"tokens": count, "nll": nll / count, "bits_per_character": bits}
+    return {name: s | {"perplexity": math.exp(s["nll"])} for name, s in scores.items()}
 
 
 @torch.no_grad()
@@ -180,23 +291,31 @@ def masked_scores(model: Model, ids: Tokens, tokenizer: Any, recipe: Recipe) -> 
 def causal(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
     """A GPT-2 with random weights, and the ladder's tokenizer."""
     if not (out / "tokenizer" / "tokenizer.json").is_file():
-        build_tokenizer(text, recipe.vocabulary, recipe.length).save_pretrained(out / "tokenizer")
+        parts = (p for _, parts in documents(text / "train.jsonl", generated=True) for p in parts)
+        made = byte_level_tokenizer(parts, recipe.vocabulary, recipe.length)
+        made.save_pretrained(out / "tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer")
+    sizes = {"width": recipe.width, "layers": recipe.layers, "heads": recipe.heads}
+    return gpt2(tokenizer, length=recipe.length, **sizes), tokenizer
+
+
+def gpt2(tokenizer: Any, width: int, layers: int, heads: int, length: int) -> Model:
+    """A GPT-2 with tied embeddings and drawn weights."""
     end = tokenizer.eos_token_id
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_embd=recipe.width, n_layer=recipe.layers,
-        n_head=recipe.heads, n_positions=recipe.length, activation_function="gelu_pytorch_tanh",
-        # A rung reads each text once; dropout would only slow it down.
+        vocab_size=len(tokenizer), n_embd=width, n_layer=layers, n_head=heads, n_positions=length,
+        activation_function="gelu_pytorch_tanh",
+        # Small models that read each text once underfit: dropout would only slow them down.
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         bos_token_id=end, eos_token_id=end, pad_token_id=end,
     )  # fmt: skip
-    return GPT2LMHeadModel(config), tokenizer
+    return GPT2LMHeadModel(config)
 
 
 def masked(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
     """A packaged encoder's first blocks with a new head whose output weights are its embeddings."""
     package, kept = ENCODERS[name]
-    origin = find(package).location
+    origin = find(package)[0]
     model = BertForMaskedLM.from_pretrained(
         # No dropout: so short a training does not overfit.
         origin, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, dtype=torch.float32
@@ -234,14 +353,11 @@ def losses_of(model: Model, tokenizer: Any, ids: Tokens, recipe: Recipe) -> Any:
     return of_causal if recipe.width else of_masked
 
 
-def pretrain(
-    name: str, recipe: Recipe, text: Path, out: Path, every: float = 180.0, device: str = "cpu"
-) -> Path:
-    """Pretrain a rung, or go on with it; return its folder."""
+def pretrain(name: str, recipe: Recipe, text: Path, out: Path, device: str) -> None:
+    """Pretrain a rung, or go on with it."""
     folder = out / name
     if (folder / "pretraining.json").is_file():
-        print(f"{folder} is done")
-        return folder
+        sys.exit(f"{folder} is done")
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model, tokenizer = (causal if recipe.width else masked)(name, recipe, text, out)
@@ -252,21 +368,24 @@ def pretrain(
     head = [] if recipe.width else list(model.cls.predictions.transform.parameters())
     head += [] if recipe.width else [model.cls.predictions.decoder.bias]
     rows = encode(tokenizer, text / "heldout.jsonl", end, generated=bool(recipe.width))
-    cache = out / f"tokens-{'causal' if recipe.width else name}.npy"
-    ids = encoded(tokenizer, text, cache, end, generated=bool(recipe.width))
+    ids = encode(tokenizer, text / "train.jsonl", end, generated=bool(recipe.width))[""]
     made_of = json.loads((text / "text.json").read_text(encoding="utf-8"))
     if not made_of["grams_of_tasks"]:
         sys.exit("the text was compared with no task's files: type scripts/public_text.py again")
     print(f"{name}: {model.num_parameters():,} parameters, {len(ids):,} tokens of text", flush=True)
     took = train(
-        model, optimizer_of(model, head), losses_of(model, tokenizer, ids, recipe), recipe,
-        folder / "checkpoint.pt", text=made_of["train"]["sha256"], every=every,
+        model, head, losses_of(model, tokenizer, ids, recipe), recipe,
+        folder / "checkpoint.pt", made_of["train"]["sha256"],
     )  # fmt: skip
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     seen = recipe.steps * recipe.batch * recipe.length
     label = f"weights pretrained on {seen / 1e6:.0f} million tokens of scripts/public_text.py"
     (folder / "dpft.json").write_text(written([flag(Flag.NOTE, text=label)]), encoding="utf-8")
+    if recipe.width:
+        scores = causal_scores(model, rows, text)
+    else:
+        scores = masked_scores(model, rows[""], tokenizer, recipe)
     card = {
         "rung": name,
         "parameters": model.num_parameters(),
@@ -274,9 +393,7 @@ def pretrain(
         "tokens_seen": seen,
         "tokens_of_text": len(ids),
         "text": made_of,
-        "held_out": causal_scores(model, rows, text)
-        if recipe.width
-        else masked_scores(model, rows[""], tokenizer, recipe),
+        "held_out": scores,
         "course": took["course"],
         "cpu_hours": took["cpu"] / 3600,
         "threads": torch.get_num_threads(),
@@ -290,21 +407,18 @@ def pretrain(
     (folder / "pretraining.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     (folder / "checkpoint.pt").unlink()
     print(json.dumps(card["held_out"], indent=1))
-    return folder
 
 
-def cut(name: str, out: Path) -> Path:
-    """Keep the first blocks of a packaged encoder; return the rung's folder."""
+def cut(name: str, folder: Path) -> None:
+    """Keep the first blocks of a packaged encoder."""
     origin, kept = ENCODERS[name]
-    location = find(origin).location
+    location = find(origin)[0]
     model = BertModel.from_pretrained(location, dtype=torch.float32)
     label = f"the first {kept} of {model.config.num_hidden_layers} blocks of package:{origin}"
     keep(model, kept)
-    folder = out / name
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(location).save_pretrained(folder)
     (folder / "dpft.json").write_text(written([flag(Flag.NOTE, text=label)]), encoding="utf-8")
-    return folder
 
 
 def main() -> None:
@@ -321,14 +435,13 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
     if args.rung in CUT:
-        cut(args.rung, args.out)
+        cut(args.rung, args.out / args.rung)
         return
     if args.text is None:
         parser.error(f"{args.rung} is pretrained: type --text FOLDER, which public_text.py wrote")
     recipe = replace(RUNGS[args.rung], seed=args.seed)
-    if args.tokens:
-        recipe = replace(recipe, tokens=args.tokens)
-    pretrain(args.rung, recipe, args.text, args.out, device=args.device)
+    recipe = replace(recipe, tokens=args.tokens or recipe.tokens)
+    pretrain(args.rung, recipe, args.text, args.out, args.device)
 
 
 if __name__ == "__main__":

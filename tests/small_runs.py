@@ -1,7 +1,7 @@
 """Runs that take less than a second: a classifier of random weights on generated sentences."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from dpft import runs
@@ -33,22 +33,21 @@ def settings(folder: Path, *words: str) -> Run:
 
 
 @contextmanager
-def ready(run: Run) -> Iterator[tuple[Prepared, runs.RunDirectory, Progress]]:
+def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, Progress]]:
     """All that stands before the first step, in the run's own folder."""
-    with (
-        runs.RunDirectory.open(run_path(run), run.identity(), "") as directory,
-        Progress() as progress,
-    ):
-        prepared = prepare(run, load_task(run.task), directory, progress)
+    other = cohort is not None and cohort.rank > 0  # the first rank has the folder
+    opened = nullcontext() if other else runs.RunDirectory.open(run_path(run), run.identity(), "")
+    with opened as directory, Progress() as progress:
+        prepared = prepare(run, load_task(run.task), directory, progress, cohort)
         try:
             yield prepared, directory, progress
         finally:
             prepared.parts.clipper.close()
 
 
-def trained(run: Run) -> Prepared:
+def trained(run: Run, cohort=None) -> Prepared:
     """All steps taken, neither decoded nor recorded."""
-    with ready(run) as (prepared, directory, progress):
+    with ready(run, cohort) as (prepared, directory, progress):
         with Session(run, prepared, directory, progress) as session:
             session.train()
         return prepared
