@@ -10,7 +10,7 @@ import torch
 from dpft.config.errors import RankError
 from dpft.parallel.cohort import Replicas, SingleProcess
 from dpft.parallel.sharded import Shards, shard
-from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.privacy.noise import Released
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.units import Records
@@ -34,8 +34,15 @@ def looped(ranks, key=b"key"):
     if ranks.sharded:
         shard(model)
     clipper = make_clipper(model, "bk", threshold=0.5, cohort=None if ranks.size == 1 else ranks)
-    seeded = torch.manual_seed
-    torch.manual_seed = lambda seed: seeds.append(seed) or seeded(seed)
+    made = keys.seed
+
+    def noted(key, purpose, *labels):
+        found = made(key, purpose, *labels)
+        if purpose == "dropout":
+            seeds.append(found)
+        return found
+
+    keys.seed = noted
     try:
         train(
             model=model,
@@ -52,7 +59,7 @@ def looped(ranks, key=b"key"):
     except RankError as error:
         return str(error), seen
     finally:
-        torch.manual_seed = seeded
+        keys.seed = made
         clipper.close()
     named = model.named_parameters()
     return {n: ranks.whole(p.detach()).numpy() for n, p in named}, seeds, seen

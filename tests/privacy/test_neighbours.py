@@ -138,7 +138,7 @@ class Tagging:
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         return losses(model, dict(batch.tensors))
 
-    def widths(self, row: Record) -> tuple[int, ...]:
+    def widths(self, row: Record, coarse: bool = False) -> tuple[int, ...]:
         return (padded(row.length, WIDEST),)
 
     def widest(self) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ class Padded(Objective):
         assert widths is None or all(example.length <= widths[0] for example in examples)
         return super().collate(examples)
 
-    def widths(self, example):
+    def widths(self, example, coarse=False):
         return (padded(example.length, 64),)
 
     def widest(self):

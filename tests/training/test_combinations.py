@@ -159,7 +159,7 @@ def attempt(task, model, adapt, clip, half=False):
     if owners is not None:
         data = Users(trained, examples, owners, made.records_per_user, b"key", shapes)
     if half and (task, model, "half") not in independent:
-        check_independence(data, parts.loaded.model, parts.clipper, run.optim.microbatch_tokens)
+        check_independence(data, parts.loaded.model, parts.clipper, run.optim.tokens)
         independent.add((task, model, "half"))
     reparametrisation = parts.loaded.reparametrisation
     moved = parts.clipper.parameters if reparametrisation is None else reparametrisation.moved()

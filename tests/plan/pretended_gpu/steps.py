@@ -38,7 +38,7 @@ class Texts:
     def collate(self, examples, widths=None):
         return collate(examples, widths)
 
-    def widths(self, example):
+    def widths(self, example, coarse=False):
         return 24, 16
 
     def widest(self):

@@ -109,7 +109,7 @@ def test_two_sessions_take_steps_in_turn():
 
 
 def test_a_worker_that_leaves_no_result_died():
-    session = WorkerProcess({"threads": "two"})
+    session = WorkerProcess({"kind": "step", "threads": "two"})
     assert not session.ready()
     assert session.step() is None
     result = session.finish()

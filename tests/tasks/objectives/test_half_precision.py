@@ -132,7 +132,7 @@ def test_rounding_that_depends_on_the_company_is_refused():
         def collate(self, examples, widths=None):
             return super().collate(examples)
 
-        def widths(self, example):
+        def widths(self, example, coarse=False):
             return (64, 63)
 
     examples = [example("gpt2", 17 + k, seed=k) for k in range(12)]

@@ -287,7 +287,7 @@ class Wide(Plain):
     def collate(self, examples, widths=None):
         return collate(examples)
 
-    def widths(self, example):
+    def widths(self, example, coarse=False):
         return (16,)
 
     def blank(self):
