@@ -39,7 +39,7 @@ _WARPS = 2  # 32 lanes each
 
 
 def noisy_mean_(sums: Tensor, key: bytes, std: float, scale: float, first: int) -> None:
-    """``(sums + std z) scale`` in place, as `dpft.privacy.noise.noisy_mean_` says.
+    """``(sums + std z) scale`` in place, as `dpft.privacy.noise.noisy_means_` says.
 
     Args:
         sums: ``(n,)``, contiguous, of one of `DTYPES`.
