@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from dpft.privacy.clipping import Clipper
 from dpft.privacy.clipping.clipper import Sums
 from dpft.privacy.precision import on_device
+from dpft.privacy.untouched import random_state_kept
 
 Backend = Literal["inductor", "graph"]
 """What runs a program: compiled code, or the operations of the graph one by one (for tests)."""
@@ -64,7 +65,8 @@ class Program:
         self._device = next(iter(clipper.parameters.values())).device
         inputs = self._inputs(tensors, real)
         try:
-            with warnings.catch_warnings():
+            # Compiling runs the step, whose masks of dropout are to be drawn again.
+            with random_state_kept(*clipper.parameters.values()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about torch's own code
                 graph = self._traced(inputs)
                 self._weights = _lift(graph)
@@ -102,7 +104,6 @@ class Program:
         with ExitStack() as stack:
             # A backward in other threads would not see that it is traced.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-            stack.enter_context(torch.random.fork_rng())
             # Autocast would keep a rounded weight that has no data.
             stack.callback(torch.clear_autocast_cache)
             fake = [mode.from_tensor(x) for x in inputs]
