@@ -45,6 +45,8 @@ def same(eager, compiled, tolerance):
         (["clip=per_layer_adaptive", "optim.steps=3"], 1e-4),
         (["clip=none", "optim.name=sgd", "optim.lr=0.1"], 1e-5),
         (["clip=ghost", "adapt=lora", "sampling=truncated_poisson"], 1e-4),
+        (["adapt=rgp", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
+        (["task=e2e", "model=random-gpt2", "adapt=prefix", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
         (["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"], 1e-3),
     ],
     ids=lambda words: "-".join(words) if isinstance(words, list) else "",
