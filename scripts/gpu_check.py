@@ -126,6 +126,8 @@ def compared(name: str, precision: str, style: str, dropout: float = 0.0) -> dic
             found = case.losses(model, {n: x for n, x in rows.items() if n != "scale"})
         return found.to(dtype) * rows["scale"]
 
+    seen = StepStatistics()
+
     def added(add: Callable[..., None], first: float = 1.0) -> list[Any]:
         executors.forget(clipper)
         torch.manual_seed(1)
@@ -133,7 +135,7 @@ def compared(name: str, precision: str, style: str, dropout: float = 0.0) -> dic
         scale[0] = first
         rows = UnitBatch(Batch(data | {"scale": scale}), weights, torch.arange(size) < size - 1)
         with executors.exact(clipper):
-            add(rows.to(device), size - 1, StepStatistics())
+            add(rows.to(device), size - 1, seen)
         return [clipper.norms, *(p.grad.clone() for p in clipper.parameters.values())]
 
     units = SimpleNamespace(losses=lambda _, rows: losses(rows.batch.tensors))
@@ -142,7 +144,7 @@ def compared(name: str, precision: str, style: str, dropout: float = 0.0) -> dic
     eagerly = partial(executors.add_clipped, units, model, clipper)
     added(programs.add)  # eagerly with every check, then as a program, which is compared
     replayed, eager = added(programs.add), added(eagerly)
-    programs.settle()
+    programs.settle(seen)
     numbers = {"norms": off(replayed[:1], eager[:1]), "sums": off(replayed[1:], eager[1:])}
     if dropout:
         return numbers
@@ -158,7 +160,7 @@ def compared(name: str, precision: str, style: str, dropout: float = 0.0) -> dic
     numbers["loop"] = off(replayed, loop(records))
     added(programs.add, math.nan)
     with suppress(LostRecordError):
-        programs.settle()
+        programs.settle(seen)
         raise RuntimeError("the program does not report a record that is not finite")
     with suppress(LostRecordError):
         added(eagerly, math.nan)  # the clipper is careful from here on
@@ -307,9 +309,10 @@ def variant(style: str, how: str, name: str, batch: int, length: int) -> tuple[A
         if how == "eager":
             eager.run(inputs)
             return
+        seen = StepStatistics()
         with executors.exact(clipper):
-            programs.add(UnitBatch(Batch(inputs), weights), batch, StepStatistics())
-        programs.settle()
+            programs.add(UnitBatch(Batch(inputs), weights), batch, seen)
+        programs.settle(seen)
 
     capture = torch.cuda.CUDAGraph.capture_begin
 

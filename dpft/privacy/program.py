@@ -69,10 +69,7 @@ class Program:
             with random_state_kept(*clipper.parameters.values()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about torch's own code
                 graph = self._traced(inputs)
-                self._weights = _lift(graph)
-                self._run = self._compiled(graph, inputs, backend)
-        except UntraceableError:
-            raise
+                self._run = self._compiled(graph, _lift(graph), inputs, backend)
         except Exception as error:  # whatever the model, torch or a compiler raises
             raise UntraceableError(_reason(error)) from error
 
@@ -94,7 +91,7 @@ class Program:
         thresholds = tensors.pop()
         losses = self._losses(tensors)
         found = self._clipper.sums(losses, thresholds.unbind(), rows=self._rows, real=real)
-        return tuple(x.detach() for x in (found.losses, *found[1:4], *found.sums))
+        return tuple(x.detach() for x in (*found[:4], *found.sums))
 
     def _traced(self, inputs: Sequence[Tensor]) -> fx.GraphModule:
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -113,9 +110,12 @@ class Program:
         return graph
 
     def _compiled(
-        self, graph: fx.GraphModule, inputs: list[Tensor], backend: Backend
+        self,
+        graph: fx.GraphModule,
+        weights: Sequence[Tensor],
+        inputs: list[Tensor],
+        backend: Backend,
     ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-        weights = self._weights
         if backend == "graph":
             return lambda inputs: graph(*weights, *inputs)
         from torch._inductor import config

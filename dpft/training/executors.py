@@ -116,7 +116,6 @@ class Programs:
         self._tolerance = TOLERANCE[precision]
         self._backend: Backend = backend
         self._shapes: dict[object, _Shape] = {}
-        self._finite: list[Tensor] = []
         clipper.looks = False  # eager steps allow for the same rounding as programs
 
     def add(self, batch: UnitBatch, records: int, statistics: StepStatistics) -> None:
@@ -145,15 +144,15 @@ class Programs:
         if found is None:
             eagerly(statistics)
             return
-        self._finite.append(found.finite)
+        statistics.finite.append(found.finite)
         clipper.add(found, real)
         losses = batch.of_units(found.losses)
         statistics.observe(losses, clipper.norms, clipper.factors, records)
 
-    def settle(self) -> None:
-        """Raise LostRecordError if a record since the last time was not finite."""
-        finite, self._finite = self._finite, []
-        if finite and not bool(torch.stack(finite).all()):  # the one wait of a step
+    def settle(self, statistics: StepStatistics) -> None:
+        """Raise LostRecordError if a record of the step was not finite."""
+        flags = statistics.finite
+        if flags and not bool(torch.stack(flags).all()):  # the one wait of a step
             raise LostRecordError
 
     def _verified(

@@ -122,7 +122,7 @@ def train(
                     add_clipped(data, model, clipper, batch, records, statistics, agreed)
                 lap("clipped sums")
         if programs is not None:
-            programs.settle()
+            programs.settle(statistics)
             lap("waiting")
         return statistics
 

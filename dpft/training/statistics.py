@@ -22,6 +22,7 @@ class StepStatistics:
         groups: numbers of the clipping groups of ``norms`` and ``factors``; None: all groups.
         left_out: records whose loss was not finite.
         norms: per microbatch ``(b, K)``, as are ``factors``.
+        finite: per microbatch of a program, whether all its losses and norms are finite.
         signal: norm of the mean clipped gradient before noise; only for watched steps.
         noise: root of the expected squared norm of the noise; only for watched steps.
     """
@@ -34,6 +35,7 @@ class StepStatistics:
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     factors: list[Tensor] = field(default_factory=list)
+    finite: list[Tensor] = field(default_factory=list)
     released: Released = field(default_factory=Released)
     signal: float | None = None
     noise: float | None = None
