@@ -13,7 +13,7 @@ from dpft.privacy import Quantiles, make_clipper
 from dpft.privacy.program import Program, UntraceableError
 from dpft.privacy.spec import CLIP_FUNCTIONS
 from tests.covering import covering
-from tests.privacy.clipping.test_styles import ROWS, TOLERANCE, excluded, partition_for
+from tests.privacy.clipping.test_styles import ROWS, TOLERANCE, excluded, factor_of, partition_for
 from tests.privacy.reference import clip_records, record_gradients
 from tests.privacy.small_models import MODELS, VOCAB, adapted, build, causal_losses, gpt2
 
@@ -65,11 +65,7 @@ def test_norms_and_sums_equal_the_autograd_loop(combination):
     partition = partition_for(groups, case.model)
     options = {"groups": partition, "plan": plan, "clip_function": function}
     clipper = make_clipper(case.model, threshold=0.7, **options)
-    limits = clipper.thresholds
-    factor = {
-        "abadi": lambda k, n: min(1.0, limits[k] / n),
-        "automatic": lambda k, n: limits[k] / (n + 0.01),
-    }[function]
+    factor = factor_of(function, clipper.thresholds)
     norms, total = clip_records(units, [group.parameters for group in clipper.groups], factor)
     case.data = case.rows([0, 1, 2])
     real = torch.tensor([True, True, True]) if padding else None

@@ -88,6 +88,14 @@ def losses_of(case, units, rows, bad):
     return losses * torch.tensor(scale, dtype=losses.dtype)
 
 
+def factor_of(clip_function, limits):
+    """Return the factor of a norm in group ``k``, by hand."""
+    return {
+        "abadi": lambda k, n: min(1.0, limits[k] / n),
+        "automatic": lambda k, n: limits[k] / (n + 0.01),
+    }[clip_function]
+
+
 def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
     """Norms and sums of three units are those of autograd, and a unit that is not finite is out."""
     good = [0, 1, 2] if bad is None else [0, 2]
@@ -103,11 +111,7 @@ def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
         threshold=1.001 * torch.stack(sizes).median().item(),  # clips some, and others not
         clip_function=clip_function,
     )
-    limits = clipper.thresholds
-    factor = {
-        "abadi": lambda k, n: min(1.0, limits[k] / n),
-        "automatic": lambda k, n: limits[k] / (n + 0.01),
-    }[clip_function]
+    factor = factor_of(clip_function, clipper.thresholds)
     norms, total = clip_records(units, [group.parameters for group in clipper.groups], factor)
     for batch in CUTS[cut]:
         clear(case.model)
