@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dpft.cli.interrupts import Stopped, heed_by_exception, speaks
+from dpft.cli.interrupts import Stopped, heed_by_exception, heed_no_more, speaks
 from dpft.config.errors import NO_STEP, ConfigError, DpftError
 from dpft.report.terminal import secho
 
@@ -45,6 +45,8 @@ def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[
             if cause is None:
                 raise
             _stop(cause, "resumes" in traits, "force=true" in typed)
+        finally:
+            heed_no_more()  # Typer would report another signal as Ctrl-C, whichever it was
 
     return run
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dpft.cli.guard import guarded
-from dpft.cli.interrupts import Stopped
+from dpft.cli.interrupts import Stopped, heed_at_once
 from dpft.config.errors import NO_STEP, ConfigError
 
 # Where the process is interrupted: at the first import of that name, by that signal.
@@ -97,3 +97,20 @@ def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, cap
     with pytest.raises(SystemExit) as ended:
         guarded(verb, "train", "resumes")()
     assert ended.value.code == 143
+
+
+def test_a_signal_after_the_verb_ends_the_process_by_itself():
+    """Typer would make status 130 of any, for instance while an error of another rank is leaving."""
+
+    def verb():
+        raise ConfigError("rank 1 of 2 stopped")
+
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        heed_at_once()
+        with pytest.raises(SystemExit):
+            guarded(verb, "train", "resumes")()
+        assert {signal.getsignal(number) for number in usual} == {signal.SIG_DFL}
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
