@@ -96,7 +96,8 @@ class ConvUse(Use):
         return SquaredNorm(value, value)
 
     def bound(self) -> Tensor:
-        patches = self._patch_sums(self.a.square()).sqrt()
+        pixels = torch.linalg.vector_norm(self._by_pixel(), dim=1).square()
+        patches = self._patch_sums(pixels).sqrt()
         terms: Tensor = (patches * torch.linalg.vector_norm(self.by_group(self.g), dim=1)).sum(1)
         return terms.square().view(-1, self.groups).sum(1)
 
@@ -135,7 +136,8 @@ class ConvUse(Use):
 
     def filter_sums(self) -> Tensor:
         """Return the sum of the numbers of each filter's gradient, ``(B, p)``."""
-        sums = torch.bmm(self.by_group(self.g), self._patch_sums(self.a)[:, :, None])
+        patches = self._patch_sums(self._by_pixel().sum(1))
+        sums = torch.bmm(self.by_group(self.g), patches[:, :, None])
         return sums.view(len(self.g), -1)
 
     def without(self, dropped: Tensor) -> ConvUse:
@@ -181,15 +183,30 @@ class ConvUse(Use):
         """View ``(B, channels, H, W)`` as ``(B groups, channels / groups, H W)``."""
         return x.reshape(x.shape[0] * self.groups, -1, x.shape[2] * x.shape[3])
 
+    def _by_pixel(self) -> Tensor:
+        """View ``a`` as ``(B groups, c / groups, H, W)``."""
+        return self.a.reshape(len(self.a) * self.groups, -1, *self.a.shape[2:])
+
     def _patch_sums(self, pixels: Tensor) -> Tensor:
-        """Return the sum of each patch of ``pixels``, as of ``a``: ``(B groups, T)``."""
-        summed = self.by_group(pixels).sum(1).view(-1, 1, *pixels.shape[2:])
-        return F.unfold(summed, self.kernel, self.dilation, self.padding, self.stride).sum(1)
+        """Return the sum over each patch of ``pixels`` ``(B groups, H, W)``: ``(B groups, T)``."""
+        return self._patches(pixels[:, None]).sum((1, 2, 3)).flatten(1)
 
     def _unfolded(self) -> Tensor:
-        """Return the patches, ``(B groups, c kh kw / groups, T)``."""
-        a = F.unfold(self.a, self.kernel, self.dilation, self.padding, self.stride)
-        return a.view(self.a.shape[0] * self.groups, -1, a.shape[2])
+        """Return the patches, ``(B groups, c kh kw / groups, T)``.
+
+        ``F.unfold`` gives the same and takes up to six times as long on a CPU.
+        """
+        return self._patches(self.a).reshape(len(self.a) * self.groups, -1, self.positions)
+
+    def _patches(self, pixels: Tensor) -> Tensor:
+        """View the patches of padded ``pixels`` ``(B, c, H, W)`` as ``(B, c, kh, kw, H', W')``."""
+        (py, px), (sy, sx), (dy, dx) = self.padding, self.stride, self.dilation
+        padded = F.pad(pixels, (px, px, py, py)).contiguous()
+        record, channel, row, column = padded.stride()
+        return padded.as_strided(
+            (*pixels.shape[:2], *self.kernel, *self.g.shape[2:]),
+            (record, channel, dy * row, dx * column, sy * row, sx * column),
+        )
 
     def _patch_gram(self) -> Tensor:
         """Return inner products of the patches, ``(B groups, T, T)``.
