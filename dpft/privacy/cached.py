@@ -1,4 +1,4 @@
-"""Where answers that took a while to compute are kept; losing them costs time and nothing else."""
+"""A cache on disk for numbers that take long to compute; losing it costs time and nothing else."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
     """``$DPFT_CACHE_DIR``, else ``dpft`` in the user's cache folder.
 
     Raises:
-        RuntimeError: nobody knows where the user's files are.
+        RuntimeError: the user has no home folder.
     """
     if folder := os.environ.get("DPFT_CACHE_DIR"):
         return Path(folder)

@@ -1,4 +1,4 @@
-"""What a run guarantees: computed once, stored in its record, and only rendered elsewhere.
+"""The guarantee of a run: computed once, stored in its record, and only rendered elsewhere.
 
 Whether a run is private, of what unit, at which epsilon, what voids the guarantee and what it
 leaves open is decided here. Imports no torch, so that whatever shows a record answers at once.
@@ -127,7 +127,7 @@ class Guarantee:
 
     @property
     def private(self) -> bool:
-        """Whether anything is guaranteed: noise was added, or nothing was released."""
+        """True if anything is guaranteed: noise was added, or nothing was released."""
         return self.kind != "none"
 
     @property
@@ -148,12 +148,12 @@ class Guarantee:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said below the statement: warnings, then caveats."""
+        """The sentences below the statement: warnings, then caveats."""
         return (*self.warnings, *self.caveats)
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the guarantee of a run leaves out, as Markdown sentences; empty without one."""
+        """What the guarantee does not cover, as Markdown sentences; empty without a guarantee."""
         if not self.private:
             return ()
         return (_FURTHER_SEARCH if self.selected else _SEARCH, *_NOT_COVERED)
@@ -410,16 +410,16 @@ def meaning(epsilon: float | None, at: float, noun: str) -> str:
     factor, sure = odds(epsilon)
     can = "can hardly tell" if epsilon <= STRONG else "is limited in telling"
     text = (
-        f"Whoever has the trained model {can} whether any one {noun} was used: whatever they "
-        f"conclude, the chances of concluding it with and without that {noun} differ by a factor "
-        f"of at most {factor} (e to the power of epsilon), but for a remainder of delta = "
-        f"{shown_delta(at)}. Delta aside, somebody to whom it was an even chance that a certain "
-        f"{noun} was used can become at most {sure}% sure."
+        f"An adversary who has the trained model {can} whether any one {noun} was used: the "
+        f"probabilities of any conclusion with and without that {noun} differ by a factor of at "
+        f"most {factor} (e to the power of epsilon), except for a remainder of delta = "
+        f"{shown_delta(at)}. Delta aside, an adversary who holds it equally likely that a certain "
+        f"{noun} was used or not can become at most {sure}% sure."
     )
     if epsilon > STRONG:
         text += (
-            " That is the worst case. Known attacks do far worse than the bound allows, which is "
-            "experience and no proof."
+            " That is the worst case. Known attacks achieve much less than the bound allows, which "
+            "is an observation and not a proof."
         )
     return text
 
@@ -432,7 +432,7 @@ def odds(epsilon: float) -> tuple[str, str]:
 
     Returns:
         The factor by which any event's probabilities differ, delta aside, and how sure, in percent,
-        somebody can become of what was an even chance.
+        an adversary can become who started from an even chance.
     """
     factor = math.exp(epsilon)
     unsure = three_digits(100 / (1 + factor), ROUND_FLOOR)

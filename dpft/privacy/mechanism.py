@@ -50,8 +50,8 @@ class Mechanism:
         dimensions: ``d_k``, trained parameters of each group; ``weighted`` needs it.
         quantiles: how thresholds adapt; None: they are fixed.
         count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
-        repeated: steps that were released once more, each with a batch and noise of its own, since
-            the run went on elsewhere than where it was stopped. Every epsilon here includes them.
+        repeated: steps that were released once more, each with new noise and a new batch,
+            since the run continued on other devices than before. Every epsilon here includes them.
         max_batch: ``truncated_poisson``: the most records of a batch, and the size that smaller
             ones are filled up to; given as None, `accounting.fitting_size`. Else None.
     """
@@ -134,7 +134,7 @@ class Mechanism:
         if self.quantiles and sigma > 0 and not 0 < (self.count_noise or 0) < math.inf:
             yield (
                 f"count noise is {self.count_noise}; expected a number > 0: counts released "
-                "without noise protect nobody"
+                "without noise protect no record"
             )
 
     @classmethod
@@ -230,14 +230,14 @@ class Mechanism:
 
     @property
     def private(self) -> bool:
-        """Whether any guarantee holds: noise is added, or nothing is released at all."""
+        """True if any guarantee holds: noise is added, or nothing is released at all."""
         return self.noise_multiplier > 0 or self.steps == 0
 
     @property
     def releases(self) -> int:
         """Noisy steps in all, those included that were released once more.
 
-        Guarantee: a repeated step draws its batch and its noise from a key of its own and is a
+        Guarantee: a repeated step draws its batch and its noise from a separate key and is a
         function of what was released before, as any other step is. The run is therefore the
         adaptive composition of so many Poisson-subsampled Gaussian mechanisms, whichever of their
         outputs its weights were made of.
@@ -250,7 +250,7 @@ class Mechanism:
 
     @property
     def overflow(self) -> float:
-        """How likely a step's sample leaves no room for one more record; 0 where none is cut."""
+        """Probability that a sample leaves no room for one more record; 0 where none is cut."""
         if self.max_batch is None:
             return 0.0
         return accounting.overflow(
@@ -261,7 +261,7 @@ class Mechanism:
 
     @property
     def spent(self) -> dict[str, float]:
-        """What decides the cost of a step, as accountants take it."""
+        """The arguments of an accountant that decide the cost of a step."""
         return {
             "sampling_rate": self.sampling_rate,
             "noise_multiplier": self.total_noise_multiplier,
@@ -283,7 +283,7 @@ class Mechanism:
 
     @property
     def first_thresholds(self) -> tuple[float, ...]:
-        """What the first step is clipped to."""
+        """The thresholds of the first step."""
         return self.quantiles.rescaled(self.thresholds) if self.quantiles else self.thresholds
 
     @property

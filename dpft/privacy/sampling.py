@@ -33,9 +33,9 @@ class Sampler(Protocol):
 class PoissonSampler:
     """Each record joins each batch independently with probability ``q = B/N``.
 
-    Guarantee: this is the sampling that every accountant here assumes, to whoever cannot tell
-    ChaCha20's keystream from random bits. Record ``i`` joins if word ``i`` of the step's
-    keystream, as a number below ``2^64``, is below ``floor(2^64 B/N)``.
+    Guarantee: this is the sampling that every accountant here assumes, against an adversary who
+    cannot distinguish ChaCha20's keystream from random bits. Record ``i`` joins if word ``i`` of
+    the step's keystream, as a number below ``2^64``, is below ``floor(2^64 B/N)``.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Plan = Literal["none", "materialised", "lee_kifer", "ghost", "bk", "fused"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
-"""How sums of clipped gradients are formed, see `dpft.privacy.clipping.plans`."""
+"""The ways to form sums of clipped gradients, see `dpft.privacy.clipping.plans`."""
 
 TWO_BACKWARDS: tuple[Plan, ...] = ("lee_kifer", "ghost")
 """Plans that reweight the losses: by one factor per record, so for one group only."""
@@ -22,7 +22,7 @@ CLIP_FUNCTIONS: tuple[ClipFunction, ...] = get_args(ClipFunction)
 
 Allocation = Literal["global", "equal_budget", "weighted"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-"""How noise is spread over groups, see `dpft.privacy.thresholds.allocate`."""
+"""The ways to spread noise over groups, see `dpft.privacy.thresholds.allocate`."""
 
 Accountant = Literal["pld", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -45,7 +45,7 @@ PARTITIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "custom": ("patterns",),
     }
 )
-"""What is clipped together, see `dpft.privacy.clipping.groups`: each partition with its settings,
+"""The partitions into groups, see `dpft.privacy.clipping.groups`, each with its settings,
 of which exactly one is given."""
 
 SMALL_DELTA, LARGE_DELTA = 1e-5, 1e-4
@@ -66,7 +66,7 @@ _EXAMPLES = {"count": "4", "boundary": "6", "patterns": '[["*.0.*"],["*.1.*"]]'}
 
 @dataclass(frozen=True)
 class Partition:
-    """How to group the trainable parameters.
+    """A rule that groups the trainable parameters.
 
     Attributes:
         name: one of `PARTITIONS`.
@@ -112,7 +112,7 @@ def _tuples(patterns: Any) -> tuple[tuple[str, ...], ...]:
 
 
 class Style(NamedTuple):
-    """What a clipping style is a name of."""
+    """The parts that the name of a clipping style denotes."""
 
     plan: Plan
     groups: str

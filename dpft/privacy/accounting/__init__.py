@@ -149,7 +149,7 @@ def _search_noise(*, target: float, tol: float, **event: Any) -> tuple[float, ..
         if low < math.log(MIN_NOISE):
             return (math.exp(low),)
         low, high = low - 0.5, low
-    # The sign changes within tol / 4 of the root, so the noise that is enough lies just above it.
+    # The sign changes within tol / 4 of the root, so the least sufficient noise is just above it.
     root = optimize.brentq(excess, low, high, xtol=tol / 4, rtol=1e-12)
     for candidate in (root, root + tol / 4, root + tol / 2, root + tol):
         if excess(candidate) <= 0:

@@ -1,7 +1,7 @@
 """Privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022), by dp-accounting.
 
 They give delta at every epsilon at once, for adding and for removing a record: the whole trade-off
-between the two kinds of error of whoever asks whether a record was there. Discretisation is
+between the two kinds of error of an adversary who tests for a record. Discretisation is
 pessimistic: no value is below the truth.
 """
 

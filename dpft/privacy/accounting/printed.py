@@ -100,7 +100,7 @@ def epsilon_prv(
 
     Guarantee: the true epsilon is at most ``upper`` for removing a record, up to rounding in the
     library. No proof is known for adding one (docs/reference/accounting.md, Limits), except where
-    ``note`` says that Renyi DP or the exact formula stands in. ``estimate`` guarantees nothing.
+    ``note`` says that Renyi DP or the exact formula replaces it. ``estimate`` guarantees nothing.
 
     Raises:
         ValueError: if an argument is outside its range.

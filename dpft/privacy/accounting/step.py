@@ -1,4 +1,4 @@
-"""What an accountant takes of a step: the ranges of its arguments, and samples cut to a size.
+"""The arguments of an accountant for one step, their ranges, and samples cut to a size.
 
 With ``truncated_poisson`` a step draws a Poisson sample and, where it has more than ``M`` records,
 keeps ``M`` of them, chosen uniformly (Chua et al. 2024, arXiv 2411.04205). Batches then fit memory
@@ -11,9 +11,9 @@ or without ``x``: the step has noise ``sigma`` at rate ``q``. If ``r >= M``, cut
 first. If ``x`` is sampled, it takes the place of a uniformly chosen one of the ``M`` with
 probability ``M / (r + 1)``. With probability at most ``q``, then, one gradient of the sum is
 another one, which moves the sum by at most twice the sensitivity: noise ``sigma / 2`` at rate
-``q``. Tell the adversary ``r``, which does not depend on ``x``, and who of the ``n`` was kept: the
-two outputs are mixtures, over what was told, of pairs that are no farther apart than those of the
-two mechanisms. Hockey-stick divergences and Renyi moments are jointly convex, so that a step is
+``q``. Let the adversary know ``r``, which does not depend on ``x``, and which of the ``n`` were
+kept: the two outputs are mixtures, over what it knows, of pairs that are no farther apart than
+those of the two mechanisms. Hockey-stick divergences and Renyi moments are jointly convex, so that a step is
 dominated by
 
     the subsampled Gaussian mechanism (q, sigma)      with probability 1 - p,
@@ -33,7 +33,7 @@ from typing import Any
 from scipy import special
 
 SHARE = 0.01
-"""Of delta: what cutting may cost over all steps where no size was given."""
+"""The share of delta that cutting may cost over all steps if no size is given."""
 
 
 _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
