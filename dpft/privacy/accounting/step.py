@@ -13,8 +13,8 @@ probability ``M / (r + 1)``. With probability at most ``q``, then, one gradient 
 another one, which moves the sum by at most twice the sensitivity: noise ``sigma / 2`` at rate
 ``q``. Let the adversary know ``r``, which does not depend on ``x``, and which of the ``n`` were
 kept: the two outputs are mixtures, over what it knows, of pairs that are no farther apart than
-those of the two mechanisms. Hockey-stick divergences and Renyi moments are jointly convex, so that a step is
-dominated by
+those of the two mechanisms. Hockey-stick divergences and Renyi moments are jointly convex, so that
+a step is dominated by
 
     the subsampled Gaussian mechanism (q, sigma)      with probability 1 - p,
     the subsampled Gaussian mechanism (q, sigma / 2)  with probability p = P(Bin(n, q) >= M),
