@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -194,8 +195,9 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        counts = self._reading(split).labels
-        listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
+        named = (row.name(self.label_column, "task.label_column") for row in self.rows(split))
+        counts = Counter(named)
+        listed = ", ".join(f"{name} {counts[name]:,}" for name in self.class_names)
         return [*super().details(split), f"labels: {listed}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
