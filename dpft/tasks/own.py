@@ -47,11 +47,12 @@ class Reading:
 def contents_of(records: Iterable[Record]) -> IntArray:
     """Return the `Reading.contents` of records, wherever they were read."""
     digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
-    return np.frombuffer(array("Q", map(_short, digests)), np.uint64)
+    return _shortened(b"".join(digest[:8] for digest in digests))
 
 
-def _short(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "big")
+def _shortened(digests: bytes | bytearray) -> IntArray:
+    """Return the first 8 bytes of each digest as a number."""
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
 def own_dataset(kind: str) -> Dataset:
@@ -145,6 +146,9 @@ class OwnData(Task):
         """Return the rows of a split, without what is held out of it."""
         return self._reading(split).rows
 
+    def read_file(self, path: Path) -> Rows:
+        return read_table(path, self.delimiter)
+
     def records(self, split: str) -> Sequence[Record]:
         rows = self.rows(split)
         return Mapped(self.record, rows[: self.limit_train] if split == "train" else rows)
@@ -153,7 +157,7 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(row)) for row in read_table(path, self.delimiter)]
+        return [Question(row.values, self.asked(row)) for row in self.read_file(path)]
 
     @abstractmethod
     def asked(self, row: TableRow) -> Instance:
@@ -295,7 +299,7 @@ class OwnData(Task):
 
     def _read(self, split: str) -> Mapping[str, Reading]:
         if split == "train" and self.synthetic is not None:
-            return self._sorted(read_table(Path(self.synthetic), self.delimiter), (split,))
+            return self._sorted(self.read_file(Path(self.synthetic)), (split,))
         shared = [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
         # Whichever split is asked for: a share leaves the training data, be it used or not.
         for one in shared:
@@ -321,7 +325,7 @@ class OwnData(Task):
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
         limit = self.limit_train if trains else None
         digests = [hashlib.sha256() for _ in splits]
-        sides, contents = array("B"), array("Q")
+        sides, contents = array("B"), bytearray()
         used = 0
 
         def names() -> Iterable[str]:
@@ -334,14 +338,14 @@ class OwnData(Task):
                     digests[side].update(content)
                 used += not side
                 sides.append(side)
-                contents.append(_short(digest.digest()))
+                contents.extend(digest.digest()[:8])
                 if number % _BLOCK == 0:
                     self._state["advance"](_BLOCK)
                 if owned:
                     yield self._owner(row)
 
         owners = Owners.of(names())
-        side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
+        side, content = np.frombuffer(sides, np.uint8), _shortened(contents)
         found = {}
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
@@ -366,7 +370,7 @@ class OwnData(Task):
                     f"{'' if split == 'train' else share}"
                 )
             if isinstance(place, Path):
-                tables[split] = read_table(place, self.delimiter)
+                tables[split] = self.read_file(place)
             elif is_hub:
                 hub = Hub(str(self.hub), {split: place}, list, self.hub_config)
                 table = load_hub(hub, self.name, split).with_format("arrow")[:]

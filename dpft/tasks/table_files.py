@@ -15,6 +15,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,7 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
 _BLOCK = 1 << 12
+_OBJECT = "object"  # the column of the text of JSON objects
 _LIST = "a list of JSON objects, or one on each line"
 
 
@@ -112,7 +114,6 @@ class Rows(View[TableRow]):
             if count > len(chosen):
                 part = part.combine_chunks().take(pa.array(chosen - first))
             numbers = self._numbers[chosen].tolist()
-            # A table without columns makes no row, and a row of no cells is an error of its column.
             for number, cells in zip(numbers, part.to_pylist(), strict=True):
                 place = f"{self.path}, {self._unit} {number}"
                 yield TableRow(place, cells if self._parse is None else self._parse(cells, place))
@@ -216,8 +217,8 @@ def read_parquet(path: Path) -> Rows:
 def on_disk(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return batches as a table in a temporary file, of which memory holds what is used.
 
-    Only this user can read the file, and it has no name once it is written: it goes when the
-    process ends. It is in ``$TMPDIR``, where a table that does not fit raises OSError.
+    Only this user can read the file, and it has no name once it is written, so that nothing of it
+    is left when the process ends.
     """
     with tempfile.NamedTemporaryFile(prefix="dpft-") as file:
         with pa.ipc.new_stream(file, schema) as writer:
@@ -239,9 +240,6 @@ def brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-_OBJECT = "object"  # the column of the text of JSON objects
-
-
 def _rows(
     path: Path,
     columns: Sequence[str],
@@ -256,28 +254,17 @@ def _rows(
     def batches() -> Iterator[pa.RecordBatch]:
         block: list[Sequence[str]] = []
         size = 0
-        for number, cells in found:
-            numbers.append(number)
-            block.append(cells)
-            size += sum(map(len, cells))
-            if len(block) == _BLOCK or size > LONGEST:
-                yield batch(block)
+        for number, cells in chain(found, [(0, None)]):
+            if cells is not None:
+                numbers.append(number)
+                block.append(cells)
+                size += sum(map(len, cells))
+            if block and (cells is None or len(block) == _BLOCK or size > LONGEST):
+                texts = [pa.array(column, pa.string()) for column in zip(*block, strict=True)]
+                yield pa.record_batch(texts, schema=schema)
                 block, size = [], 0
-        if block:
-            yield batch(block)
 
-    def batch(block: Sequence[Sequence[str]]) -> pa.RecordBatch:
-        texts = zip(*block, strict=True)
-        return pa.record_batch([pa.array(text, pa.string()) for text in texts], schema=schema)
-
-    try:
-        table = on_disk(schema, batches())
-    except OSError as error:
-        place = tempfile.gettempdir()
-        raise DataError(
-            f"cannot keep the rows of {path} in {place}: {error.strerror}; set TMPDIR to a folder "
-            "with room for them"
-        ) from error
+    table = on_disk(schema, batches())
     return Rows(path, table, unit, np.array(numbers, np.int64), parse)
 
 
