@@ -68,7 +68,7 @@ class Task(ABC):
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:
-        """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
+        """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
     @property
@@ -114,12 +114,12 @@ class Task(ABC):
 
     @property
     def writes_whole(self) -> bool:
-        """Whether `dpft generate` writes whole records, without a source."""
+        """Return whether `dpft generate` writes whole records, without a source."""
         return self.unconditional
 
     @property
     def writes_nothing(self) -> str | None:
-        """Why `dpft generate` cannot write with a model of this task; None if it can."""
+        """Return why `dpft generate` cannot write with a model of this task; None if it can."""
         if self.needs.kind == "causal":
             return None
         return f"task {self.name} trains a model that writes no text; expected one such as e2e"
@@ -134,7 +134,7 @@ class Task(ABC):
 
     @property
     def published(self) -> bool:
-        """Whether the evaluation data are public: a known data set, or generated data.
+        """Return whether the evaluation data are public: a known data set, or generated data.
 
         Only then a record carries a digest of the references, since guesses can be tested against a
         plain hash of private records. A task of another package is private unless it overrides
@@ -265,7 +265,7 @@ def framed(parts: Iterable[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Generation(Task):
-    """The settings that all of these tasks share."""
+    """A task of writing a text, with the settings that all of these tasks share."""
 
     max_length: int = 256
     loss: Literal["mean", "sum"] = "mean"

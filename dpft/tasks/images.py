@@ -135,7 +135,7 @@ class Images(Classes):
             return
         cls.layout = layout = _SETS[cls.name]
         cls.classes = tuple(layout["classes"])
-        hub, forms = dict(layout["hub"]), ()
+        hub, forms = dict(layout["hub"]), tuple[Form, ...]()
         if "folder" in layout:
             first = {s: f"{layout['folder']}/{layout[s][0]}" for s in ("train", "test")}
             forms = (Form(first, partial(read_pickles, layout=layout)),)

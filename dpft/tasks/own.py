@@ -34,7 +34,7 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found in one split of a table."""
+    """The rows of one split of a table, with their owners and digests."""
 
     rows: Rows
     owners: Owners | None  # of the rows; None where they are not needed
@@ -292,8 +292,8 @@ class OwnData(Task):
         found = readings[split]
         if not len(found.rows):
             raise DataError(
-                f"no {self._held_out} fell to the {split} split; expected at least one: give it a "
-                "file of its own, or choose other shares"
+                f"no {self._held_out} is in the {split} split; expected at least one: type "
+                f"task.{split}_file=FILE, or choose other shares"
             )
         return found
 
@@ -306,8 +306,7 @@ class OwnData(Task):
             if self._place(one) is not None:
                 raise ConfigError(
                     f"task.{one}_share={getattr(self, f'{one}_share')}, but the data has a {one} "
-                    f"split of its own; expected one of both. Type task.{one}_share=0, or take the "
-                    "split away"
+                    f"split; expected one of both. Type task.{one}_share=0, or take the split away"
                 )
         if split not in shared and not (split == "train" and shared):
             return self._sorted(self._table(split), (split,))
@@ -358,7 +357,7 @@ class OwnData(Task):
         return found
 
     def _table(self, split: str) -> Rows:
-        """Return the rows of a split that the data has of its own."""
+        """Return all rows of a split of the data, with those that a share holds out."""
         tables: dict[str, Rows] = self._state["tables"]
         if split not in tables:
             place, is_hub = self._place(split), self.location[0] == "hub"

@@ -1,4 +1,4 @@
-"""Where a data set is and how it is read: a folder of published files, the hub, or a sample.
+"""Find and read a data set: a folder of published files, the hub, or a generated sample.
 
 A `Dataset` lists the forms in which its rows are published. Files of any of them are searched for
 in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy.
@@ -22,7 +22,7 @@ Location = tuple[str, Path | None]
 SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
 """The hub's names of splits of most data sets."""
 CONVERTED = "refs/convert/parquet"
-"""Where the hub keeps its own parquet conversion of a data set that is a script."""
+"""The revision with the hub's own parquet conversion of a data set that is a script."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
@@ -57,7 +57,7 @@ class ParquetForm(Form):
     """
 
     def found(self, folder: Path, split: str) -> list[Path]:
-        found = []
+        found: list[Path] = []
         for name in filter(None, self.files.get(split, "").split("+")):
             stem = Path(name).stem
             called = re.compile(rf"{re.escape(stem)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
@@ -210,11 +210,17 @@ def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], lis
     return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
 
 
-def table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def table_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file; raise DataError if it is not one."""
-    from dpft.tasks.table_files import read_parquet
+    import pyarrow.parquet
 
-    return (row.values for row in read_parquet(path))
+    try:
+        # Only the file: a folder called KEY=VALUE around it is no column.
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
 
 
 @lru_cache(maxsize=8)

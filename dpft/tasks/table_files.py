@@ -98,7 +98,8 @@ class Rows(View[TableRow]):
         rows._chosen = self._chosen[indices]
         return rows
 
-    _part = take
+    def _part(self, chosen: slice) -> Rows:
+        return self.take(chosen)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -205,7 +206,6 @@ def read_objects(path: Path) -> Rows:
 def read_parquet(path: Path) -> Rows:
     """Return the rows of a parquet file; raise DataError if it is not one."""
     try:
-        # Only the file: a folder called KEY=VALUE around it is no column.
         with _open(path) as opened, pq.ParquetFile(opened) as file:
             _check_each_once(str(path), file.schema_arrow.names)
             batches = file.iter_batches(batch_size=_BLOCK)
