@@ -1,7 +1,6 @@
 """``dpft data``: where a task's data is, whether it can be read, and generated samples of it."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -34,25 +33,33 @@ def main(
 ) -> None:
     """Find, check or generate a task's data: dpft data check e2e"""
     words = [f"task={task_name}", *(overrides or ())]
+    if action == "sample":
+        words.append("task.source=sample")
     if action not in ("where", "check", "sample") or "=" in task_name:
         raise ConfigError(
             f"got dpft data {action} {task_name}; expected one of where, check, sample, then a "
             "task, as in dpft data check text2text task.train_file=FILE"
         )
-    if action == "where":
-        kind, folder = _task(words)[1].location
-        echo(f"{task_name}: {folder if folder is not None else _PLACES.get(kind, kind)}")
+    run = parse(compose(words))
+    task = load_task(run.task)
+    if action == "sample":
+        if to is None:
+            raise ConfigError(f"no folder given; type dpft data sample {task_name} --to FOLDER")
+        to.mkdir(parents=True)
+        task.dataset.write_sample(to, task.sample_seed)
+        for file in filter(Path.is_file, sorted(to.rglob("*"))):
+            echo(f"{file}: {file.stat().st_size:,} bytes")
+        typed = [f"task={task_name}", override("task.data_dir", str(to))]
+        echo(f"use it with: {shlex.join(['dpft', 'train', *typed])}")
     elif action == "check":
-        _check(task_name, words)
-    elif to is None:
-        raise ConfigError(f"no folder given; type dpft data sample {task_name} --to FOLDER")
+        _check(run, task, any(word.startswith(("model=", "model.")) for word in words))
     else:
-        _sample(task_name, words, to)
+        kind, folder = task.location
+        echo(f"{task_name}: {folder if folder is not None else _PLACES.get(kind, kind)}")
 
 
-def _check(task_name: str, words: Sequence[str]) -> None:
-    """Read every split, and count."""
-    run, task = _task(words)
+def _check(run: Run, task: Task, is_for_a_model: bool) -> None:
+    """Read every split and print counts, and the first record as the model is given it."""
     lines = []
     # On a terminal: ten million rows take minutes.
     with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
@@ -63,33 +70,16 @@ def _check(task_name: str, words: Sequence[str]) -> None:
             except SplitError as error:
                 if split == "train":
                     raise
-                lines.append(f"{task_name} {split}: {error}")
+                lines.append(f"{task.name} {split}: {error}")
                 continue
             counts = f"{len(records):,} records, {len(instances):,} instances"
-            lines.append(f"{task_name} {split}: {counts}")
+            lines.append(f"{task.name} {split}: {counts}")
             lines += [f"  {detail}" for detail in task.details(split)]
     for line in lines:
         echo(line)
-    typed = any(word.startswith(("model=", "model.")) for word in words)
-    if typed and type(task).rendered is not Task.rendered:
+    if is_for_a_model and type(task).rendered is not Task.rendered:
         from dpft.models.load import tokenizer_of
 
-        echo(f"  as model={run.model.name} is given it; what is trained stands in [[ ]]:")
+        echo(f"  as model={run.model.name} is given it; what is trained is in [[ ]]:")
         for line in (task.rendered(tokenizer_of(run.model, task.needs)) or "").splitlines():
             echo(f"    {line}")
-
-
-def _sample(task_name: str, words: Sequence[str], folder: Path) -> None:
-    """Write the generated sample in the published form."""
-    _, task = _task([*words, "task.source=sample"])
-    folder.mkdir(parents=True)
-    task.dataset.write_sample(folder, task.sample_seed)
-    for file in filter(Path.is_file, sorted(folder.rglob("*"))):
-        echo(f"{file}: {file.stat().st_size:,} bytes")
-    typed = [f"task={task_name}", override("task.data_dir", str(folder))]
-    echo(f"use it with: {shlex.join(['dpft', 'train', *typed])}")
-
-
-def _task(words: Sequence[str]) -> tuple[Run, Task]:
-    run = parse(compose(list(words)))
-    return run, load_task(run.task)

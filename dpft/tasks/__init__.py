@@ -37,9 +37,6 @@ TASKS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Keys of the config group that are not settings of the task's class.
-_BESIDE = ("name", "train_size", "beams", "eval_split")
-
 
 def load_task(config: Mapping[str, Any]) -> Task:
     """Return the task ``config["name"]``, with the group's other keys as its settings."""
@@ -47,17 +44,14 @@ def load_task(config: Mapping[str, Any]) -> Task:
 
     name = str(config["name"])
     module, colon, cls = TASKS.get(name, name).partition(":")
+    if not colon:
+        raise ConfigError(
+            f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, or "
+            "your.module:YourTask"
+        )
     try:
-        if colon:
-            found = getattr(importlib.import_module(module), cls)
-        else:
-            raise ConfigError(
-                f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, "
-                "or your.module:YourTask"
-            )
-    except ConfigError:
-        raise
-    except Exception as error:  # no module can be called so; or one of the user's own raises it
+        found = getattr(importlib.import_module(module), cls)
+    except Exception as error:  # there is no such module, or a user's module raises it
         raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
     from dpft.tasks.base import Task
 
@@ -65,5 +59,7 @@ def load_task(config: Mapping[str, Any]) -> Task:
         raise ConfigError(
             f"task.name is {name!r}, which is no task; expected a subclass of dpft.tasks.base.Task"
         )
-    settings = {key: value for key, value in config.items() if key not in _BESIDE}
+    # These keys of the config group are not settings of the task's class.
+    other = ("name", "train_size", "beams", "eval_split")
+    settings = {key: value for key, value in config.items() if key not in other}
     return build(found, settings, "task")

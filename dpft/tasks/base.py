@@ -1,4 +1,4 @@
-"""The base of all tasks: which records there are, what a model is asked, how answers are scored.
+"""The base of all tasks: records, questions to a model, and scores of its answers.
 
 A record is the unit of privacy unless a task says otherwise: two datasets are neighbours if one has
 one record more. An *objective* (`dpft.tasks.objectives`), which a task chooses, turns records into
@@ -37,7 +37,7 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """Where the data is, and how much of it is used; see ``conf/task`` for the settings.
+    """A data set, how much of it is used, and how answers are scored; see ``conf/task``.
 
     A subclass names its data set, turns rows into records, and chooses an objective and a metric.
     ``dpft.tasks.e2e`` is the one to read first.
@@ -68,7 +68,7 @@ class Task(ABC):
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:
-        """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
+        """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
     @property
@@ -97,9 +97,8 @@ class Task(ABC):
     def read_file(self, path: Path) -> Sequence[Any]:
         """Return rows of one file, in the first form whose files have its suffix."""
         forms = self.dataset.all_forms()
-        suffixes = [{Path(name).suffix for name in form.files.values()} for form in forms]
-        fitting = [f for f, known in zip(forms, suffixes, strict=True) if path.suffix in known]
-        return [*fitting, forms[0]][0].rows(path)
+        fitting = (f for f in forms if any(n.endswith(path.suffix) for n in f.files.values()))
+        return next(fitting, forms[0]).rows(path)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write synthetic training records: the sources of ``rows``, each with a new target.
@@ -115,12 +114,12 @@ class Task(ABC):
 
     @property
     def writes_whole(self) -> bool:
-        """Whether `dpft generate` writes whole records, without a source."""
+        """Return whether `dpft generate` writes whole records, without a source."""
         return self.unconditional
 
     @property
     def writes_nothing(self) -> str | None:
-        """Why `dpft generate` cannot write with a model of this task; None if it can."""
+        """Return why `dpft generate` cannot write with a model of this task; None if it can."""
         if self.needs.kind == "causal":
             return None
         return f"task {self.name} trains a model that writes no text; expected one such as e2e"
@@ -135,7 +134,7 @@ class Task(ABC):
 
     @property
     def published(self) -> bool:
-        """Whether the evaluation data are public: a known data set, or generated data.
+        """Return whether the evaluation data are public: a known data set, or generated data.
 
         Only then a record carries a digest of the references, since guesses can be tested against a
         plain hash of private records. A task of another package is private unless it overrides
@@ -149,10 +148,8 @@ class Task(ABC):
 
     def records(self, split: str) -> Sequence[Record]:
         """Return all records of a split, or the first ``limit_train`` of ``train``."""
-        rows = self.rows(split)
-        return [
-            self.record(row) for row in (rows[: self.limit_train] if split == "train" else rows)
-        ]
+        rows = self.rows(split)[: self.limit_train if split == "train" else None]
+        return [self.record(row) for row in rows]
 
     def records_of(self, path: Path) -> Sequence[Record]:
         """Return all records of one file of the task's form."""
@@ -193,7 +190,7 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, loaded: LoadedModel) -> Objective:
-        """Return what turns records into losses and predictions with this model."""
+        """Return the objective, which turns records into losses and predictions of this model."""
 
     def instances(self, split: str) -> Sequence[Instance]:
         """Return the questions of a split: one per record, unless a task groups references."""
@@ -205,11 +202,8 @@ class Task(ABC):
 
     def questions(self, path: Path) -> Sequence[Question]:
         """Return the questions in a file, row by row; by default one of the task's own form."""
-        records = [self.record(row) for row in self.read_file(path)]
-        return [
-            Question({"source": getattr(record, "source", "")}, Instance(record, ()))
-            for record in records
-        ]
+        records = map(self.record, self.read_file(path))
+        return [Question({"source": getattr(r, "source", "")}, Instance(r, ())) for r in records]
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
@@ -224,26 +218,22 @@ class Task(ABC):
         """Return names and versions of the scorers."""
 
     def flags(self) -> list[Stored]:
-        """Return what every reader of a number must know, such as that records are generated."""
-        flags = []
-        if self.location[0] == "sample":
-            flags.append(flag(Flag.SAMPLE_DATA))
-        if self.synthetic is not None:
-            flags.append(flag(Flag.SYNTHETIC_DATA))
-        if self.limit_train is not None:
-            flags.append(flag(Flag.LIMITED_TRAIN, limit=self.limit_train))
-        if self.train_slice is not None:
-            flags.append(flag(Flag.TRAIN_SLICE, split=self.train_slice))
-        if self.limit_eval is not None:
-            flags.append(flag(Flag.LIMITED_EVAL, limit=self.limit_eval))
-        return flags
+        """Return flags of all scores, such as that records are generated."""
+        found = (
+            (self.location[0] == "sample", flag(Flag.SAMPLE_DATA)),
+            (self.synthetic is not None, flag(Flag.SYNTHETIC_DATA)),
+            (self.limit_train is not None, flag(Flag.LIMITED_TRAIN, limit=self.limit_train)),
+            (self.train_slice is not None, flag(Flag.TRAIN_SLICE, split=self.train_slice)),
+            (self.limit_eval is not None, flag(Flag.LIMITED_EVAL, limit=self.limit_eval)),
+        )
+        return [one for is_true, one in found if is_true]
 
     def remarks(self) -> Sequence[str]:
-        """Return what the owner of the training data should look at; may name private records."""
+        """Return warnings to the owner of the training data; they may quote private records."""
         return ()
 
     def details(self, split: str) -> Sequence[str]:
-        """Return what ``dpft data check`` prints about a split after the number of its records."""
+        """Return lines about a split that ``dpft data check`` prints after its size."""
         return ()
 
     def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -275,7 +265,7 @@ def framed(parts: Iterable[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Generation(Task):
-    """The settings that all of these tasks share."""
+    """A task of writing a text, with the settings that all of these tasks share."""
 
     max_length: int = 256
     loss: Literal["mean", "sum"] = "mean"

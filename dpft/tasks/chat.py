@@ -1,4 +1,4 @@
-"""Conversations of one's own: a model learns to answer as its part of them does."""
+"""The user's own conversations: a model learns to answer as the assistant in them does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Chat(Generation, OwnData):
         from dpft.tasks.objectives.chat import PLAIN, ChatObjective
 
         own = tokenizer.chat_template if self.template == "auto" else None
-        # Saved with the model: whoever loads it asks as it was trained.
+        # The template is saved with the model, so that it is asked as it was trained.
         tokenizer.chat_template = own if isinstance(own, str) else PLAIN
         return ChatObjective(
             *(tokenizer, self.max_length, self.loss),
@@ -137,8 +137,8 @@ class Chat(Generation, OwnData):
 
     def signature(self) -> str:
         of = "all turns" if self.train_on == "all" else "answers"
-        cut = f"cut to {self.max_length} tokens"
-        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} of conversations|{cut}"
+        cut = f"of conversations|cut to {self.max_length} tokens"
+        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} {cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, well_formed
-from dpft.tasks.table_files import Json
+from dpft.tasks.table_files import read_objects
 
 _JSON = (
     'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [{"text": '
@@ -37,7 +37,7 @@ class Lexicalisation(NamedTuple):
 def read_json(path: Path) -> list[Lexicalisation]:
     """Read rows of a published JSON file."""
     rows: list[Lexicalisation] = []
-    for number, row in enumerate(Json(path).rows()):
+    for number, row in enumerate(read_objects(path)):
         if not {"tripleset", "annotations"} <= set(row.values):
             raise DataError(f"{row.place}: got {str(row.values)[:60]}; expected {_JSON}")
         listed = row.values["annotations"]

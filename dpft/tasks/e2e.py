@@ -13,7 +13,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import FILES, write_csv, write_csvs
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
-from dpft.tasks.table_files import Separated
+from dpft.tasks.table_files import read_separated
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
 Row = tuple[str, str]
@@ -22,7 +22,7 @@ Row = tuple[str, str]
 def read_csv(path: Path) -> list[Row]:
     """Read rows ``(mr, ref)`` of an official file."""
     rows = []
-    for row in Separated(path, ",").rows():
+    for row in read_separated(path, ","):
         if [*row.values] != ["mr", "ref"]:
             raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr,ref")
         rows.append(_checked([*row.values.values()], row.place))
@@ -88,7 +88,7 @@ class E2E(Generation):
     def questions(self, path: Path) -> list[Question]:
         """Return rows of an official file, or of one without references."""
         asked = []
-        for row in Separated(path, ",").rows():
+        for row in read_separated(path, ","):
             # The official file without references has a column MR.
             column = next((name for name in ("mr", "MR") if name in row.values), None)
             if column is None:

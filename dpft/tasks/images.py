@@ -1,13 +1,12 @@
-"""Image classification on five published data sets, with one reader for each form of files.
+"""Image classification on five published data sets: the hub's parquet files, and CIFAR's pickles.
 
-Names of classes, and what CIFAR's archives hold, are in ``images.yaml``.
+Names of classes, columns of the hub and what CIFAR's archives hold are in ``images.yaml``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import math
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,266 +15,104 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 
-from dpft.config.errors import ConfigError, DataError, ModelError, SplitError, suggestion
-from dpft.config.files import regular
+from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.images import LabelledImage, Pixels
-from dpft.tasks.samples import images as samples
-from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
-from dpft.tasks.table_files import Separated
+from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.samples.images import write_sample
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.image import ImageClassifier
 
-Rows = list[LabelledImage]
-
 # The formats that `LabelledImage` reads.
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
-KEPT = 1 << 14
-"""Up to this many bytes an encoded image is kept in memory; of a larger one, its path."""
-# Pixels a side of CIFAR and SVHN.
-_SIDE = 32
 _SETS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
 
 
-class _Array:
-    """Stands in for an array in a pickle, and collects its bytes."""
-
-    array: npt.NDArray[np.uint8]
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, data = state
-        self.fill(data, dtype, shape, "F" if fortran else "C")
-
-    def fill(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-        if not isinstance(dtype, _DType) or dtype.name not in ("u1", "uint8", b"u1"):
-            raise pickle.UnpicklingError("an array that is not of 8-bit numbers")
-        if not isinstance(data, bytes | bytearray) or math.prod(shape) != len(data):
-            raise pickle.UnpicklingError("an array whose shape does not fit its contents")
-        self.array = np.frombuffer(data, np.uint8).reshape(shape, order=order)
-        return self
-
-
-class _DType:
-    """Stands in for an array's type in a pickle."""
-
-    def __init__(self, name: str | bytes, *_: Any) -> None:
-        self.name = name
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore the byte order and the like: one byte has none."""
-
-
 class _Unpickler(pickle.Unpickler):
-    """Reads plain values and 8-bit arrays, and calls nothing that a file names.
+    """Reads plain values and arrays: calls only what numpy's arrays are pickled with.
 
-    It knows the names that numpy's arrays are pickled with, from Python 2 to protocol 5.
+    It knows their names from Python 2 to protocol 5.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        # Before numpy 2 the module was called numpy.core.
-        match module.replace("numpy.core.", "numpy._core."), name:
-            case "numpy", "ndarray":
-                return _Array
-            case "numpy", "dtype":
-                return _DType
-            case "numpy._core.multiarray", "_reconstruct":
-                return lambda *_: _Array()
-            case "numpy._core.numeric", "_frombuffer":
-                return lambda *args: _Array().fill(*args)
+        module = module.replace("numpy.core.", "numpy._core.")  # its name before numpy 2
+        match module, name:
+            case (
+                ("numpy", "ndarray" | "dtype")
+                | ("numpy._core.multiarray", "_reconstruct")
+                | ("numpy._core.numeric", "_frombuffer")
+            ):
+                return super().find_class(module, name)
             case "_codecs", "encode":
                 return lambda text, coding: text.encode("latin-1")
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not called")
 
 
-def _unpickled(path: Path) -> dict[str, Any]:
-    """Return a pickled dictionary, with keys as text; texts of Python 2 come out as bytes."""
-    try:
-        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        return {
-            key.decode() if isinstance(key, bytes) else str(key): (
-                value.array if isinstance(value, _Array) else value
-            )
-            for key, value in content.items()
-        }
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}; expected all files of the official archive"
-        ) from error
-    except Exception as error:  # a broken pickle can raise almost anything
-        raise DataError(
-            f"{path} is no pickle of plain values and 8-bit arrays: {error}; expected a dictionary "
-            "of those"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The files of CIFAR's archive."""
-
-    folder: str  # what it unpacks to
-    train: Sequence[str]  # files of the training split, in order
-    test: str
-    labels: str  # the key of the classes in each file
-    classes: Sequence[str]
-    md5: Mapping[str, str]  # of each file of images
-
-    def files(self, split: str) -> Sequence[str]:
-        """Return the files of a split, in order."""
-        return self.train if split == "train" else (self.test,)
-
-
-def read_pickles(first: Path, layout: Layout) -> Rows:
+def read_pickles(first: Path, layout: Mapping[str, Any]) -> list[LabelledImage]:
     """Read the CIFAR split whose first file is ``first``."""
-    rows: Rows = []
-    for name in layout.files("test" if first.name == layout.test else "train"):
+    rows: list[LabelledImage] = []
+    for name in layout["test" if first.name in layout["test"] else "train"]:
         file = first.with_name(name)
-        batch = _unpickled(file)
-        data, labels = batch.get("data"), batch.get(layout.labels)
-        shape = getattr(data, "shape", None)
-        if shape is None or shape[1:] != (3 * _SIDE**2,) or not isinstance(labels, list):
+        try:
+            batch = _Unpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
+            data, labels = np.asarray(batch[b"data"]), list(batch[layout["labels"].encode()])
+            if data.dtype != np.uint8 or data.shape != (len(labels), 3072):
+                raise ValueError(f"data of shape {data.shape} in {data.dtype}")
+        except OSError as error:
             raise DataError(
-                f"{file}: got data of shape {shape} and {layout.labels} of type "
-                f"{type(labels).__name__}; expected (N, {3 * _SIDE**2}) and a list"
-            )
+                f"cannot read {file}: {error.strerror}; expected all files of the official archive"
+            ) from error
+        except Exception as error:  # a broken pickle can raise almost anything
+            raise DataError(
+                f"{file} is no pickle of CIFAR ({type(error).__name__}: {error}); expected data of "
+                f"shape (N, 3072) in 8-bit numbers, and N {layout['labels']}"
+            ) from error
         # Stored plane by plane: red, green, blue.
-        planes = np.asarray(data).reshape(-1, 3, _SIDE, _SIDE)
-        rows += _labelled(planes.transpose(0, 2, 3, 1), labels, file)
+        pixels = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        rows += [
+            LabelledImage(image, label, f"{name}, image {number}")
+            for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
+        ]
     return rows
 
 
-def read_mat(path: Path) -> Rows:
-    """Read ``X`` ``(32, 32, 3, N)`` and classes ``y`` ``(N, 1)`` of a MATLAB file of SVHN.
-
-    The digit 0 is class 10 there; here every digit is its own class.
-    """
-    from scipy.io import loadmat
-
-    expected = "expected X of shape (32, 32, 3, N) in uint8 and y of shape (N, 1) from 1 to 10"
-    try:
-        content = loadmat(path, variable_names=("X", "y"))
-    # A parser of a binary format: broken files raise almost anything.
-    except Exception as error:
-        raise DataError(f"cannot read {path} as a MATLAB file: {error}; {expected}") from error
-    images, classes = (np.asarray(content.get(name)) for name in ("X", "y"))
-    fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[:3] == (_SIDE, _SIDE, 3)
-    if (
-        not fits
-        or classes.shape != (images.shape[3], 1)
-        or not np.isin(classes, np.arange(1, 11)).all()
-    ):
-        raise DataError(
-            f"{path}: got X {images.shape} in {images.dtype} and y {classes.shape}; {expected}"
-        )
-    labels = (classes[:, 0].astype(int) % 10).tolist()
-    return _labelled(images.transpose(3, 0, 1, 2), labels, path)
-
-
-def _labelled(pixels: Pixels, labels: Sequence[int], file: Path) -> Rows:
-    """Return the images of a file, ``(N, H, W, 3)``, with their classes."""
-    if len(labels) != len(pixels):
-        raise DataError(f"{file}: got {len(labels)} labels for {len(pixels)} images")
-    pairs = zip(np.ascontiguousarray(pixels), labels, strict=True)
-    return [
-        LabelledImage(image, label, f"{file.name}, image {number}")
-        for number, (image, label) in enumerate(pairs)
-    ]
-
-
-def read_signs(path: Path) -> Rows:
-    """Read the images that an annotation file of GTSRB lists: the whole sign with its margin.
-
-    They are next to it, or, for ``GT-final_test.csv``, where the archive of test images puts them.
-    """
-    folder = path.parent / "GTSRB" / "Final_Test" / "Images"
-    if not folder.is_dir():
-        folder = path.parent
-    rows: Rows = []
-    for row in Separated(path, ";").rows():
-        name, number = row.values.get("Filename", ""), row.values.get("ClassId", "")
-        if Path(name).name != name or not name or not number.isdecimal():
-            raise DataError(
-                f"{row.place}: got file {name!r} of class {number!r}; expected Filename;...;ClassId"
-            )
-        image = image_file(folder / name, row.place)
-        rows.append(LabelledImage(image, int(number), f"{folder.name}/{name}"))
-    return rows
-
-
-def read_list(path: Path) -> Rows:
-    """Read the images that Food-101's ``meta/{train,test}.txt`` lists, ``class/number`` a line."""
-    index = {name: number for number, name in enumerate(_SETS["food101"]["classes"])}
-    images = path.parent.parent / "images"
-    rows: Rows = []
-    for number, line in enumerate(text_lines(path, "a list of images"), 1):
-        if not (entry := line.strip()):
-            continue
-        where = f"{path}, line {number}"
-        name, _, image = entry.partition("/")
-        if name not in index or not image or Path(image).name != image:
-            raise DataError(
-                f"{where}: got {entry!r}{suggestion(name, index)}; expected class/number, as in "
-                "apple_pie/1005649, with one of Food-101's classes"
-            )
-        file = image_file(images / f"{entry}.jpg", where)
-        rows.append(LabelledImage(file, index[name], f"{entry}.jpg"))
-    return rows
-
-
-def image_file(file: Path, where: str) -> bytes | Path:
-    """Return the bytes of a small encoded image, or the path of a large one."""
-    try:
-        return file if regular(file).stat().st_size > KEPT else file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{where}: cannot read {file}: {error.strerror}") from error
-
-
-def _hub(
-    dataset: str,
+def _from_hub(
+    rows: Iterable[Mapping[str, Any]],
     image: str = "image",
     label: str = "label",
     *,
-    decode: bool = False,
-    test: str = "test",
-    config: str | None = None,
-) -> Hub:
-    """Return the hub's copy, whose rows are an encoded image and the index of its class.
+    pixels: bool = False,
+) -> list[LabelledImage]:
+    """Return rows of the hub's copy: an encoded image, or ``pixels``, and the index of its class.
 
-    With ``decode`` pixels are kept, which is right for images no larger than their encoding. They
-    are then the same records as those of the official files, where encoding is lossless.
+    Pixels are the same records as those of the official files, where encoding is lossless.
     """
+    if hasattr(rows, "cast_column"):
+        from datasets import Image
 
-    def read(rows: Iterable[Mapping[str, Any]]) -> Rows:
-        if hasattr(rows, "cast_column"):
-            from datasets import Image
-
-            # The library would decode every image as it is read.
-            rows = rows.cast_column(image, Image(decode=False))
-        found: Rows = []
-        for number, row in enumerate(rows):
-            cell, index = row[image], row[label]
-            data, path = _encoded(cell), cell.get("path") if isinstance(cell, Mapping) else None
-            if data is None or not isinstance(index, int):
-                raise DataError(
-                    f"image {number}: got {image} of type {type(cell).__name__} and {label} "
-                    f"{index!r}; expected an encoded image and the number of a class"
-                )
-            name = f"image {number}" + (f" ({Path(path).name})" if path is not None else "")
-            record = LabelledImage(data, index, name)
-            found.append(LabelledImage(record.pixels(), index, name) if decode else record)
-        return found
-
-    return Hub(dataset, {"train": "train", "test": test}, read, config)
+        # The library would decode every image as it is read.
+        rows = rows.cast_column(image, Image(decode=False))
+    found = []
+    for number, row in enumerate(rows):
+        data, index = _encoded(row[image]), row[label]
+        if data is None or not isinstance(index, int):
+            raise DataError(
+                f"image {number}: got {image} of type {type(row[image]).__name__} and {label} "
+                f"{index!r}; expected an encoded image and the number of its class"
+            )
+        record = LabelledImage(data, index, f"image {number}")
+        found.append(LabelledImage(record.pixels(), index, record.source) if pixels else record)
+    return found
 
 
 def _encoded(cell: Any) -> bytes | None:
@@ -291,7 +128,21 @@ class Images(Classes):
     image_size: Count | None = None
 
     record_is = "one image of the training set with its class"
-    layout: ClassVar[Layout | None] = None
+    layout: ClassVar[Mapping[str, Any]]  # of the data set in images.yaml
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):  # a user's task that reads another one's files
+            return
+        cls.layout = layout = _SETS[cls.name]
+        cls.classes = tuple(layout["classes"])
+        hub, forms = dict(layout["hub"]), tuple[Form, ...]()
+        if "folder" in layout:
+            first = {s: f"{layout['folder']}/{layout[s][0]}" for s in ("train", "test")}
+            forms = (Form(first, partial(read_pickles, layout=layout)),)
+        place, config, splits = (hub.pop(key, None) for key in ("id", "config", "test"))
+        splits = {"train": "train", "test": splits or "test"}
+        copy = Hub(place, splits, partial(_from_hub, **hub), config)
+        cls.dataset = Dataset(forms, copy, partial(write_sample, cls.name, layout))
 
     def rows(self, split: str) -> Sequence[LabelledImage]:
         if split not in ("train", "test"):
@@ -304,7 +155,7 @@ class Images(Classes):
         return rows
 
     def record(self, row: LabelledImage) -> LabelledImage:
-        if not isinstance(row.label, int) or not 0 <= row.label < len(self.classes):
+        if not 0 <= row.label < len(self.classes):
             raise DataError(
                 f"{self.name}, {row.source}: got class {row.label!r}; expected 0 to "
                 f"{len(self.classes) - 1}"
@@ -357,88 +208,48 @@ class Images(Classes):
     def _copies(self) -> tuple[Flag, ...]:
         """Flags of CIFAR's files that are not the published ones."""
         (kind, folder), layout, flags = self.location, self.layout, list[Flag]()
-        if kind != "files" or folder is None or layout is None:
+        if kind != "files" or folder is None or "md5" not in layout:
             return ()
+        form = self.dataset.form_in(folder)
         for split in ("train", "test"):
-            found = ((form, form.found(folder, split)) for form in self.dataset.all_forms())
-            form, files = next(((form, files) for form, files in found if files), (None, []))
+            files = form.found(folder, split) if form is not None else []
             if isinstance(form, ParquetForm):
-                cells = [cell for file in files for cell in next(table_rows(file), {}).values()]
-                if any((_encoded(cell) or b"").startswith(b"\xff\xd8\xff") for cell in cells):
+                first = [_encoded(cell) for f in files for cell in next(table_rows(f), {}).values()]
+                if any((data or b"").startswith(b"\xff\xd8\xff") for data in first):
                     flags.append(Flag.LOSSY_COPIES)  # JPEG
             elif files:
-                for path in (files[0].with_name(name) for name in layout.files(split)):
+                for path in (files[0].with_name(name) for name in layout[split]):
                     digest = hashlib.md5(path.read_bytes(), usedforsecurity=False)
-                    if digest.hexdigest() != layout.md5[path.name]:
+                    if digest.hexdigest() != layout["md5"][path.name]:
                         flags.append(Flag.OTHER_FILES)
         return tuple(dict.fromkeys(flags))
-
-
-def _cifar(layout: Layout, hub: str, label: str) -> Dataset:
-    first = {split: f"{layout.folder}/{layout.files(split)[0]}" for split in ("train", "test")}
-    return Dataset(
-        (Form(first, partial(read_pickles, layout=layout)),),
-        _hub(hub, "img", label, decode=True),
-        partial(samples.write_cifar, layout),
-    )
 
 
 class CIFAR10(Images):
     """CIFAR-10 (Krizhevsky 2009): ten kinds of objects, 32 by 32 pixels."""
 
     name = "cifar10"
-    layout = Layout(**_SETS["cifar10"])
-    classes = tuple(layout.classes)
-    dataset = _cifar(layout, "uoft-cs/cifar10", "label")
 
 
 class CIFAR100(Images):
     """CIFAR-100 (Krizhevsky 2009): the hundred fine labels, 32 by 32 pixels."""
 
     name = "cifar100"
-    layout = Layout(**_SETS["cifar100"])
-    classes = tuple(layout.classes)
-    dataset = _cifar(layout, "uoft-cs/cifar100", "fine_label")
 
 
 class SVHN(Images):
     """SVHN (Netzer et al. 2011): cropped house-number digits of 32 by 32 pixels."""
 
     name = "svhn"
-    classes = tuple(_SETS["svhn"]["classes"])
-    dataset = Dataset(
-        (Form({"train": "train_32x32.mat", "test": "test_32x32.mat"}, read_mat),),
-        _hub("ufldl-stanford/svhn", decode=True, config="cropped_digits"),
-        samples.write_svhn,
-    )
 
 
 class GTSRB(Images):
     """GTSRB (Stallkamp et al. 2012): 43 German traffic signs of 15 to 250 pixels a side."""
 
     name = "gtsrb"
-    classes = tuple(_SETS["gtsrb"]["classes"])
-    # The second is the smaller set of the competition's first stage, which torchvision downloads.
-    dataset = Dataset(
-        tuple(
-            Form({"train": f"GTSRB/{training}/*/GT-*.csv", "test": "GT-final_test.csv"}, read_signs)
-            for training in ("Final_Training/Images", "Training")
-        ),
-        _hub("tanganke/gtsrb"),
-        samples.write_gtsrb,
-    )
 
 
 class Food101(Images):
     """Food-101 (Bossard et al. 2014): photographs of dishes, up to 512 pixels a side."""
 
     name = "food101"
-    classes = tuple(_SETS["food101"]["classes"])
-    dataset = Dataset(
-        tuple(
-            Form({split: f"{root}meta/{split}.txt" for split in ("train", "test")}, read_list)
-            for root in ("food-101/", "")
-        ),
-        _hub("ethz/food101", test="validation"),
-        partial(samples.write_food101, _SETS["food101"]["classes"]),
-    )

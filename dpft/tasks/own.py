@@ -8,12 +8,10 @@ file; class names are given rather than collected.
 import hashlib
 from abc import abstractmethod
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,10 +23,10 @@ from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Count, Fraction
 from dpft.tasks.base import SPLITS, Task, digest_owners, framed
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.records import LabelledText, Record
+from dpft.tasks.objectives.records import Record
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Loaded, Rows, TableRow, read_table
+from dpft.tasks.sources import Dataset, Form, Hub, Location, load_hub, locate, read
+from dpft.tasks.table_files import SUFFIXES, Rows, TableRow, read_table, separator
 from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
 _BLOCK = 1 << 12
@@ -36,7 +34,7 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found in one split of a table."""
+    """The rows of one split of a table, with their owners and digests."""
 
     rows: Rows
     owners: Owners | None  # of the rows; None where they are not needed
@@ -44,23 +42,23 @@ class Reading:
     # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
     # million at ten million records.
     contents: IntArray
-    labels: Counter[int]  # how many records have a label; empty where they have none
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:
     """Return the `Reading.contents` of records, wherever they were read."""
     digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
-    return np.frombuffer(array("Q", map(_short, digests)), np.uint64)
+    return _shortened(b"".join(digest[:8] for digest in digests))
 
 
-def _short(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "big")
+def _shortened(digests: bytes | bytearray) -> IntArray:
+    """Return the first 8 bytes of each digest as a number."""
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
-def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
+def own_dataset(kind: str) -> Dataset:
     """Return a data set whose folder holds ``train``, ``dev`` and ``test`` with any suffix."""
     forms = tuple(Form({s: f"{s}{suffix}" for s in SPLITS}, read_table) for suffix in SUFFIXES)
-    return Dataset(forms, hub, partial(own_sample.write_sample, kind))
+    return Dataset(forms, None, partial(own_sample.write_sample, kind))
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,7 @@ class OwnData(Task):
     train_file: str | None = None
     dev_file: str | None = None
     test_file: str | None = None
+    delimiter: str | None = None
     hub: str | None = None
     hub_config: str | None = None
     train_split: str | None = "train"
@@ -85,49 +84,43 @@ class OwnData(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_places()
         users, synthetic = self.unit == "user", self.synthetic is not None
-        if self.user_column is not None and not users and not synthetic:
-            raise ConfigError(
-                f"got task.user_column={self.user_column} and task.unit=record, which protects "
-                "single records; type task.unit=user to protect all records of a user together, or "
-                "task.user_column=null"
-            )
-        if users and self.user_column is None:
-            raise ConfigError(
-                "task.unit=user needs the user of each record. Type task.user_column=NAME"
-            )
-        if users and synthetic:
-            raise ConfigError(
-                "got task.synthetic, whose records belong to no user, and task.unit=user; type "
-                "task.unit=record. task.user_column may stay: it holds out the same users"
-            )
         # Which records are the first ones depends on how many each user has.
         sliced = self.hub is not None and "[" in (self.train_split or "")
-        if users and (self.limit_train is not None or sliced):
-            raise ConfigError(
-                "got task.unit=user with task.limit_train or a slice in task.train_split; expected "
-                "all training records of every user: type task.limit_train=null"
-            )
-        if self.dev_share + self.test_share >= 1:
-            raise ConfigError(
-                f"task.dev_share and task.test_share are {self.dev_share} and {self.test_share}; "
-                "expected some records to be left for training"
-            )
-
-    def _check_places(self) -> None:
-        files = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None]
-        hub = ["task.hub"] if self.hub is not None else []
-        folder = ["task.data_dir"] if self.data_dir is not None else []
-        other = [f"task.source={self.source}"]
-        taken = other if (self.source, bool(hub)) in (("files", True), ("hub", False)) else []
-        given = [place for place in (files, hub, folder) if place]
-        given += [other] if taken or self.source == "sample" else []
-        if len(given) > 1 or taken:
-            raise ConfigError(
-                f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
-                "data_dir, task.hub=OWNER/NAME, or task.source=sample"
-            )
+        wrong = {
+            "task.user_column and task.unit=record, which protects single records; type "
+            "task.unit=user to protect all records of a user together, or task.user_column=null": (
+                self.user_column is not None and not users and not synthetic
+            ),
+            "task.unit=user without a column of users. Type task.user_column=NAME": (
+                users and self.user_column is None
+            ),
+            "task.synthetic, whose records belong to no user, and task.unit=user; type "
+            "task.unit=record. task.user_column may stay: it holds out the same users": (
+                users and synthetic
+            ),
+            "task.unit=user with task.limit_train or a slice in task.train_split; expected all "
+            "training records of every user: type task.limit_train=null": (
+                users and (self.limit_train is not None or sliced)
+            ),
+            f"task.dev_share={self.dev_share} and task.test_share={self.test_share}; expected some "
+            "records to be left for training": self.dev_share + self.test_share >= 1,
+            f"task.delimiter={self.delimiter!r}; expected one character, such as ';'": (
+                self.delimiter is not None and len(self.delimiter) != 1
+            ),
+        }
+        given = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None][:1]
+        given += [f"task.{name}" for name in ("hub", "data_dir") if getattr(self, name) is not None]
+        misplaced = (self.source, self.hub is not None) in (("files", True), ("hub", False))
+        if misplaced or self.source == "sample":
+            given.append(f"task.source={self.source}")
+        wrong |= {
+            f"{' and '.join(given)}; expected one place for all data: files, a data_dir, "
+            "task.hub=OWNER/NAME, or task.source=sample": misplaced or len(given) > 1
+        }
+        for got, is_wrong in wrong.items():
+            if is_wrong:
+                raise ConfigError(f"got {got}")
 
     # Data.
 
@@ -153,6 +146,9 @@ class OwnData(Task):
         """Return the rows of a split, without what is held out of it."""
         return self._reading(split).rows
 
+    def read_file(self, path: Path) -> Rows:
+        return read_table(path, self.delimiter)
+
     def records(self, split: str) -> Sequence[Record]:
         rows = self.rows(split)
         return Mapped(self.record, rows[: self.limit_train] if split == "train" else rows)
@@ -161,7 +157,7 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(row)) for row in read_table(path)]
+        return [Question(row.values, self.asked(row)) for row in self.read_file(path)]
 
     @abstractmethod
     def asked(self, row: TableRow) -> Instance:
@@ -224,32 +220,39 @@ class OwnData(Task):
         ]
 
     def remarks(self) -> list[str]:
-        repeats = np.unique(self._reading("train").contents, return_counts=True)[1]
-        if repeats.max() == 1 or self.unit == "user" or self.published:
-            return []
-        return [
-            f"training records repeat others word for word: {(repeats - 1).sum():,} (one occurs "
-            f"{repeats.max():,} times). For what occurs k times epsilon is k times as large, and "
-            "delta grows faster: remove copies, or type task.unit=user task.user_column=NAME where "
-            "they belong to one person"
-        ]
+        found, repeats = [], np.unique(self._reading("train").contents, return_counts=True)[1]
+        file = self._place("train")
+        is_csv = isinstance(file, Path) and file.suffix.lower() == ".csv"
+        if is_csv and self.delimiter is None and (mark := separator(cast(Path, file))) != ",":
+            found.append(
+                f"line 1 of {file} has no comma, so its cells are read as separated by {mark!r}; "
+                "type task.delimiter=',' if they are not"
+            )
+        if repeats.max() > 1 and self.unit == "record" and not self.published:
+            found.append(
+                f"training records repeat others word for word: {(repeats - 1).sum():,} (one "
+                f"occurs {repeats.max():,} times). For what occurs k times epsilon is k times as "
+                "large, and delta grows faster: remove copies, or type task.unit=user "
+                "task.user_column=NAME where they belong to one person"
+            )
+        return found
 
     def details(self, split: str) -> list[str]:
         reading, training = self._reading(split), self._reading("train")
-        columns = reading.rows[0].values
+        columns, owners = reading.rows[0].values, reading.owners
         characters, broken = array("q"), 0
         for row in reading.rows:
             texts = self.texts(row)
             characters.append(sum(map(len, texts)) + len(texts) - 1)
             broken += any("\n" in text for text in texts)
-        doubt = "; in CSV a quotation mark that begins a text may have swallowed rows"
         lines = [
             f"columns: {', '.join(map(str, columns))}",
             f"characters in a record: {_spread(np.array(characters))}",
-            *([f"{broken:,} records hold line breaks{doubt}"] if broken else []),
             *(self.remarks() if split == "train" else []),
         ]
-        owners = reading.owners
+        if broken:
+            doubt = "in CSV a quotation mark that begins a text may have swallowed rows"
+            lines.append(f"{broken:,} records hold line breaks; {doubt}")
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
@@ -289,22 +292,21 @@ class OwnData(Task):
         found = readings[split]
         if not len(found.rows):
             raise DataError(
-                f"no {self._held_out} fell to the {split} split; expected at least one: give it a "
-                "file of its own, or choose other shares"
+                f"no {self._held_out} is in the {split} split; expected at least one: type "
+                f"task.{split}_file=FILE, or choose other shares"
             )
         return found
 
     def _read(self, split: str) -> Mapping[str, Reading]:
         if split == "train" and self.synthetic is not None:
-            return self._sorted(read_table(Path(self.synthetic)), (split,))
+            return self._sorted(self.read_file(Path(self.synthetic)), (split,))
         shared = [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
         # Whichever split is asked for: a share leaves the training data, be it used or not.
         for one in shared:
-            if self._reader(one) is not None:
+            if self._place(one) is not None:
                 raise ConfigError(
                     f"task.{one}_share={getattr(self, f'{one}_share')}, but the data has a {one} "
-                    f"split of its own; expected one of both. Type task.{one}_share=0, or take the "
-                    "split away"
+                    f"split; expected one of both. Type task.{one}_share=0, or take the split away"
                 )
         if split not in shared and not (split == "train" and shared):
             return self._sorted(self._table(split), (split,))
@@ -321,77 +323,77 @@ class OwnData(Task):
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
         limit = self.limit_train if trains else None
-        digests, labels = [hashlib.sha256() for _ in splits], [Counter[int]() for _ in splits]
-        sides, contents = array("B"), array("Q")
+        digests = [hashlib.sha256() for _ in splits]
+        sides, contents = array("B"), bytearray()
         used = 0
 
         def names() -> Iterable[str]:
             nonlocal used
             for number, row in enumerate(rows, 1):
-                record = self.record(row)
-                content = framed(record.parts())
+                content = framed(self.record(row).parts())
                 digest = hashlib.sha256(content)
                 side = splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0
                 if side or limit is None or used < limit:
                     digests[side].update(content)
                 used += not side
                 sides.append(side)
-                contents.append(_short(digest.digest()))
-                if isinstance(record, LabelledText):
-                    labels[side][record.label] += 1
+                contents.extend(digest.digest()[:8])
                 if number % _BLOCK == 0:
                     self._state["advance"](_BLOCK)
                 if owned:
                     yield self._owner(row)
 
         owners = Owners.of(names())
-        side, content = np.frombuffer(sides, np.uint8), np.frombuffer(contents, np.uint64)
+        side, content = np.frombuffer(sides, np.uint8), _shortened(contents)
         found = {}
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
             theirs = owners.part(chosen) if owned else None
             if theirs is not None and self.unit == "user" and name == "train":
                 digest_owners(digests[code], theirs)
-            digest = digests[code].hexdigest()
-            found[name] = Reading(rows.take(chosen), theirs, digest, content[chosen], labels[code])
+            found[name] = Reading(
+                rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen]
+            )
         return found
 
     def _table(self, split: str) -> Rows:
-        """Return the rows of a split that the data has of its own."""
+        """Return all rows of a split of the data, with those that a share holds out."""
         tables: dict[str, Rows] = self._state["tables"]
         if split not in tables:
-            if (reader := self._reader(split)) is None:
-                setting = f"{split}_{'split=NAME' if self.location[0] == 'hub' else 'file=FILE'}"
+            place, is_hub = self._place(split), self.location[0] == "hub"
+            if place is None:
+                setting = f"{split}_{'split=NAME' if is_hub else 'file=FILE'}"
                 share = f", or task.{split}_share=0.1 to hold records out"
                 raise SplitError(
                     f"task {self.name} was given no {split} split. Type task.{setting}"
                     f"{'' if split == 'train' else share}"
                 )
-            tables[split] = reader()
+            if isinstance(place, Path):
+                tables[split] = self.read_file(place)
+            elif is_hub:
+                hub = Hub(str(self.hub), {split: place}, list, self.hub_config)
+                table = load_hub(hub, self.name, split).with_format("arrow")[:]
+                tables[split] = Rows(Path(hub.id), table)
+            else:
+                sample = read(self.dataset, self.name, self.location, split, self.sample_seed)
+                tables[split] = cast(Rows, sample)
         return tables[split]
 
-    def _reader(self, split: str) -> Callable[[], Rows] | None:
-        """Return what reads a split that the data has of its own; None if it has none."""
-        dataset, (kind, place), file = self.dataset, self.location, getattr(self, f"{split}_file")
+    def _place(self, split: str) -> Path | str | None:
+        """Return the file of a split, or the name of it elsewhere; None if there is none."""
+        (kind, folder), file = self.location, getattr(self, f"{split}_file")
         if any(getattr(self, f"{s}_file") is not None for s in SPLITS):
-            return None if file is None else partial(read_table, Path(file))
-        if place is not None:
-            files = [file for form in dataset.forms for file in form.found(place, split)]
-            if len(files) > 1:
-                raise DataError(
-                    f"{place} holds {' and '.join(file.name for file in files)}; expected one file "
-                    f"for the {split} split: take one away, or type task.{split}_file=FILE"
-                )
-            return partial(read_table, files[0]) if files else None
-        if kind == "hub":
-            names = {s: name for s in SPLITS if (name := getattr(self, f"{s}_split")) is not None}
-            if split not in names:
-                return None
-            where = str(self.hub)
-            hub = Hub(where, names, lambda rows: Loaded(rows, where).rows(), self.hub_config)
-            dataset = own_dataset(self.name, hub)
-        args = (dataset, self.name, self.location, split, self.sample_seed)
-        return partial(cast(Callable[..., Rows], read), *args)
+            return None if file is None else Path(file)
+        if folder is None:
+            name: str | None = getattr(self, f"{split}_split")
+            return name if kind == "hub" else split
+        files = [file for form in self.dataset.forms for file in form.found(folder, split)]
+        if len(files) > 1:
+            raise DataError(
+                f"{folder} holds {' and '.join(file.name for file in files)}; expected one file "
+                f"for the {split} split: take one away, or type task.{split}_file=FILE"
+            )
+        return files[0] if files else None
 
     def _falls_to(self, row: TableRow, digest: str) -> str:
         """Return the split of a row of the training data.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,14 +76,11 @@ class TextToText(Generation, OwnData):
 
     def sample_rows(self, seed: int) -> list[TableRow]:
         made_up = TextToText(source="sample", sample_seed=seed)
-        columns = self.source_column, self.target_column
-        rows = made_up.rows("train")
-        return [TableRow(r.place, dict(zip(columns, made_up.texts(r), strict=True))) for r in rows]
+        return self.source_rows([made_up.texts(row)[0] for row in made_up.rows("train")])
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write JSON lines with the columns of the settings."""
-        assert rows is not None
-        sources = (self._text(row, "source_column") for row in rows)
+        sources = (self._text(row, "source_column") for row in rows or ())
         pairs = zip(sources, targets, strict=True)
         write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
@@ -117,9 +115,9 @@ class TextClassification(OwnData):
         given: Any = self.classes
         if given is None or given == FROM_DATA:
             return
-        names = [] if isinstance(given, str) else [str(name) for name in given]
-        odd = any(isinstance(name, bool) or name is None for name in given)
-        if odd or len(set(names)) < max(2, len(names)):
+        names = [] if isinstance(given, str) else list(given)
+        odd = any(isinstance(name, bool) or name is None for name in names)
+        if odd or len({*map(str, names)}) < max(2, len(names)):
             raise ConfigError(
                 f"task.classes is {given!r}; expected {FROM_DATA}, or two names at least, "
                 "each once and true and false in quotes, as in "
@@ -194,8 +192,9 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        counts = self._reading(split).labels
-        listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
+        named = (row.name(self.label_column, "task.label_column") for row in self.rows(split))
+        counts = Counter(named)
+        listed = ", ".join(f"{name} {counts[name]:,}" for name in self.class_names)
         return [*super().details(split), f"labels: {listed}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

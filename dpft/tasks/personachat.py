@@ -15,7 +15,7 @@ from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import SILENCE, write_personachat
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
-from dpft.tasks.table_files import JsonLines, write_lines
+from dpft.tasks.table_files import read_objects, write_lines
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
@@ -78,7 +78,7 @@ def read_text(path: Path) -> list[Reply]:
 
 def read_lines(path: Path) -> list[Reply]:
     """Read replies of JSON lines, each a dialogue as in Hugging Face's copy."""
-    return _replies((row.values for row in JsonLines(path).rows()), str(path))
+    return _replies((row.values for row in read_objects(path)), str(path))
 
 
 def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:

@@ -1,4 +1,4 @@
-"""Where a data set is and how it is read: a folder of published files, the hub, or a sample.
+"""Find and read a data set: a folder of published files, the hub, or a generated sample.
 
 A `Dataset` lists the forms in which its rows are published. Files of any of them are searched for
 in ``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy.
@@ -22,7 +22,7 @@ Location = tuple[str, Path | None]
 SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})
 """The hub's names of splits of most data sets."""
 CONVERTED = "refs/convert/parquet"
-"""Where the hub keeps its own parquet conversion of a data set that is a script."""
+"""The revision with the hub's own parquet conversion of a data set that is a script."""
 LONGEST = 10_000_000
 """Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
@@ -57,24 +57,25 @@ class ParquetForm(Form):
     """
 
     def found(self, folder: Path, split: str) -> list[Path]:
-        names = [name for name in self.files.get(split, "").split("+") if name]
-        return [file for name in names for file in _one_set(folder, Path(name).stem)]
-
-
-def _one_set(folder: Path, name: str) -> list[Path]:
-    """Return the one file of a name at any depth, or all its parts in one folder."""
-    called = re.compile(rf"{re.escape(name)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
-    files = sorted(folder.glob(f"**/{name}*.parquet"))
-    found = [(file, match) for file in files if (match := called.fullmatch(file.stem))]
-    parts = [(int(match[1] or 0), int(match[2] or 1)) for _, match in found]
-    whole = parts == [(i, len(parts)) for i in range(len(parts))]
-    if whole and len({file.parent for file, _ in found}) <= 1:
-        return [file for file, _ in found]
-    listed = ", ".join(str(file.relative_to(folder)) for file, _ in found)
-    raise DataError(
-        f"{folder} holds {listed}; expected one {name}.parquet, or all parts of one in one folder: "
-        "rows of a second copy would count as further records. Take the others away"
-    )
+        found: list[Path] = []
+        for name in filter(None, self.files.get(split, "").split("+")):
+            stem = Path(name).stem
+            called = re.compile(rf"{re.escape(stem)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
+            files = sorted(folder.glob(f"**/{stem}*.parquet"))
+            matches = {file: m for file in files if (m := called.fullmatch(file.stem))}
+            parts = [(int(m[1] or 0), int(m[2] or 1)) for m in matches.values()]
+            if (
+                parts != [(i, len(parts)) for i in range(len(parts))]
+                or len({file.parent for file in matches}) > 1
+            ):
+                listed = ", ".join(str(file.relative_to(folder)) for file in matches)
+                raise DataError(
+                    f"{folder} holds {listed}; expected one {stem}.parquet, or all parts of one in "
+                    "one folder: rows of a second copy would count as further records. Take the "
+                    "others away"
+                )
+            found += matches
+        return found
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,18 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
     """Return ``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
     if source in ("sample", "hub"):
         return source, None
-    folder = None
-    if data_dir is not None:
-        folder = Path(data_dir)
-    elif "DPFT_DATA" in os.environ:
-        folder = Path(os.environ["DPFT_DATA"]) / name
-    if folder is not None and dataset.form_in(folder):
+    root = os.environ.get("DPFT_DATA")
+    folder = Path(root) / name if data_dir is None and root is not None else Path(data_dir or "")
+    given = data_dir is not None or root is not None
+    if given and dataset.form_in(folder):
         return "files", folder
     if source == "files" or data_dir is not None:
-        place = folder or "nowhere: $DPFT_DATA is not set"
-        names = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
-        if folder is not None and folder.is_file():
-            place = f"{folder}, which is a file"
-        raise DataError(f"no {' or '.join(names)} found; looked in {place}. {_advice(name)}")
+        names = dict.fromkeys(next(iter(form.files.values())) for form in dataset.all_forms())
+        place = f"{folder}{', which is a file' if folder.is_file() else ''}"
+        raise DataError(
+            f"no {' or '.join(names)} found; looked in "
+            f"{place if given else 'no folder: $DPFT_DATA is not set'}. {_advice(name)}"
+        )
     return "hub", None
 
 
@@ -139,14 +139,12 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     elif kind == "hub":
         hub = dataset.hub
         if hub is None:
-            raise DataError(
-                f"the {name} files were found nowhere, and the hub has no copy. {_advice(name)}"
-            )
+            raise DataError(f"found no {name} files, and the hub has no copy. {_advice(name)}")
         if split not in hub.splits:
             raise SplitError(
                 f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}"
             )
-        rows = hub_rows(hub, _load_hub(hub, name, split))
+        rows = hub_rows(hub, load_hub(hub, name, split))
     else:
         sample = _sample(dataset, seed)
         if split not in sample:
@@ -159,11 +157,10 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
 
 def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
     for form in dataset.all_forms():
-        files = form.found(folder, split)
-        if files:
+        if files := form.found(folder, split):
             several = [form.rows(file) for file in files]
             return several[0] if len(several) == 1 else [*chain(*several)]
-    other = (dataset.form_in(folder) or dataset.forms[0]).files.get(split, "")
+    other = (dataset.form_in(folder) or dataset.all_forms()[0]).files.get(split, "")
     raise SplitError(
         f"{folder} holds no {split} split: no file {other!r}; put it there, choose another split, "
         "or type task.data_dir=FOLDER"
@@ -177,7 +174,8 @@ def _advice(name: str) -> str:
     )
 
 
-def _load_hub(hub: Hub, name: str, split: str) -> Any:
+def load_hub(hub: Hub, name: str, split: str) -> Any:
+    """Return a split as a data set of ``datasets``; raise DataError if the hub does not answer."""
     from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
@@ -231,7 +229,8 @@ def _sample(dataset: Dataset, seed: int) -> Mapping[str, Sequence[Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         dataset.write_sample(folder, seed)
-        return {split: _read_folder(dataset, folder, split) for split in dataset.forms[0].files}
+        splits = dataset.all_forms()[0].files
+        return {split: _read_folder(dataset, folder, split) for split in splits}
 
 
 def well_formed(text: str, where: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import repeat
 from typing import Any, Protocol
@@ -58,7 +58,9 @@ class UnitBatch:
     def units(self, index: Tensor) -> UnitBatch:
         """Return the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
         real = None if self.real is None else self.real[index.to(self.real.device)]
-        return self._of(index.to(self.weights.device), real)
+        index, m = index.to(self.weights.device), self.rows_per_unit
+        rows = (index.unsqueeze(1) * m + torch.arange(m, device=index.device)).flatten()
+        return UnitBatch(self.batch.rows(rows), self.weights[index], real)
 
     def without(self, units: Tensor) -> UnitBatch:
         """Return the batch without the units where ``units`` (bool, ``(B,)``) is true.
@@ -66,18 +68,10 @@ class UnitBatch:
         In a batch with padding they become padding too, so that it keeps its shapes.
         """
         kept = torch.arange(len(self), device=units.device)
-        real = None
         if self.real is None:
-            kept = kept[~units]
-        else:
-            kept[units] = len(self) - 1
-            real = self.real & ~units.to(self.real.device)
-        return self._of(kept, real)
-
-    def _of(self, units: Tensor, real: Tensor | None) -> UnitBatch:
-        m = self.rows_per_unit
-        rows = (units.unsqueeze(1) * m + torch.arange(m, device=units.device)).flatten()
-        return UnitBatch(self.batch.rows(rows), self.weights[units], real)
+            return self.units(kept[~units])
+        kept[units] = len(self) - 1
+        return replace(self.units(kept), real=self.real & ~units.to(self.real.device))
 
 
 class Units(Protocol):
@@ -219,10 +213,8 @@ class Users(TrainingSet):
             )
         super().__init__(objective, examples, shapes)
         # In order of name, which one user's records more or less do not change.
-        self._owners = Owners.of(owners)
+        self._owners, self._most, self._key = Owners.of(owners), most, key
         self._order, self._bounds = self._owners.groups()
-        self._most = most
-        self._key = key
         self._rows = np.minimum(np.diff(self._bounds), most)
         self.lengths = np.maximum.reduceat(lengths(examples)[self._order], self._bounds[:-1])
 
@@ -252,10 +244,9 @@ class Users(TrainingSet):
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         rows = self._objective.losses(model, batch.batch).view_as(batch.weights)
-        # Not a product alone: zero times infinity is not zero.
-        used = batch.weights > 0
-        weights = batch.weights.to(rows.dtype)
-        return torch.where(used, rows * weights, rows.new_zeros(())).sum(1)
+        weighted = rows * batch.weights.to(rows.dtype)
+        # Zero times infinity is not zero.
+        return torch.where(batch.weights > 0, weighted, rows.new_zeros(())).sum(1)
 
     def _records(self, unit: int) -> IntArray:
         records: IntArray = self._order[self._bounds[unit] : self._bounds[unit + 1]]

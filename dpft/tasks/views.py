@@ -91,12 +91,10 @@ class Owners(View[str]):
         chunks = [pa.array(block, pa.large_string()) for block in blocks(names, _BLOCK)]
         column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
         encoded = column.dictionary_encode()
-        distinct, codes = encoded.dictionary, encoded.indices.to_numpy()
         # In the order of UTF-8 bytes, which is that of code points: Python's order of strings.
-        order = pc.sort_indices(distinct).to_numpy()
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
-        return cls(distinct.take(pa.array(order)), place[codes])
+        order = pc.sort_indices(encoded.dictionary).to_numpy()
+        place = np.argsort(order).astype(np.int32)
+        return cls(encoded.dictionary.take(pa.array(order)), place[encoded.indices.to_numpy()])
 
     def part(self, chosen: IntArray | slice) -> Owners:
         """Return the owners of some records, without the names of the others."""

@@ -3,16 +3,13 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy.io import savemat
 
 from dpft.config.errors import DataError
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.dart import DART, Lexicalisation, read_json
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.glue import QQP, Columns, read_tsv
-from dpft.tasks.images import read_list, read_mat, read_signs
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.personachat import read_lines, read_text
 from dpft.tasks.samsum import SAMSum, read_rows
@@ -24,7 +21,6 @@ ENTRY = {"tripleset": [["a", "b", "c"]], "annotations": [{"source": "x", "text":
 CHAT = {"personality": ["i sing."], "utterances": [{"candidates": ["a"], "history": ["b"]}]}
 SAMSUM = {"id": "1", "dialogue": "A: a", "summary": "s"}
 E2E_HEAD = "mr,ref\nname[A],B.\n"
-SIGNS = "Filename;Width;ClassId\n"
 
 
 def read_sentences(path):
@@ -60,26 +56,11 @@ def read_sentences(path):
         (read_text, "1 your persona: a.\n1 your persona: b.\n", "line 2.*dialogue 1"),
         (read_lines, json.dumps(CHAT | {"personality": "x"}), "dialogue 1"),
         (read_lines, json.dumps(CHAT | {"utterances": [3]}), "dialogue 1"),
-        (read_signs, f"{SIGNS}a.ppm;1;x\n", "line 2"),
-        (read_signs, f"{SIGNS}../a.ppm;1;0\n", "line 2"),
-        (read_list, "waffle/1\n", "line 1.*did you mean 'waffles'"),
-        (read_list, "waffles/../1\n", "line 1"),
-        (read_list, "waffles/2\n", "line 1: cannot read"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_place(tmp_path, read, content, place):
     with pytest.raises(DataError, match=rf"(?s)bad\.json.*{place}"):
         read(write(tmp_path / "bad.json", content))
-
-
-@pytest.mark.parametrize(
-    ("kind", "labels"), [(float, [1, 2]), (np.uint8, [1, 2, 3]), (np.uint8, [1, 0])]
-)
-def test_a_malformed_svhn_file_is_refused(tmp_path, kind, labels):
-    images = np.zeros((32, 32, 3, 2), kind)
-    savemat(tmp_path / "a.mat", {"X": images, "y": np.array(labels)[:, None]})
-    with pytest.raises(DataError, match=r"a\.mat"):
-        read_mat(tmp_path / "a.mat")
 
 
 TRIPLES = {"tripleset": [["B", "is", "x"]]}

@@ -32,7 +32,7 @@ def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, n
     files = task_of(name, data_dir=str(tmp_path))
     assert files.location == ("files", tmp_path)
     assert "generated sample data" not in sentences(files.flags())
-    for split in set(SPLITS) & set(sample.dataset.forms[0].files):
+    for split in set(SPLITS) & set(sample.dataset.all_forms()[0].files):
         found = fingerprint(files.records(split))
         assert found == fingerprint(sample.records(split)) != fingerprint(other.records(split))
 
@@ -41,7 +41,7 @@ def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, n
 def test_limits_take_the_first_training_records_and_the_first_questions_whole(name):
     few = task_of(name, source="sample", limit_eval=3, limit_train=5)
     whole = task_of(name, source="sample")
-    split = "test" if "test" in whole.dataset.forms[0].files else "dev"
+    split = "test" if "test" in whole.dataset.all_forms()[0].files else "dev"
     found, every = ([i.references for i in task.instances(split)] for task in (few, whole))
     assert found == every[:3]
     assert len(every) > 3

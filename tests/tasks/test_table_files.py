@@ -2,13 +2,14 @@
 
 import json
 import os
+import tempfile
 
 import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.config.errors import DataError
+from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import table_files
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.table_files import read_table
@@ -46,21 +47,43 @@ def write(folder, form, rows=ROWS):
 @pytest.mark.parametrize("form", [*FORMS, "json", "parquet", "CSV"])
 def test_every_form_gives_the_same_rows_in_any_part(tmp_path, monkeypatch, form):
     monkeypatch.setattr(table_files, "_BLOCK", 3)
-    path = write(tmp_path, form)
-    rows = read_table(path)
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    rows = read_table(write(tmp_path, form))
+    assert not [*folder.iterdir()], "private texts have a name on disk"
     assert [row.values for row in rows] == ROWS
     assert [rows[i].values for i in (3, 0, -1)] == [ROWS[3], ROWS[0], ROWS[3]]
     for part in (slice(1, 3), slice(None, None, -2), slice(9, 12)):
         assert [row.values for row in rows[part]] == ROWS[part]
 
 
-@given(cells=st.lists(st.text('ab,"\r\n\u2028', min_size=1).filter(str.strip), min_size=1))
+@given(cells=st.lists(st.text('ab,"\r\n\0\u2028', min_size=1).filter(str.strip), min_size=1))
 def test_cells_of_a_csv_file_may_have_any_line_ends(tmp_path_factory, cells):
     rows = [{"text": text, "user": "ann"} for text in cells]
     path = write(tmp_path_factory.mktemp("cells"), "csv", rows)
     task = LanguageModeling(train_file=str(path))
     assert [record.target for record in task.records("train")] == cells
     assert task.details("train")
+
+
+@pytest.mark.parametrize(
+    ("head", "typed", "found"),
+    [
+        ("text;n", None, ";"), ("text\tn", None, "\t"), ("text,a|b", None, ","),
+        ("text;a,b", ";", ";"), ("text", None, ","),
+    ],
+)  # fmt: skip
+def test_what_separates_cells_is_guessed_from_line_1_and_can_be_typed(tmp_path, head, typed, found):
+    path = tmp_path / "a.csv"
+    cells = ["one, two", *["x"] * head.count(found)]
+    row = found.join(f'"{cell}"' for cell in cells)
+    path.write_text(f"{head}\n{row}\n", encoding="utf-8")
+    task = LanguageModeling(train_file=str(path), delimiter=typed)
+    assert [record.target for record in task.records("train")] == ["one, two"]
+    guessed = [line for line in task.details("train") if "task.delimiter" in line]
+    assert len(guessed) == (typed is None and found != ",")
+    with pytest.raises(ConfigError, match="'ab'; expected one character"):
+        LanguageModeling(delimiter="ab")
 
 
 TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text", "text"])
@@ -70,11 +93,10 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
     ("name", "text", "message"),
     [
         ("b.csv", " text, label\na,b\n", "no column 'text'; found ' text', ' label'"),
-        ("a.csv", "text;n\na;b\n", "Cells seem to be separated by ';'"),
         ("a.jsonl", "", r"a\.jsonl has no rows"),
         ("a.jsonl", '{"text": "a"}\n{"text": ', r"a\.jsonl, line 2: .*expected JSON"),
         ("a.jsonl", '{"text": "a"}\n' + "[" * 20_000, "line 2: it is nested too deep"),
-        ("a.jsonl", '["text"]', r"line 1: got \['text'\]; expected a JSON object"),
+        ("a.jsonl", '{"text": "a"}\n["text"]', r"line 2: got \['text'\]; expected a JSON object"),
         ("a.json", '[{"text": "a"}, 3]', r"a\.json, entry 2: got 3"),
         ("a.jsonl", '{"text": 5}', r"line 1: column 'text' is 5 \(int\); expected text"),
         ("a.jsonl", '{"text": " "}', "line 1: column 'text' is empty"),
@@ -98,7 +120,7 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
         ("a.csv", "fifo", "it is a pipe"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(tmp_path, name, text, message):
+def test_a_bad_file_is_an_error_with_its_place(tmp_path, name, text, message):
     file = tmp_path / name
     if isinstance(text, str):
         text = text.replace("LONG", "x" * 50 * 2**20)

@@ -1,4 +1,4 @@
-"""Units: weights, choices and microbatches of users, however much each of them wrote."""
+"""Units: weights, choices and microbatches of users with many and with few records."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def test_weights_of_a_user_add_up_to_one_over_its_own_records(owners, most, step
 
 
 @given(owners=owner_lists, extra=st.lists(st.integers(0, 40), max_size=12), step=st.integers(0, 5))
-def test_another_user_changes_nobodys_choices(owners, extra, step):
+def test_another_user_changes_no_other_users_choices(owners, extra, step):
     """Wherever in the file that user's records are, and wherever the name is in the alphabet."""
     before = users(owners)
     for newcomer in ("aaa", "bz", "zz"):
@@ -103,25 +103,22 @@ def test_microbatches_hold_every_user_once_within_the_budget(owners, lengths, mo
         assert len(piece) == 1 or len(made) * made.rows_per_unit * max(own) <= budget
 
 
-def test_the_choice_is_drawn_anew_each_step_and_evenly():
-    data, steps = users(["ann"] * 20 + ["bob"] * 3), 2000
-    draws = [tuple(taken(data, "ann", ["ann", "bob"], step)) for step in range(steps)]
+def test_the_choice_is_drawn_anew_each_step_and_evenly_from_the_key_and_the_name():
+    owners, steps = ["ann"] * 20 + ["bob"] * 20 + ["cy"] * 3, 2000
+    data = users(owners)
+    draws = [tuple(taken(data, "ann", owners, step)) for step in range(steps)]
     assert len(set(draws)) > 1500  # of 4,845
     counts = Counter(n for draw in draws for n in draw)
     assert set(counts) == set(range(20))
     expected = steps * MOST / 20
     assert max(abs(count - expected) for count in counts.values()) < 5 * (expected * 0.8) ** 0.5
-    assert {tuple(taken(data, "bob", ["ann", "bob"], step)) for step in range(9)} == {(20, 21, 22)}
-
-
-def test_the_choice_follows_from_the_key_and_the_name():
-    owners = ["ann"] * 20 + ["bob"] * 20
-    once, again, other = users(owners), users(owners), users(owners, key=b"other")
-    assert taken(once, "ann", owners, 3) == taken(again, "ann", owners, 3)
-    of = [[taken(data, "ann", owners, step) for step in range(20)] for data in (once, other)]
-    assert of[0] != of[1]
-    bobs = [[n - 20 for n in taken(once, "bob", owners, step)] for step in range(20)]
-    assert of[0] != bobs
+    assert {tuple(taken(data, "cy", owners, step)) for step in range(9)} == {(40, 41, 42)}
+    few = draws[:20]
+    again, other = users(owners), users(owners, key=b"other")
+    assert few == [tuple(taken(again, "ann", owners, step)) for step in range(20)]
+    assert few != [tuple(taken(other, "ann", owners, step)) for step in range(20)]
+    bobs = [tuple(n - 20 for n in taken(data, "bob", owners, step)) for step in range(20)]
+    assert few != bobs
 
 
 def test_a_users_loss_is_the_mean_over_its_records_and_not_over_the_rows():
@@ -162,8 +159,8 @@ def test_units_that_are_left_out_of_a_batch_of_fixed_shape_become_blanks():
     assert batch.real.tolist() == [True, False, True] + 5 * [False]
     assert losses.tolist() == [0, -1, 2] + 5 * [-1]
     assert batch.of_units(losses).tolist() == [0, 2]
-    nobody, none = finite_losses(data, None, batch.without(torch.ones(8, dtype=torch.bool)))
-    assert nobody.tolist() == 8 * [-1]
+    padding, none = finite_losses(data, None, batch.without(torch.ones(8, dtype=torch.bool)))
+    assert padding.tolist() == 8 * [-1]
     assert not none.real.any()
 
 
@@ -198,16 +195,13 @@ def test_all_units_have_one_shape_where_batches_have_one_size():
             assert [i for batch in made for i in batch.real.tolist()].count(True) == len(drawn)
 
 
-def test_a_loss_that_is_not_finite_spoils_its_user_alone():
-    data = users(["ann", "bob", "bob", "cy"], values={2: float("nan"), 3: float("inf")})
-    losses = data.losses(None, data.batch([0, 1, 2], 0))
-    assert losses[0] == 0
-    assert losses[1].isnan()
-    assert losses[2].isinf()
-
-
-def test_only_finite_losses_reach_the_clipper():
-    data = Records(Objective({2: float("nan"), 3: float("inf")}), [Example(n) for n in range(5)])
+def test_a_loss_that_is_not_finite_spoils_its_unit_alone_and_never_reaches_the_clipper():
+    nan, inf = float("nan"), float("inf")
+    losses = (data := users(["ann", "bob", "bob", "cy"], values={2: nan, 3: inf})).losses(
+        None, data.batch([0, 1, 2], 0)
+    )
+    assert (losses[0], losses[1].isnan(), losses[2].isinf()) == (0, True, True)
+    data = Records(Objective({2: nan, 3: inf}), [Example(n) for n in range(5)])
     for indices, kept in (([0, 1, 2, 3, 4], [0, 1, 4]), ([0, 4], [0, 4]), ([2, 3], [])):
         losses, batch = finite_losses(data, None, data.batch(indices, 0))
         assert losses.tolist() == kept

@@ -2,13 +2,15 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dpft.tasks.table_files import on_disk
 from dpft.tasks.views import View, blocks
 
 IntArray = npt.NDArray[np.integer[Any]]
@@ -88,20 +90,20 @@ def encoded(
     """Encode every record, one at least; call ``advance`` with the number that are done.
 
     Returns:
-        Examples, which are made from Arrow columns on access; a list if examples are other than
-        tokens and numbers.
+        Examples, which are made on access from Arrow columns on disk; a list if examples are other
+        than tokens and numbers.
     """
     kind = type(encode_all(objective, records[:1])[0])
     schema = schema_of(kind)
-    examples, batches = list[Any](), list[pa.RecordBatch]()
-    for piece in blocks(records, PIECE):
-        found = encode_all(objective, piece)
-        if schema is None:
-            examples += found
-        else:
-            batches.append(pack(found, schema))
-        advance(len(piece))
-    return examples if schema is None else Packed(kind, pa.Table.from_batches(batches))
+
+    def pieces() -> Iterator[list[Any]]:
+        for piece in blocks(records, PIECE):
+            yield encode_all(objective, piece)
+            advance(len(piece))
+
+    if schema is None:
+        return [*chain.from_iterable(pieces())]
+    return Packed(kind, on_disk(schema, (pack(piece, schema) for piece in pieces())))
 
 
 def encode_all(objective: Any, records: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What the generated samples share: their words, in YAML files, and the way they are drawn."""
+"""Words of the generated samples, in YAML files, and the generator that draws them."""
 
 import hashlib
 import random
@@ -25,10 +25,10 @@ def generator(*key: object) -> random.Random:
 
 
 def article(noun_phrase: str) -> str:
-    """With ``a`` or ``an`` before it."""
+    """Return a noun phrase with ``a`` or ``an`` before it."""
     return f"{'an' if noun_phrase[0] in 'aeiouAEIO' else 'a'} {noun_phrase}"
 
 
 def upper(text: str) -> str:
-    """With a capital first letter, and the others as they are."""
+    """Return a text with a capital first letter, and the others as they are."""
     return text[0].upper() + text[1:]

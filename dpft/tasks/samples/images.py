@@ -4,22 +4,19 @@ A class is a pattern and a colour: every image is one shape or texture, at a pla
 its own, before a dull background with noise. Nothing is taken from any data set but the format.
 """
 
-from __future__ import annotations
-
-import csv
+import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet
 from PIL import Image
 
 from dpft.tasks.objectives.images import Pixels
-
-if TYPE_CHECKING:
-    from dpft.tasks.images import Layout
 
 SIDE = 32
 Floats = npt.NDArray[np.float32]
@@ -40,7 +37,7 @@ _PATTERNS: tuple[Callable[[Floats, Floats], npt.NDArray[np.bool_]], ...] = (
 
 
 def draw(labels: npt.NDArray[np.int64], generator: np.random.Generator) -> Pixels:
-    """One image of each label: ``(N, 32, 32, 3)``."""
+    """Return one image of each label: ``(N, 32, 32, 3)``."""
     count = len(labels)
     y, x = np.mgrid[:SIDE, :SIDE].astype(np.float32) / SIDE
     place = generator.uniform(0.35, 0.65, (2, count, 1, 1)).astype(np.float32)
@@ -64,78 +61,37 @@ def draw(labels: npt.NDArray[np.int64], generator: np.random.Generator) -> Pixel
     return pixels
 
 
-def _splits(classes: int, train: int, test: int, seed: int) -> Iterator[tuple[str, Labelled]]:
-    """``train`` and ``test`` with so many images of each class, in random order."""
-    for split, each in (("train", train), ("test", test)):
+def write_sample(name: str, layout: Mapping[str, Any], folder: Path, seed: int) -> None:
+    """Write the pickles of CIFAR or the hub's parquet files, images in random order.
+
+    Signs are PPM files of several sizes in the order of their classes, and dishes are JPEG files.
+    """
+    classes, hub = len(layout["classes"]), layout["hub"]
+    for split, each in zip(("train", "test"), layout["sample"], strict=True):
         generator = np.random.default_rng([seed, classes, split == "test"])
         labels = generator.permutation(np.repeat(np.arange(classes), each))
-        yield split, (labels, draw(labels, generator), generator)
-
-
-Labelled = tuple[npt.NDArray[np.int64], Pixels, np.random.Generator]
-
-
-def write_cifar(layout: Layout, folder: Path, seed: int) -> None:
-    """1000 and 200 images as the pickles of CIFAR-10 or CIFAR-100."""
-    to = folder / layout.folder
-    to.mkdir(parents=True, exist_ok=True)
-    count = len(layout.classes)
-    for split, (labels, images, _) in _splits(count, 1000 // count, 200 // count, seed):
-        files = layout.files(split)
-        planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        parts = zip(*(np.array_split(all_, len(files)) for all_ in (planes, labels)), strict=True)
-        for name, (data, classes) in zip(files, parts, strict=True):
-            content = {b"data": data, layout.labels.encode(): classes.tolist()}
-            (to / name).write_bytes(pickle.dumps(content, 4))
-
-
-def write_svhn(folder: Path, seed: int) -> None:
-    """1000 and 200 images as MATLAB files, the class of 0 numbered 10."""
-    from scipy.io import savemat
-
-    for split, (labels, images, _) in _splits(10, 100, 20, seed):
-        classes = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
-        content = {"X": images.transpose(1, 2, 3, 0), "y": classes}
-        savemat(folder / f"{split}_32x32.mat", content)
-
-
-def write_gtsrb(folder: Path, seed: int) -> None:
-    """20 and 5 images of each class, of several sizes, as PPM files with annotations."""
-    for split, (labels, images, generator) in _splits(43, 20, 5, seed):
-        rows: dict[Path, list[list[object]]] = {}
-        training = folder / "GTSRB" / "Final_Training" / "Images"
-        testing = folder / "GTSRB" / "Final_Test" / "Images"
-        for number, (label, pixels) in enumerate(zip(labels.tolist(), images, strict=True)):
-            to, table = testing, folder / "GT-final_test.csv"
-            if split == "train":
-                to = training / f"{label:05d}"
-                table = to / f"GT-{label:05d}.csv"
+        images = draw(labels, generator)
+        if "folder" in layout:
+            to = folder / layout["folder"]
             to.mkdir(parents=True, exist_ok=True)
-            width, height = generator.integers(24, 41, 2).tolist()
-            name = f"{number:05d}.ppm"
-            Image.fromarray(pixels).resize((width, height)).save(to / name)
-            roi = [5, 5, width - 5, height - 5]
-            rows.setdefault(table, []).append([name, width, height, *roi, label])
-        for table, lines in rows.items():
-            with table.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, delimiter=";")
-                corners = ("Roi.X1", "Roi.Y1", "Roi.X2", "Roi.Y2")
-                writer.writerow(["Filename", "Width", "Height", *corners, "ClassId"])
-                writer.writerows(lines)
-
-
-def write_food101(classes: Sequence[str], folder: Path, seed: int) -> None:
-    """Four images and one of each class, as JPEG files with lists."""
-    root = folder / "food-101"
-    (root / "meta").mkdir(parents=True, exist_ok=True)
-    for split, (labels, images, _) in _splits(len(classes), 4, 1, seed):
-        entries = []
-        for number, (label, pixels) in enumerate(zip(labels.tolist(), images, strict=True)):
-            # Numbers are never used twice, as in the archive.
-            entry = f"{classes[label]}/{number + (0 if split == 'train' else 1_000_000)}"
-            file = root / "images" / f"{entry}.jpg"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).resize((64, 48)).save(file, quality=90)
-            entries.append(entry)
-        text = "".join(f"{entry}\n" for entry in entries)
-        (root / "meta" / f"{split}.txt").write_text(text, encoding="utf-8")
+            planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+            count = len(layout[split])
+            parts = (np.array_split(planes, count), np.array_split(labels, count))
+            for file, data, numbers in zip(layout[split], *parts, strict=True):
+                content = {b"data": data, layout["labels"].encode(): numbers.tolist()}
+                (to / file).write_bytes(pickle.dumps(content, 4))
+            continue
+        rows = []
+        for label, pixels in zip(labels.tolist(), images, strict=True):
+            image, file = Image.fromarray(pixels), io.BytesIO()
+            if name == "gtsrb":
+                image.resize(tuple(generator.integers(24, 41, 2).tolist())).save(file, "PPM")
+            elif name == "food101":
+                image.resize((64, 48)).save(file, "JPEG", quality=90)
+            else:
+                image.save(file, "PNG")
+            rows.append({"image": {"bytes": file.getvalue(), "path": None}, "label": label})
+        if name == "gtsrb" and split == "train":
+            rows.sort(key=lambda row: row["label"])
+        to = folder / f"{hub.get(split, split)}.parquet"
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), to)

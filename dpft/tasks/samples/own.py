@@ -5,7 +5,6 @@ in data of real people. Users of the splits are different people.
 """
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,15 +24,14 @@ _YEARS = range(1961, 2024)
 
 
 class _Visitor:
-    """Somebody with habits."""
+    """A person with habits, who writes one record at each call of a task's method."""
 
     def __init__(self, name: str, rng: random.Random) -> None:
-        self.name = name
         self.rng = rng
         self.things = rng.sample(_TEXT["things"], 3)
         self.opening, self.closing = rng.choice(_TEXT["openings"]), rng.choice(_TEXT["closings"])
         self.day = rng.choice(_TEXT["days"])
-        # Of numbers of their own, so that the other kinds stay as they were.
+        # Drawn by a separate generator, so that the records of other tasks stay the same.
         self.complaints = random.Random(f"{name} complaints").sample(_TEXT["complaints"], 3)
 
     def text2text(self) -> dict[str, str]:
@@ -78,22 +76,16 @@ class _Visitor:
         return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
-def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, Any]]:
-    """The rows of a split, a column ``user`` among theirs."""
-    lines = []
-    chat = kind == "chat"
-    who = "patient" if chat else "visitor"
-    for number in range(_PATIENTS if chat and split == "train" else _USERS[split]):
-        name = f"{split}-{who}-{number:02}"
-        rng = random.Random(f"{seed} {kind} {name}")
-        visitor = _Visitor(name, rng)
-        times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4
-        lines += [{"user": name, **getattr(visitor, kind)()} for _ in range(times)]
-    random.Random(f"{seed} {kind} {split}").shuffle(lines)
-    return lines
-
-
 def write_sample(kind: str, folder: Path, seed: int) -> None:
-    """Write ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``."""
-    for split in _USERS:
-        write_lines(folder / f"{split}.jsonl", rows(kind, split, seed))
+    """Write ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, with a column ``user``."""
+    chat = kind == "chat"
+    for split, users in _USERS.items():
+        rows = []
+        for number in range(_PATIENTS if chat and split == "train" else users):
+            name = f"{split}-{'patient' if chat else 'visitor'}-{number:02}"
+            rng = random.Random(f"{seed} {kind} {name}")
+            visitor = _Visitor(name, rng)
+            times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4
+            rows += [{"user": name, **getattr(visitor, kind)()} for _ in range(times)]
+        random.Random(f"{seed} {kind} {split}").shuffle(rows)
+        write_lines(folder / f"{split}.jsonl", rows)

@@ -262,11 +262,11 @@ def _exchanges(
         if rng.random() < 0.5:
             exchanges.append((question, answer(topic, value)))
             continue
-        # The partner tells first, and the reply takes it up.
+        # The partner states a fact first, and the reply takes it up.
         theirs = rng.choice([other for other in topic["values"] if other != value])
         praise = rng.choice(_PERSONAS["praise"]).format(theirs)
-        told = f"{stated(topic, theirs)} {question}"
-        exchanges.append((told, f"{praise} {answer(topic, value)}"))
+        utterance = f"{stated(topic, theirs)} {question}"
+        exchanges.append((utterance, f"{praise} {answer(topic, value)}"))
     if rng.random() < 0.5:
         exchanges.append((rng.choice(_PERSONAS["goodbyes"]), rng.choice(_PERSONAS["last_words"])))
     return exchanges
@@ -291,7 +291,7 @@ def write_personachat(folder: Path, seed: int = 0) -> None:
 
 
 # --- SAMSum -------------------------------------------------------------------------------------
-# A summary says who does what and when, all of which the dialogue tells.
+# A summary says who does what and when; all of it is in the dialogue.
 
 _CHATS = vocabulary("samsum")
 
