@@ -26,7 +26,7 @@ from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.images import LabelledImage, Pixels
+from dpft.tasks.objectives.records import LabelledImage, Pixels
 from dpft.tasks.samples import images as samples
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 from dpft.tasks.table_files import Separated

@@ -15,10 +15,9 @@ from dpft.config.flags import Flag, flag, has
 from dpft.config.schema import Adapt, Decode, Model
 from dpft.models import hub as packaged
 from dpft.models.adapt import adapt
-from dpft.models.architecture import is_tied
-from dpft.models.image_input import ImageInput
+from dpft.models.architecture import ImageInput, is_tied
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import check_dropout, load_model, stored_weights
+from dpft.models.load import load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.models.wrn import WeightStandardizedConv2d
@@ -388,12 +387,3 @@ def test_wrn16_4_is_drawn_as_published():
         if isinstance(layer, nn.GroupNorm):
             assert (layer.weight == 1).all()
             assert not layer.bias.any()
-
-
-def test_a_dropout_by_another_name_is_refused():
-    model = load_model(Model("tiny", "bundled:tiny", dropout=0.25), CAUSAL, seed=0).model
-    check_dropout(model, 0.25)
-    model.transformer.h[0].some_dropout = 0.1
-    with pytest.raises(ModelError, match=r"some_dropout=0\.1"):
-        check_dropout(model, 0.25)
-    check_dropout(model, None)

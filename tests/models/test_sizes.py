@@ -16,10 +16,9 @@ from transformers import (
 )
 
 from dpft.config.schema import Model
+from dpft.models.families import SIZED, STANDINS, sized
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.models.sizes import SIZES
-from dpft.models.standins import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
 CONF = DOCS.parents[2] / "conf/model"
@@ -54,7 +53,7 @@ def bart(width, layers, heads):
 CLASSES = {"gpt2": AutoModelForCausalLM, "llama": AutoModelForCausalLM}
 CLASSES |= {"roberta": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}
 CLASSES |= {"t5": AutoModelForSeq2SeqLM}
-# Of others than `SIZES` has.
+# Others than `SIZED` has.
 PUBLISHED = {
     "distilgpt2": (AutoModelForCausalLM, AutoConfig.for_model("gpt2", n_layer=6)),
     "openai-gpt": (
@@ -103,8 +102,8 @@ def test_published_sizes(name):
 def test_sizes_that_are_known_without_the_hub_are_the_published():
     """By which `dpft plan` simulates; a classifier's head has as many rows as the table's."""
     files = {file.stem: yaml.safe_load(file.read_text()) for file in CONF.glob("*.yaml")}
-    known = {name: SIZES[file["path"]]() for name, file in files.items() if file["path"] in SIZES}
-    assert len(known) == len(SIZES)
+    known = {name: sized(file["path"]) for name, file in files.items() if file["path"] in SIZED}
+    assert len(known) == len(SIZED)
     for name, config in known.items():
         if config.model_type == "vit":
             config.num_labels = len(TEN)
@@ -124,4 +123,4 @@ def test_sizes_of_what_loads_offline(name):
 def test_every_config_file_has_its_row():
     files = {file.stem for file in CONF.glob("*.yaml")}
     assert set(stated()) == files - {"custom"}
-    assert {f"random-{family}" for family in FAMILIES} <= files
+    assert {f"random-{family}" for family in STANDINS} <= files

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledImage
 
 
 @dataclass(frozen=True, eq=False)

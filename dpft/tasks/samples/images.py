@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dpft.tasks.objectives.images import Pixels
+from dpft.tasks.objectives.records import Pixels
 
 if TYPE_CHECKING:
     from dpft.tasks.images import Layout

@@ -11,7 +11,7 @@ from transformers import ViTConfig, ViTForImageClassification
 from dpft.config.errors import DataError
 from dpft.models.wrn import WideResNet
 from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledImage
 
 CLASSES = ("cat", "dog", "ship")
 HALF = (0.5, 0.5, 0.5)
