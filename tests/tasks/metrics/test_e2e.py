@@ -43,20 +43,6 @@ def references(data_root: Path) -> list[list[str]]:
     return grouped
 
 
-@pytest.mark.slow
-def test_first_reference_of_the_next_item_scores_as_officially(references: list[list[str]]) -> None:
-    first = [item[0] for item in references]
-    official = {
-        "BLEU": 0.3640568671,
-        "NIST": 5.9495541056,
-        "METEOR": 0.3339307763,
-        "ROUGE_L": 0.4894306058,
-        "CIDEr": 1.1012493278,
-    }
-    scores = e2e.score(first[1:] + first[:1], references)
-    assert scores == pytest.approx(official, abs=TOLERANCE)
-
-
 def test_first_reference_against_the_others_scores_as_officially(
     references: list[list[str]],
 ) -> None:
@@ -77,14 +63,6 @@ def test_first_reference_against_the_others_scores_as_officially(
 
 def words(*texts: str) -> list[list[str]]:
     return [text.split() for text in texts]
-
-
-def test_bleu_takes_the_closest_length_and_of_two_the_shorter() -> None:
-    # Lengths 3 and 5 are equally close to 4: the shorter one, so that brevity costs nothing.
-    hypothesis = words("a b c d")
-    assert e2e.bleu(hypothesis, [words("a b c", "a b c d e")]) == pytest.approx(1.0)
-    longer = e2e.bleu(hypothesis, [words("a b c d e")])
-    assert longer == pytest.approx(math.exp(1 - 5 / 4))
 
 
 # From the official scorer. sacrebleu gives 0 for the first three.
@@ -135,15 +113,6 @@ def test_an_empty_reference_counts_only_when_it_is_the_first() -> None:
 )
 def test_tokens_are_those_of_mteval(text: str, tokens: list[str]) -> None:
     assert mteval_tokenize(text) == tokens
-
-
-def test_information_counts_words_over_all_references() -> None:
-    # Six reference words; "a" twice, "x" and others once. Hypothesis "a x" meets a (log2 6/2),
-    # x (log2 6/1) and the pair "a x" (log2 2/1). Mean reference length 3: ratio 2/3, penalty 0.5.
-    hypotheses, references = [["a", "x"]], [[["a", "x", "y"], ["z", "a", "w"]]]
-    unigrams = (math.log2(6 / 2) + math.log2(6)) / 2
-    bigrams = math.log2(2) / 1
-    assert nist(hypotheses, references) == pytest.approx(0.5 * (unigrams + bigrams))
 
 
 def test_matches_are_clipped_by_the_largest_count_in_one_reference() -> None:

@@ -106,18 +106,6 @@ def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
         assert prediction.tokens == 1
 
 
-def test_pairs_are_encoded_with_the_tokenizers_own_special_tokens():
-    _, tokenizer = build("bert", masked=False)
-    example = objective("head", tokenizer).encode(LabelledText(("a b", "c"), 1))
-    tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
-    assert tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert (example.types, example.label) == ((0, 0, 0, 0, 1, 1), 1)
-    _, tokenizer = build("roberta", masked=False)
-    example = objective("head", tokenizer).encode(LabelledText(("the film",), 0))
-    assert tokenizer.convert_ids_to_tokens(list(example.ids))[0] == "<s>"
-    assert example.types is None
-
-
 def test_of_two_texts_the_longer_is_cut():
     _, tokenizer = build("bert", masked=False)
     record = LabelledText(("the film was very long", "a b"), 0)

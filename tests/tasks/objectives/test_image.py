@@ -76,20 +76,6 @@ def test_resizing_is_bilinear_by_hand(columns, resized):
         assert line.tolist() == [*resized]
 
 
-def test_pixels_are_scaled_channel_by_channel():
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[2, 3] = (255, 51, 0)
-    objective = ImageClassifier(8, (0.5, 0.2, 0.1), (0.5, 0.25, 0.2), 4, CLASSES)
-    batch = batch_of(LabelledImage(pixels, 2, ""), objective=objective)
-    assert batch.tensors["pixels"].shape == (1, 3, 8, 8)
-    assert batch.tensors["pixels"].dtype == torch.float32
-    assert batch.tensors["labels"].tolist() == [2]
-    torch.testing.assert_close(batch.tensors["pixels"][0, :, 2, 3], torch.tensor([1.0, 0.0, -0.5]))
-    torch.testing.assert_close(
-        batch.tensors["pixels"][0, :, 0, 0], torch.tensor([-1.0, -0.8, -0.5])
-    )
-
-
 def test_contents_are_what_tells_records_apart(tmp_path):
     def key(record):
         return tuple(record.parts())

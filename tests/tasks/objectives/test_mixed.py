@@ -106,11 +106,3 @@ def test_a_private_run_in_half_precision_trains_and_checks_in_fixed_shapes(tmp_p
         losses = units.losses(model, units.batch(piece, 0))
         assert losses.isfinite().all()
     assert found.header["compute"]["shapes"] == "fixed"
-
-
-@pytest.mark.parametrize("more", [(), ("precision=bfloat16", "clip=none")])
-def test_other_runs_are_cut_as_ever(tmp_path, monkeypatch, more):
-    found, checked = prepared(tmp_path, monkeypatch, *more)
-    assert found.units.shapes is None
-    assert len(checked) == (not more)
-    assert "shapes" not in found.header["compute"]
