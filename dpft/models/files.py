@@ -159,7 +159,7 @@ class Files:
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
                 raise ModelError(
-                    f"{self.location} brings Python code of its own (auto_map in its JSON files), "
+                    f"{self.location} brings Python code (auto_map in its JSON files), "
                     "which dpft never runs; expected a model whose architecture and tokenizer "
                     "transformers has itself: give model.path another folder or hub id"
                 ) from error

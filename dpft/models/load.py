@@ -70,22 +70,16 @@ class Reparametrisation(Protocol):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in float32, its tokenizer, and what is special about it.
-
-    Attributes:
-        tokenizer: None for a model of images.
-        flags: what is special about the model, such as drawn weights (`dpft.config.flags`).
-        reparametrisation: where gradients are taken of other parameters than those that move.
-        image: how a model of images wants them; None for a model of text.
-        as_stored: whether the weights are those that ``model.path`` names: not if any were drawn
-            (but for a new head's), or a token was added.
-    """
+    """A model in float32, its tokenizer, and what is special about it."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
-    flags: tuple[Stored, ...]
+    tokenizer: PreTrainedTokenizerBase | None  # None for a model of images
+    flags: tuple[Stored, ...]  # what is special about the model, such as drawn weights
+    # Where gradients are taken of other parameters than those that move.
     reparametrisation: Reparametrisation | None = None
-    image: ImageInput | None = None
+    image: ImageInput | None = None  # for a model of images
+    # Whether the weights are those that ``model.path`` names: not if any were drawn (except a new
+    # head's), or a token was added.
     as_stored: bool = True
 
     @property
@@ -231,7 +225,7 @@ def stored_weights(settings: Model) -> str | None:
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model of texts, as `load_model` has it, without the model."""
+    """Return the tokenizer that `load_model` gives a model of text, without the model."""
     origin = find(settings)
     return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
 
@@ -298,7 +292,7 @@ def _refuse_adapters(origin: Files) -> None:
         raise ModelError(
             f"{origin.location} holds a model and {ADAPTER_CONFIG}, an adapter that would be put "
             "on its weights unseen; expected one of them: give model.path the model alone, without "
-            "adapter_* beside it, or merge the two first"
+            "the files adapter_*, or merge the two first"
         )
     if holds_prefix(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""LoRA: a low-rank update beside the frozen projections of attention (Hu et al. 2021)."""
+"""LoRA: a low-rank update of the frozen projections of attention (Hu et al. 2021)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _PROJECTIONS = (
 def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
     """Put peft's LoRA layers in place of the projections; all else is frozen.
 
-    A new classification head is trained as a copy that peft keeps beside the frozen original.
+    A new classification head is trained as a copy that peft keeps next to the frozen original.
     """
     model = loaded.model
     targets = list(settings.targets or targets_of(model))
@@ -77,7 +77,7 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
         if table is not None and any(layer.weight is table for layer in layers):
             raise ModelError(
                 f"adapt.targets has {target}, whose weight is the input embedding too: an update "
-                "beside it, once merged, would change what the model reads. Type "
+                "of it, once merged, would change what the model reads. Type "
                 f"model.tied=false, or leave {target} out"
             )
     return [layer for layers in by_target.values() for layer in layers]

@@ -30,7 +30,7 @@ class Metric(Protocol):
     signature: str  # names and versions of what computes it
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Scores by name."""
+        """Return scores by name."""
         ...
 
 

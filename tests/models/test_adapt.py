@@ -39,7 +39,7 @@ ATTENTION = {
     "roberta_classifier": ".attention.",
     "vit": ".attention.",
 }
-# Where the head is a parameter of its own; where it is tied, what remains of it.
+# The head where it is a separate parameter; where it is tied, what remains of it.
 HEAD = {
     ("gpt2", True): (),
     ("gpt2", False): ("lm_head.",),

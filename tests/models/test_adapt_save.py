@@ -1,4 +1,4 @@
-"""What is saved computes what was trained: for dpft, and for a stranger's transformers."""
+"""A saved model computes what was trained: in dpft, and in plain transformers."""
 
 import json
 
@@ -93,7 +93,7 @@ def test_a_stranger_loads_an_ordinary_model(name, tmp_path):
 def test_the_adapter_is_one_that_peft_loads(name, tmp_path):
     loaded = moved(name)
     save_model(loaded, tmp_path / "model", tmp_path / "adapter")
-    # A prefix is of the model beside it; LoRA is in it, and would count twice.
+    # A prefix belongs to the model next to it; LoRA is in it, and would count twice.
     folder = tmp_path / ("model/adapter" if name == "prefix" else "adapter")
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "bundled:tiny"
@@ -138,7 +138,7 @@ LETTERS = ("a", "b", "▁a", "▁b", "▁")
 
 
 def t5(folder, **settings):
-    """As published: settings that nobody reads, PyTorch's own format, a unigram tokenizer."""
+    """Write a T5 as published: unused settings, PyTorch's own format, a unigram tokenizer."""
     torch.manual_seed(0)
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2}
     model = T5ForConditionalGeneration(
@@ -186,7 +186,7 @@ def losses_of(loaded, **settings):
 
 
 def plainly(model, tokenizer, record):
-    """The loss as transformers computes it of one record, padded by nobody."""
+    """The loss as transformers computes it of one record without padding."""
     given = tokenizer(record.source, text_target=record.target, return_tensors="pt")
     return model.eval()(**given).loss
 
@@ -249,9 +249,9 @@ def test_what_is_saved_loads_in_plain_transformers(tmp_path, make):
     save_model(adapted, lora, lora / "adapter")
     merged = AutoModelForSeq2SeqLM.from_pretrained(lora)
     base = AutoModelForSeq2SeqLM.from_pretrained(given)
-    beside = PeftModel.from_pretrained(base, str(lora / "adapter"))
-    assert isinstance(beside, PeftModelForSeq2SeqLM)
-    for one in (merged, beside):
+    adapter = PeftModel.from_pretrained(base, str(lora / "adapter"))
+    assert isinstance(adapter, PeftModelForSeq2SeqLM)
+    for one in (merged, adapter):
         found = torch.stack([plainly(one, tokenizer, record) for record in RECORDS])
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -103,7 +103,7 @@ def test_a_part_of_the_files_is_read(case, stage, tmp_path, monkeypatch):
 
 
 def lent(case, stage):
-    """What has the memory of another name, as head and embedding of one stored table."""
+    """Names that share the memory of another one, as head and embedding of one stored table."""
     if not case.startswith("gpt2"):
         return ()
     return ("lm_head.weight",) if stage == "first" else ("transformer.wte.weight",)
@@ -128,5 +128,5 @@ def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypa
                 tensor.device,
             )
         ties = [[id(t) for t in found.values()] for found in (expected, got)]
-        alike = [[ids.index(one) for one in ids] for ids in ties]
-        assert alike[0] == alike[1]
+        equal = [[ids.index(one) for one in ids] for ids in ties]
+        assert equal[0] == equal[1]

@@ -59,7 +59,7 @@ class Causal:
     """Write the target after the source.
 
     A prompt is ``before``, the segments of the source, and ``after``. The target begins with a
-    space, where no text that ends in one stands right before it, and ends with the end token.
+    space, unless the text right before it ends in one, and ends with the end token.
     """
 
     tokenizer: PreTrainedTokenizerBase  # with an end token

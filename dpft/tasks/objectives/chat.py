@@ -24,7 +24,7 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """A template for models that have none: ``role: text`` on a line, an end token after answers."""
-# Stands for the text of the special token of this number while a template writes turns around it.
+# Replaces the text of the special token of this number while a template writes turns around it.
 _MARK = "\ue0d8{}\ue0d8"
 _MARKS = re.compile(_MARK.format("([0-9]+)"))
 # Some templates tell the model which day it is: a run that is continued would see another text.
@@ -49,7 +49,7 @@ _TEXT = "\ue0d7{}\ue0d7"  # of private use, and in no text
 
 @dataclass
 class ChatForm:
-    """What a template puts around the texts of turns, found by rendering turns of known texts.
+    """The texts that a template puts around turns, found by rendering turns of known texts.
 
     Attributes:
         render: writes turns as the template does. It raises DataError for turns that it rejects.
@@ -182,7 +182,7 @@ class ChatObjective(Causal):
 
     @cached_property
     def form(self) -> ChatForm:
-        """How the template writes turns."""
+        """The form in which the template writes turns."""
         return ChatForm(self._rendered, self.tokenizer.all_special_tokens)
 
     @cached_property

@@ -26,7 +26,7 @@ class EncoderDecoder(Causal):
 
     A source is ``before``, the segments and ``after``, with the tokens around it that the tokenizer
     puts around a text (``text </s>`` for T5, ``<s> text </s>`` for BART). With ``ends`` the end
-    token stands between segments. A target has the tokens around it that the tokenizer puts around
+    token comes between segments. A target has the tokens around it that the tokenizer puts around
     one; all are written but for ``start``. ``max_length`` is of source and target together.
     """
 

@@ -24,7 +24,7 @@ class ImageExample:
 class ImageClassifier(Choice):
     """An image in, a class out.
 
-    Guarantee: a row of a batch is a function of its own image. Images are decoded, resized and
+    Guarantee: a row of a batch is a function of its image alone. Images are decoded, resized and
     normalised one by one, and nothing is cropped, flipped or mixed at random.
     """
 

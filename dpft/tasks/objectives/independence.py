@@ -24,7 +24,6 @@ from dpft.privacy import LostRecordError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, bit_sums, written
-from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
 
 if TYPE_CHECKING:
@@ -98,10 +97,10 @@ def check_independence(
                 what = "losses differ"
             if token_budget is not None and pipeline is None:
                 crowd = data.batch(_crowd(data, indices, token_budget), 0).to(device)
-                if (crowded := passes.in_crowd(crowd)) is not None:
-                    copies = alone[-1:].expand(len(crowded) - len(alone))
-                    if _differ(torch.cat([alone, copies]), crowded):
-                        what = "losses differ in a full microbatch"
+                crowded = passes.in_crowd(crowd)
+                copies = alone[-1:].expand(len(crowded) - len(alone))
+                if _differ(torch.cat([alone, copies]), crowded):
+                    what = "losses differ in a full microbatch"
         touched = saved.changed()
         if touched and pipeline is None:
             raise WritesError(written(touched, model))
@@ -180,15 +179,10 @@ class _Passes:
         return batch.of_units(found).detach().double()
 
     @torch.no_grad()
-    def in_crowd(self, batch: UnitBatch) -> Tensor | None:
-        """Return `losses` by a model in one piece; None where even a forward runs out of memory."""
-        try:
-            with nullcontext() if self._clipper is None else self._clipper.paused():
-                return batch.of_units(self._forward(batch)).double()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None  # training will report it
+    def in_crowd(self, batch: UnitBatch) -> Tensor:
+        """Return `losses` by a model in one piece, without keeping activations."""
+        with nullcontext() if self._clipper is None else self._clipper.paused():
+            return batch.of_units(self._forward(batch)).double()
 
     def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
         """Return clipped sums of the parameters that are clipped here, by name."""

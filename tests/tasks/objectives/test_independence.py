@@ -292,7 +292,7 @@ class Wide(Plain):
 
 @pytest.mark.parametrize(("users", "shapes"), [(False, None), (True, FixedShapes(64))])
 def test_places_that_a_full_microbatch_runs_out_of_are_found(shapes, users):
-    """As of transformers' NLLB-MoE: three records find room, and most microbatches do not."""
+    """Transformers' NLLB-MoE does so: three records find room, and most microbatches do not."""
     examples = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in [9] * 30]
     data = Records(Wide(), examples, shapes)
     if users:

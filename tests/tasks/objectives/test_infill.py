@@ -55,22 +55,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"negative": "bad", "positive": "unkind"}, "positive is 'unkind', .*un ##kind.*one token"),
-        ({"negative": "bad", "positive": "zzz"}, r"positive is 'zzz', .*\[UNK\]"),
-        (
-            {"negative": "Bad", "positive": "bad"},
-            "gives negative and positive the same word: 'bad'",
-        ),
-    ],
-)
-def test_impossible_words_are_refused(words, message):
-    with pytest.raises(ConfigError, match=message):
-        infilling(TOKENIZERS["bert"](), words=words)
-
-
-@pytest.mark.parametrize(
     ("template", "message"),
     [
         ("<S1> It was .", r"with 0 \[MASK\]; expected \[MASK\] once"),

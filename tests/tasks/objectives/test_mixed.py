@@ -53,7 +53,7 @@ def settings(folder, name, *more):
 def test_attention_that_makes_no_numbers_of_padding_is_refused(
     tmp_path, monkeypatch, precision, backward
 ):
-    """As kernels of some GPUs: every padded record would be left out, alone and among others."""
+    """Kernels of some GPUs do so: every padded record would be left out, alone and among others."""
     genuine = nn.functional.scaled_dot_product_attention
 
     def broken(query, key, value, attn_mask=None, **more):
@@ -77,7 +77,7 @@ def test_attention_that_makes_no_numbers_of_padding_is_refused(
 
 
 def prepared(tmp_path, monkeypatch, *more):
-    """What a run would train with, and what was checked for independence."""
+    """Return what a run would train with, and what was checked for independence."""
     checked = []
     monkeypatch.setattr(
         preparation, "check_independence", lambda *arguments: checked.append(arguments)
