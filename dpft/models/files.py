@@ -99,7 +99,8 @@ class Files:
                 load = partial(load_partly, auto._model_mapping[type(config)], files, absent)
             model, info = self._load(load, **how)
         missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-        return model, missing & dict(model.named_parameters(remove_duplicate=False)).keys()
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        return model, frozenset(missing & parameters.keys())
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the tokenizer of a model of text."""

@@ -126,7 +126,7 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
         task_type="CAUSAL_LM",
         num_virtual_tokens=settings.length,
         prefix_projection=settings.hidden is not None,
-        encoder_hidden_size=settings.hidden,
+        encoder_hidden_size=settings.hidden,  # type: ignore[arg-type]
     )
     torch.manual_seed(seed)
     return loaded.wrapped(lambda model: PrefixModel(model, config))

@@ -45,7 +45,6 @@ def settings(tmp_path, *overrides):
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
-        ("lora", "../adapter/adapter_model.safetensors"),
         ("prefix", "adapter/adapter_model.safetensors"),
         ("rgp", "model.safetensors"),
     ],

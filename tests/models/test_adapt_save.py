@@ -76,17 +76,10 @@ def test_decode_loads_what_was_trained(name, tmp_path):
     again = load_saved(TINY, CAUSAL, 0, tmp_path)
     torch.testing.assert_close(losses(again.model), before, rtol=1e-4, atol=1e-4)
     assert len(again.tokenizer) == len(loaded.tokenizer)
-
-
-@pytest.mark.parametrize("name", ["full", "top2", "lora", "rgp"])
-def test_a_stranger_loads_an_ordinary_model(name, tmp_path):
-    loaded = moved(name)
-    save_model(loaded, tmp_path)
-    stranger = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert type(stranger).__name__ == "GPT2LMHeadModel"
-    torch.testing.assert_close(losses(stranger), losses(loaded.model), rtol=1e-4, atol=1e-4)
-    plain = load_model(TINY, CAUSAL, 0).model
-    assert set(stranger.state_dict()) == set(plain.state_dict())
+    if name != "prefix":  # others load an ordinary model
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        assert set(plain.state_dict()) == set(load_model(TINY, CAUSAL, 0).model.state_dict())
+        torch.testing.assert_close(losses(plain), before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["lora", "prefix"])

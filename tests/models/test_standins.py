@@ -125,18 +125,6 @@ def test_any_text_can_be_spelled(family):
 # What the families are known for.
 
 
-@pytest.mark.parametrize(("family", "kind"), [p for p in PAIRS if p[1] != "image"])
-def test_the_loss_of_a_record_does_not_depend_on_its_padding(family, kind):
-    loaded = load(family, kind)
-    loaded.model.eval()
-    given = inputs(loaded, kind, lengths=(5, 9))
-    alone = {name: x[:1, :5] for name, x in given.items()}
-    with torch.no_grad():
-        padded = loaded.model(**given).logits[:1]
-        own = loaded.model(**alone).logits
-    torch.testing.assert_close(padded if kind == "classifier" else padded[:, :5], own)
-
-
 def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():
     loaded = load("openai-gpt", "causal")
     weight = loaded.model.get_input_embeddings().weight

@@ -1,14 +1,12 @@
-"""Classification by a head and by infilling: losses, clipped sums and predictions of both."""
+"""Classification by a head and by infilling: losses and predictions of both."""
 
 import pytest
 import torch
 
 from dpft.config.schema import Decode
-from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.records import LabelledText
-from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import build
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
@@ -50,41 +48,6 @@ def chosen(request, name):
 
 def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
     check_losses_are_their_own(*chosen)
-
-
-def clipped(model, task, batch, style, **options):
-    clipper = make_clipper(model, style, threshold=0.5, **options)
-    try:
-        clear(model)
-        clipper.backward(task.losses(model, batch))
-        return grads_of(model)
-    finally:
-        clipper.close()
-        clear(model)
-
-
-@pytest.mark.parametrize("style", ["bk", "per_layer"])
-def test_clipped_sums_equal_an_autograd_loop(chosen, style):
-    model, task, records = chosen
-    if isinstance(task, Infilling):  # by a decoder that is tied to the embeddings
-        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    examples = [task.encode(record) for record in records]
-    batch = task.collate(examples)
-    if style == "per_layer":  # against another plan with the same groups
-        sums = clipped(model, task, batch, style, plan="fused")
-        expected = clipped(model, task, batch, style, plan="materialised")
-    else:
-        norms, expected = reference_clip(
-            model,
-            lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
-            len(records),
-            lambda n: (0.5 / n).clamp(max=1),
-        )
-        assert (norms > 0.5).any()
-        sums = clipped(model, task, batch, style)
-    assert set(sums) == set(expected)
-    for parameter, g in sums.items():
-        torch.testing.assert_close(g, expected[parameter], rtol=1e-9, atol=1e-10)
 
 
 def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
