@@ -287,7 +287,7 @@ def holds_prefix(config: Path | None) -> bool:
 
 
 def _refuse_adapters(origin: Files) -> None:
-    """Refuse a model with an adapter, which transformers would put on its weights silently."""
+    """Raise ModelError for an adapter, which transformers would put on the weights silently."""
     if origin.file(ADAPTER_CONFIG):
         raise ModelError(
             f"{origin.location} holds a model and {ADAPTER_CONFIG}, an adapter that would be put "
@@ -305,7 +305,7 @@ def _refuse_adapters(origin: Files) -> None:
 def _check_missing(
     model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: ModelKind
 ) -> None:
-    """Refuse weights that transformers drew because the files had none, but for a new head's."""
+    """Raise ModelError for weights that the files lack and transformers drew, except a head's."""
     lacking = sorted(name for name in missing if not (needs.classes and in_head(model, name)))
     if lacking:
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")

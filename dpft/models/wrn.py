@@ -98,7 +98,7 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
+        """Return logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
         return _logits(self, pixel_values)
 
 
@@ -150,7 +150,7 @@ class WideResNetForImageClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> ImageClassifierOutput:
-        """Logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
+        """Return logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
         return ImageClassifierOutput(logits=_logits(self, pixel_values))
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -98,7 +98,7 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
 
 
 def check_metric(metric: str, task: Task, split: str) -> None:
-    """Refuse a score that runs of a task will not have, before any of them starts.
+    """Raise ConfigError for a score that runs of a task will not have, before any of them starts.
 
     The first question of each subset is answered with its reference and scored.
     """

@@ -366,7 +366,7 @@ def _behind_padding(
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:
-    """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+    """Return the negative log-likelihood of each target token, ``(B, K)``; zero for none."""
     targets = batch.tensors["targets"]
     read = {name: batch.tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
     logits = model(**read, use_cache=False, logits_to_keep=targets.shape[1]).logits

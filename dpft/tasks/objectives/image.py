@@ -52,7 +52,7 @@ class ImageClassifier(Choice):
     def collate(
         self, examples: Sequence[ImageExample], widths: Sequence[int] | None = None
     ) -> Batch:
-        """``pixels``: ``(B, 3, size, size)`` in float32; ``labels``: ``(B,)`` in int64."""
+        """Return ``pixels`` (``(B, 3, size, size)``, float32) and ``labels`` (``(B,)``, int64)."""
         stacked = np.stack([example.record.pixels(self.size) for example in examples])
         # Planes first, while a number is still one byte.
         pixels = torch.from_numpy(stacked.transpose(0, 3, 1, 2).copy()).float()
@@ -65,7 +65,7 @@ class ImageClassifier(Choice):
         )
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Logits of the classes, ``(B, K)``."""
+        """Return logits of the classes, ``(B, K)``."""
         output = model(batch.tensors["pixels"])
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits

@@ -258,7 +258,7 @@ def _drops_layers(model: nn.Module) -> str:
 
 
 def _check_nothing_is_kept(passes: _Passes, batch: UnitBatch) -> None:
-    """Refuse a loss or a model that keeps a tensor of a batch, which a later batch may see.
+    """Raise WritesError if loss or model keep a tensor of a batch, which a later batch may see.
 
     A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
     which no comparison of losses before the first step shows. The same batch comes twice, and the

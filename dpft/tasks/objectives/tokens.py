@@ -82,7 +82,7 @@ def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
     if own or not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     backend = tokenizer.backend_tokenizer
-    # State that transformers sets anew in each of its own calls.
+    # Transformers sets this state anew in each of its calls.
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
