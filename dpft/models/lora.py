@@ -67,7 +67,7 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear 
         if target not in by_name:
             raise ModelError(
                 f"adapt.targets is {list(targets)}, and {type(model).__name__} has no linear layer "
-                f"{target} outside a new head; expected some of {', '.join(sorted(by_name))}"
+                f"{target} outside a new head; expected names such as {', '.join(sorted(by_name))}"
             )
         if table is not None and any(layer.weight is table for layer in by_name[target]):
             raise ModelError(
