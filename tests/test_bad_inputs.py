@@ -8,7 +8,7 @@ from dpft.cli.guard import guarded
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.folder import choices, settings_of
-from dpft.models.sizes import FAMILIES
+from dpft.models.families import PUBLISHED as FAMILIES
 
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {

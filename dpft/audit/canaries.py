@@ -23,8 +23,7 @@ from dpft.config.errors import ConfigError
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import full_precision
 from dpft.tasks.objectives.evaluation import evaluating
-from dpft.tasks.objectives.images import LabelledImage
-from dpft.tasks.objectives.records import LabelledText, Record, TextRecord
+from dpft.tasks.objectives.records import LabelledImage, LabelledText, Record, TextRecord
 from dpft.tasks.units import UnitBatch, finite_losses
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Adaptation: which parameters of a model are trained, or what is put beside them."""
+"""Adaptation: which parameters of a model are trained, or what is added to them."""
 
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, has

@@ -1,12 +1,12 @@
-"""What a model is made of besides its weights: its kind, its head, and what settings change of it.
+"""The architecture of a model: its kind, its head, and what settings change of it.
 
 A run that is trained and one that is only planned are made by the same functions.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -46,21 +46,15 @@ class ModelKind(NamedTuple):
     tokens: tuple[str, ...] = ()
 
 
-KINDS: Mapping[str, ModelKind] = MappingProxyType(
-    {
-        "causal": ModelKind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
-        "classifier": ModelKind(
-            "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
-        ),
-        "masked": ModelKind(
-            "masked language model",
-            AutoModelForMaskedLM,
-            "roberta-base",
-            ("mask", "pad", "cls", "sep"),
-        ),
-        "image": ModelKind("model of images", AutoModelForImageClassification, "vit-base"),
-    }
-)
+_MASKED = ("mask", "pad", "cls", "sep")
+KINDS: Mapping[str, ModelKind] = {
+    "causal": ModelKind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
+    "classifier": ModelKind(
+        "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
+    ),
+    "masked": ModelKind("masked language model", AutoModelForMaskedLM, "roberta-base", _MASKED),
+    "image": ModelKind("model of images", AutoModelForImageClassification, "vit-base"),
+}
 ENCODER_DECODER = ModelKind(
     "model with encoder and decoder", AutoModelForSeq2SeqLM, "t5-small", ("eos", "pad")
 )
@@ -116,7 +110,7 @@ def suit(config: Any, needs: Needs, dropout: float | None) -> None:
 
 
 def draw(auto: Any, config: Any) -> PreTrainedModel:
-    """Make a model in float32 with drawn weights, and a configuration of its own."""
+    """Make a model in float32 with drawn weights, and a copy of the configuration."""
     model: PreTrainedModel = auto.from_config(
         copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False
     )
@@ -141,7 +135,7 @@ def finish(
 def checkpoint(model: PreTrainedModel, name: str) -> None:
     """Have each block's activations computed again in the backward, rather than kept.
 
-    Not by reentrant checkpoints: they run a block in a backward of their own, where nothing is
+    Not by reentrant checkpoints: they run a block in a separate backward, where nothing is
     captured.
     """
     if not model.supports_gradient_checkpointing:
@@ -191,12 +185,12 @@ def draw_head(model: PreTrainedModel, auto: Any, config: Any) -> None:
 
 
 def of_classes(model: PreTrainedModel, name: str) -> bool:
-    """Return whether a parameter lies in the head proper, whose outputs are classes."""
+    """Return whether a parameter is in the head proper, whose outputs are classes."""
     return in_head(model, name) and ".pooler." not in name
 
 
 def in_head(model: PreTrainedModel, name: str) -> bool:
-    """Return whether a parameter lies behind the encoder; a pooler counts as part of the head."""
+    """Return whether a parameter comes after the encoder; a pooler counts as part of the head."""
     base = model.base_model_prefix
     if not base or not hasattr(model, base):
         return name.split(".")[0] in ("classifier", "head")
@@ -216,9 +210,9 @@ def tables(model: PreTrainedModel) -> frozenset[str]:
 
 
 def untie(model: PreTrainedModel, copy: bool = True) -> None:
-    """Make the head a parameter of its own, equal to the embedding at first.
+    """Make the head a separate parameter, equal to the embedding at first.
 
-    Without ``copy`` it gets no memory of its own, since one of the two will go.
+    Without ``copy`` both share their memory, since one of the two will go.
     """
     if is_tied(model):
         head: Any = model.get_output_embeddings()
@@ -259,3 +253,48 @@ def pool_mean(model: PreTrainedModel, name: str) -> None:
     body.pooler.requires_grad_(False)
     body.encoder.layer.append(block)
     model.config.num_hidden_layers += 1
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """The images of a model; its mean and deviation are no statistics of the training images."""
+
+    size: int  # pixels a side
+    mean: tuple[float, ...]  # subtracted from each channel of values between 0 and 1
+    std: tuple[float, ...]  # divides each channel after that
+    patch: int  # pixels a side of what one position of the model reads
+
+
+def image_input(config: Any, preprocessor: Mapping[str, Any], name: str) -> ImageInput:
+    """Read ``config`` and ``preprocessor_config.json``; what neither says is 0.5, as of ViT.
+
+    Mean and deviation are noted in ``config``, so that a saved model keeps them.
+
+    Raises:
+        ModelError: if there is no size, or images are not square.
+    """
+    channels = getattr(config, "num_channels", 3)
+    plain = preprocessor.get("do_normalize", True) is False
+    found = {}
+    for key, without in (("image_mean", 0.0), ("image_std", 1.0)):
+        value = getattr(config, key, None)
+        if value is None:
+            value = without if plain else preprocessor.get(key, 0.5)
+        numbers = tuple(value) if isinstance(value, Iterable) else (value,) * channels
+        found[key] = tuple(float(number) for number in numbers)
+        setattr(config, key, list(found[key]))
+    size = _side(getattr(config, "image_size", None), name)
+    patch = getattr(config, "patch_size", None)
+    return ImageInput(
+        size, found["image_mean"], found["image_std"], size if patch is None else _side(patch, name)
+    )
+
+
+def _side(value: Any, name: str) -> int:
+    sides = set(value) if isinstance(value, Iterable) else {value}
+    if len(sides) != 1 or not isinstance(side := sides.pop(), int):
+        raise ModelError(
+            f"the config of {name} gives {value!r} as a size of images or patches; expected one "
+            "number, for squares: type model.path=FOLDER of another model of images"
+        )
+    return side

@@ -31,32 +31,23 @@ _DAMAGED = (
     *(EOFError, LookupError, RuntimeError),
 )
 
-# Which weights are new is checked here (`Origin.pretrained`), and said in an error if they may not
-# be; the table that transformers logs would also list the ones that a new head is meant to have.
-# A T5 whose head is of its own is no mistake either.
+# `dpft.models.load` checks which weights are new; the table that transformers logs would also list
+# those that a new head is meant to have. A T5 whose head is separate is no mistake either.
 _HARMLESS = ("LOAD REPORT", "so we will NOT tie them")
 logging.getLogger("transformers.modeling_utils").addFilter(
-    lambda record: not any(said in record.getMessage() for said in _HARMLESS)
+    lambda record: not any(text in record.getMessage() for text in _HARMLESS)
 )
 
 
 @dataclass(frozen=True)
 class Files:
-    """A folder, or a model of the hub.
+    """A folder, or a model of the hub."""
 
-    Attributes:
-        location: a folder or hub id.
-        name: the ``model.path`` that is recorded.
-        gguf: name of a GGUF file that holds config, weights and tokenizer.
-        flags: what is special about the model.
-        drawn: whether weights are drawn whatever ``model.init`` says.
-    """
-
-    location: str
-    name: str
-    gguf: str | None = None
-    flags: tuple[Stored, ...] = ()
-    drawn = False
+    location: str  # a folder or hub id
+    name: str  # the ``model.path`` that is recorded
+    gguf: str | None = None  # name of a GGUF file that holds config, weights and tokenizer
+    flags: tuple[Stored, ...] = ()  # what is special about the model
+    drawn = False  # whether weights are drawn whatever ``model.init`` says
 
     @property
     def on_hub(self) -> bool:
@@ -69,12 +60,12 @@ class Files:
         folder = Path(self.location)
         if self.gguf is not None or not folder.is_dir():
             return True
-        # Also the names of weights in several files, and of PyTorch's own format.
+        # Weights may be in several files, or in PyTorch's own format.
         return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
         """Return the architecture, as a `transformers.PreTrainedConfig`."""
-        return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
+        return self._load(AutoConfig.from_pretrained)
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
@@ -92,47 +83,34 @@ class Files:
                 f"{self.name} has an architecture and no weights; type model.init=scratch to "
                 "train it from drawn ones"
             )
-        plain = copy.deepcopy(config)
+        # Without the type, transformers takes the one that the file was saved in.
+        how = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        how["ignore_mismatched_sizes"] = new_head
         load = auto.from_pretrained
-        if absent and self.gguf is None and (files := self._weights()):
-            load = partial(load_partly, auto._model_mapping[type(config)], files, absent)
-        # The bar of its conversion would break into those of the run.
-        hidden: Any = contextlib.nullcontext()
         if self.gguf is not None:
-            hidden = contextlib.redirect_stderr(io.StringIO())
-        with hidden:
-            model, info = self._load(
-                load,
-                trust_remote_code=False,
-                config=config,
-                # Transformers would else take the type that the file was saved in.
-                dtype=torch.float32,
-                ignore_mismatched_sizes=new_head,
-                output_loading_info=True,
-            )
-        missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-        if self.gguf is not None:
+            plain = copy.deepcopy(config)
+            with contextlib.redirect_stderr(io.StringIO()):  # hides a second progress bar
+                quantised, info = self._load(load, **how)
             # Marked as quantised, a model can neither be trained nor saved.
-            weights = model.state_dict()
             model = auto.from_config(plain, dtype=torch.float32, trust_remote_code=False)
-            model.load_state_dict(weights)
+            model.load_state_dict(quantised.state_dict())
+        else:
+            if absent and (files := self._weights()):
+                load = partial(load_partly, auto._model_mapping[type(config)], files, absent)
+            model, info = self._load(load, **how)
+        missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        return model, frozenset(missing & set(parameters))
+        return model, frozenset(missing & parameters.keys())
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the tokenizer of a model of text."""
-        tokenizer: PreTrainedTokenizerBase = self._load(
-            AutoTokenizer.from_pretrained, trust_remote_code=False
-        )
+        tokenizer: PreTrainedTokenizerBase = self._load(AutoTokenizer.from_pretrained)
         return tokenizer
 
     def preprocessor(self) -> Mapping[str, Any]:
         """Read ``preprocessor_config.json`` of a model of images; empty where there is none."""
         file = self.file("preprocessor_config.json")
-        if file is None:
-            return {}
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        return {} if file is None else json.loads(file.read_text(encoding="utf-8"))
 
     def file(self, name: str, *, here: bool = False) -> Path | None:
         """Find a file in the model's folder or on the hub; ``here``: among the downloads alone."""
@@ -148,14 +126,10 @@ class Files:
     def weights_sha256(self) -> str | None:
         """Return the SHA-256 of the file of the weights; None where none is here.
 
-        Of weights in several files, by name, it is that of their digests in hex, a line each.
+        If there are several files, it is that of their digests in hex, a line each.
         """
-        if self.gguf is not None:
-            packed = self.file(self.gguf)
-            files = [] if packed is None else [packed]
-        else:
-            names = ("model.safetensors", "pytorch_model.bin")
-            files = next(filter(None, (self._weights(name, here=True) for name in names)), [])
+        names = ("model.safetensors", "pytorch_model.bin") if self.gguf is None else (self.gguf,)
+        files = next(filter(None, (self._weights(name, here=True) for name in names)), [])
         digests = [sha256_file(file) for file in sorted(files)]
         if len(digests) > 1:
             return hashlib.sha256("\n".join([*digests, ""]).encode()).hexdigest()
@@ -177,7 +151,7 @@ class Files:
         if self.gguf is not None:
             options["gguf_file"] = self.gguf
         try:
-            return load(self.location, **options)
+            return load(self.location, trust_remote_code=False, **options)
         except _DAMAGED as error:
             raise ModelError(
                 f"a file of {self.location} is damaged or not what its name says "
@@ -186,7 +160,7 @@ class Files:
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
                 raise ModelError(
-                    f"{self.location} brings Python code of its own (auto_map in its JSON files), "
+                    f"{self.location} brings Python code (auto_map in its JSON files), "
                     "which dpft never runs; expected a model whose architecture and tokenizer "
                     "transformers has itself: give model.path another folder or hub id"
                 ) from error

@@ -25,23 +25,14 @@ _PIPELINES = {
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package with pretrained weights in it, which is not imported.
+    """A Python package with pretrained weights in it, which is not imported."""
 
-    Attributes:
-        module: under which it is installed.
-        requirement: how pip names it.
-        hub: the same model on the hub.
-        folder: of the model, in the package.
-        gguf: whether the weights are a GGUF file; else they are in ``save_pretrained`` form.
-        flags: what is special about the model.
-    """
-
-    module: str
-    requirement: str
-    hub: str
-    folder: str = "."
-    gguf: bool = False
-    flags: tuple[Stored, ...] = ()
+    module: str  # under which it is installed
+    requirement: str  # how pip names it
+    hub: str  # the same model on the hub
+    folder: str = "."  # the folder of the model, in the package
+    gguf: bool = False  # whether weights are a GGUF file; else they are in ``save_pretrained`` form
+    flags: tuple[Stored, ...] = ()  # what is special about the model
 
     @property
     def install(self) -> str:
@@ -83,16 +74,15 @@ def find(name: str) -> tuple[Path, str, str | None, tuple[Stored, ...]]:
             f"{', '.join(f'package:{known}' for known in PACKAGES)}"
         )
     package = PACKAGES[name]
-    for module in (package.module, *(["gguf"] if package.gguf else [])):
-        if find_spec(module) is None:
+    specs = {m: find_spec(m) for m in (package.module, *(["gguf"] if package.gguf else []))}
+    for module, spec in specs.items():
+        if spec is None:
             raise ModelError(
                 f"{path} needs the Python package {module}, which is not installed; type "
                 f"{package.install}, or model.path={package.hub} to load it from the hub"
             )
-    spec = find_spec(package.module)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    folder = Path(next(iter(spec.submodule_search_locations))) / package.folder
+    places: Any = specs[package.module]
+    folder = Path(next(iter(places.submodule_search_locations))) / package.folder
     file = next(folder.glob("*.gguf"), None) if package.gguf else folder / "config.json"
     if file is None:
         raise ModelError(f"{path}: {folder} holds no model; type {package.install}")

@@ -86,15 +86,15 @@ def copied(cls: type[nn.Module]) -> str | None:
     name, lookup = cls.__name__, cls.__bases__ == (nn.Embedding,)
     if lookup and name.endswith("ScaledWordEmbedding"):
         copies = (_SCALED, _GEMMA_SCALED)
-        return _SCALED if any(_alike(cls, one, "forward") for one in copies) else None
+        return _SCALED if any(_same_code(cls, one, "forward") for one in copies) else None
     if lookup and name.endswith("LearnedPositionalEmbedding"):
-        return _POSITIONS if _alike(cls, _POSITIONS, "forward") else None
+        return _POSITIONS if _same_code(cls, _POSITIONS, "forward") else None
     if name.endswith("Norm"):
-        return next((k for k in (_LLAMA_NORM, _T5_NORM) if _alike(cls, k, "forward")), None)
+        return next((k for k in (_LLAMA_NORM, _T5_NORM) if _same_code(cls, k, "forward")), None)
     return None
 
 
-def _alike(cls: type[nn.Module], known: str, *methods: str) -> bool:
+def _same_code(cls: type[nn.Module], known: str, *methods: str) -> bool:
     """Return whether methods of a class do what those of a known one do."""
     module, _, name = known.rpartition(".")
     other = getattr(importlib.import_module(module), name)
@@ -108,7 +108,7 @@ def _code_of(function: Any) -> tuple[Any, ...]:
 
 
 # A decoder of Bart's kind looks up the positions ``(T,)``, and T5's attention the relative
-# positions ``(T, T)``: of neither has a record a row of its own, and the module around, which is
+# positions ``(T, T)``: of neither has a record a separate row, and the module around, which is
 # most of the model, would have to be computed again for each record, without dropout. The same
 # values with a row for each record are what the model adds to its hidden states or scores anyway.
 
@@ -123,7 +123,7 @@ def for_records(module: nn.Module) -> Change | None:
     methods = ("forward", "compute_bias", "_relative_position_bucket")
     if hasattr(cls, "compute_bias") and getattr(module, "has_relative_attention_bias", False):
         t5 = "transformers.models.t5.modeling_t5.T5Attention"
-        return _relative if _alike(cls, t5, *methods) else None
+        return _relative if _same_code(cls, t5, *methods) else None
     return None
 
 

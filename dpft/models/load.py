@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -22,27 +22,25 @@ from dpft.config.schema import Model
 from dpft.models import hub
 from dpft.models.architecture import (
     KINDS,
+    ImageInput,
     ModelKind,
     draw,
     draw_head,
     finish,
+    image_input,
     in_head,
     kind_of,
     of_classes,
     suit,
 )
+from dpft.models.families import PUBLISHED, StandIn, refuse, standin
 from dpft.models.files import Files
 from dpft.models.needs import Needs
 from dpft.models.partial import without_weights
-from dpft.models.sizes import FAMILIES, refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
 from dpft.runs.lineage import ancestry
-
-if TYPE_CHECKING:
-    from dpft.models.image_input import ImageInput
-    from dpft.models.standins import StandIn
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -72,22 +70,16 @@ class Reparametrisation(Protocol):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in float32, its tokenizer, and what is special about it.
-
-    Attributes:
-        tokenizer: None for a model of images.
-        flags: what is special about the model, such as drawn weights (`dpft.config.flags`).
-        reparametrisation: where gradients are taken of other parameters than those that move.
-        image: how a model of images wants them; None for a model of text.
-        as_stored: whether the weights are those that ``model.path`` names: not if any were drawn
-            (but for a new head's), or a token was added.
-    """
+    """A model in float32, its tokenizer, and what is special about it."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
-    flags: tuple[Stored, ...]
+    tokenizer: PreTrainedTokenizerBase | None  # None for a model of images
+    flags: tuple[Stored, ...]  # what is special about the model, such as drawn weights
+    # Where gradients are taken of other parameters than those that move.
     reparametrisation: Reparametrisation | None = None
-    image: ImageInput | None = None
+    image: ImageInput | None = None  # for a model of images
+    # Whether the weights are those that ``model.path`` names: not if any were drawn (except a new
+    # head's), or a token was added.
     as_stored: bool = True
 
     @property
@@ -114,13 +106,9 @@ class LoadedModel:
             tensors: `tensor_digests` of all processes; None: this one holds the whole model.
         """
         tensors = self.tensor_digests() if tensors is None else tensors
-        found = hashlib.sha256()
-        for name, _ in self._tensors():
-            found.update(f"{name} {tensors[name]}\n".encode())
-        found.update(self._tokenizer_content())
-        return found.digest()
+        lines = [f"{name} {tensors[name]}\n".encode() for name, _ in self._tensors()]
+        return hashlib.sha256(b"".join([*lines, self._tokenizer_content()])).digest()
 
-    @torch.no_grad()
     def tensor_digests(self) -> dict[str, str]:
         """Return the SHA-256 of each weight and buffer with values in this process, by name."""
         digests = {}
@@ -152,9 +140,9 @@ class LoadedModel:
             return b""
         self.settle_tokenizer()
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        # Which tokens begin and end a text stands outside the rules.
-        special = (sorted(tokenizer.special_tokens_map.items()), tokenizer.chat_template)
         rules = "" if backend is None else backend.to_str()
+        # The rules do not say which tokens begin and end a text.
+        special = (sorted(tokenizer.special_tokens_map.items()), tokenizer.chat_template)
         return (repr(sorted(tokenizer.get_vocab().items())) + rules + repr(special)).encode()
 
 
@@ -182,9 +170,12 @@ def load_model(
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
             new head's, or tokenizer and model do not fit.
     """
-    origin = origin_of(settings, needs)
+    origin = find(settings)
     if not own and isinstance(origin, Files):
-        _check_base(Path(origin.location))
+        folder = Path(origin.location)
+        check_no_trial(folder)
+        if folder.is_dir():
+            check_whole(folder.resolve().parent, (f"{folder.resolve().name}/",))
     config = origin.config()
     kind = kind_of(settings, needs, config)
     auto = kind.auto
@@ -210,13 +201,10 @@ def load_model(
                 flags.append(flag(Flag.PRETRAINED_HEAD))
             else:
                 draw_head(model, auto, config)
-    check_dropout(model, settings.dropout)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
     tokenizer, image, added = None, None, False
     if needs.kind == "image":
-        from dpft.models.image_input import image_input
-
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
         tokenizer, added = _tokenizer(origin, settings, kind)
@@ -228,24 +216,6 @@ def load_model(
     return LoadedModel(model, tokenizer, tuple(flags), image=image, as_stored=stays)
 
 
-def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
-    """Raise ModelError if a dropout of the model has another rate than the one that is set.
-
-    Some models call the function with a number that a module holds, and have no layer for it.
-    """
-    for name, module in model.named_modules() if rate is not None else ():
-        found = {k: v for k, v in vars(module).items() if "drop" in k and isinstance(v, float)}
-        if isinstance(module, nn.Dropout):
-            found["p"] = module.p
-        for key, value in found.items():
-            if value != rate and "layerdrop" not in key:
-                raise ModelError(
-                    f"model.dropout is {rate}, but {name} of {type(model).__name__} has "
-                    f"{key}={value}; expected a model whose dropouts have the usual names: leave "
-                    "model.dropout out, or change the model's config.json"
-                )
-
-
 def stored_weights(settings: Model) -> str | None:
     """Return `Files.weights_sha256` of the weights that `load_model` reads; None if drawn."""
     origin = find(settings)
@@ -255,7 +225,7 @@ def stored_weights(settings: Model) -> str | None:
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model of texts, as `load_model` has it, without the model."""
+    """Return the tokenizer that `load_model` gives a model of text, without the model."""
     origin = find(settings)
     return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
 
@@ -268,19 +238,11 @@ def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
     origin = find(settings)
     if not (isinstance(origin, Files) and origin.on_hub):
         return load_model(settings, needs, seed, weights=False)
-    if settings.path in FAMILIES:
-        # Of the family's defaults, which may lack what the published model has.
-        config = AutoConfig.for_model(FAMILIES[settings.path], decoder_start_token_id=0)
+    if settings.path in PUBLISHED:
+        # The family's defaults may lack what the published model has.
+        config = AutoConfig.for_model(PUBLISHED[settings.path], decoder_start_token_id=0)
         kind_of(settings, needs, config)
     return None
-
-
-def _check_base(folder: Path) -> None:
-    """Refuse the model of a run that is secret, or that is not whole any more."""
-    check_no_trial(folder)
-    run, name = folder.resolve().parent, folder.resolve().name
-    if folder.is_dir():
-        check_whole(run, (f"{name}/",))
 
 
 def find(settings: Model) -> Files | StandIn:
@@ -299,33 +261,21 @@ def find(settings: Model) -> Files | StandIn:
             folder, typed, gguf, flags = hub.find(name)
             return Files(str(folder), typed, gguf, flags)
         case ["random", name]:
-            from dpft.models import standins
-
-            return standins.find(name)
+            return standin(name)
         case ["sizes", _]:
             raise refuse(path)
         case ["bundled", name]:
-            return _bundled(settings, name)
+            folder = BUNDLED / name
+            if folder.parent != BUNDLED or not (folder / "config.json").is_file():
+                raise ModelError(
+                    f"no bundled model {path!r}: {folder} is not there; expected bundled:tiny, a "
+                    "folder, or a hub id"
+                )
+            files = Files(str(folder), path)
+            special = (flag(Flag.BUNDLED_MODEL, name=settings.name),)
+            return replace(files, flags=special) if files.has_weights else files
         case _:
             return Files(path, path)
-
-
-def origin_of(settings: Model, needs: Needs) -> Files | StandIn:
-    """Return as `find`, having made transformers know the bundled network of images."""
-    if needs.kind == "image" or "wrn" in settings.path:
-        import dpft.models.wrn  # noqa: F401 - makes transformers know it
-    return find(settings)
-
-
-def _bundled(settings: Model, name: str) -> Files:
-    path, folder = settings.path, BUNDLED / name
-    if folder.parent != BUNDLED or not (folder / "config.json").is_file():
-        raise ModelError(
-            f"no bundled model {path!r}: {folder} is not there; expected bundled:tiny, a folder, "
-            "or a hub id"
-        )
-    files = Files(str(folder), path, flags=(flag(Flag.BUNDLED_MODEL, name=settings.name),))
-    return files if files.has_weights else Files(str(folder), path)
 
 
 def holds_prefix(config: Path | None) -> bool:
@@ -337,12 +287,12 @@ def holds_prefix(config: Path | None) -> bool:
 
 
 def _refuse_adapters(origin: Files) -> None:
-    """Refuse a model with an adapter, which transformers would put on its weights silently."""
+    """Raise ModelError for an adapter, which transformers would put on the weights silently."""
     if origin.file(ADAPTER_CONFIG):
         raise ModelError(
             f"{origin.location} holds a model and {ADAPTER_CONFIG}, an adapter that would be put "
             "on its weights unseen; expected one of them: give model.path the model alone, without "
-            "adapter_* beside it, or merge the two first"
+            "the files adapter_*, or merge the two first"
         )
     if holds_prefix(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(
@@ -355,7 +305,7 @@ def _refuse_adapters(origin: Files) -> None:
 def _check_missing(
     model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: ModelKind
 ) -> None:
-    """Refuse weights that transformers drew because the files had none, but for a new head's."""
+    """Raise ModelError for weights that the files lack and transformers drew, except a head's."""
     lacking = sorted(name for name in missing if not (needs.classes and in_head(model, name)))
     if lacking:
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")

@@ -1,4 +1,4 @@
-"""LoRA: a low-rank update beside the frozen projections of attention (Hu et al. 2021)."""
+"""LoRA: a low-rank update of the frozen projections of attention (Hu et al. 2021)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _PROJECTIONS = (
 def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
     """Put peft's LoRA layers in place of the projections; all else is frozen.
 
-    A new classification head is trained as a copy that peft keeps beside the frozen original.
+    A new classification head is trained as a copy that peft keeps next to the frozen original.
     """
     model = loaded.model
     targets = list(settings.targets or targets_of(model))
@@ -55,32 +55,27 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
-    """Return the layers of these names; refuse a name of none, and the input embedding."""
+    """Return the layers of these names; raise ModelError for a name of none, or the embedding."""
     head = tuple(f"{name}." for name in head_modules(model, needs)) if has_new_head(needs) else ()
-    by_target: dict[str, list[nn.Linear | Conv1D]] = {target: [] for target in targets}
+    by_name: dict[str, list[nn.Linear | Conv1D]] = {}
     for name, module in model.named_modules():
-        target = name.split(".")[-1]
-        inside = f"{name}.".startswith(head) if head else False
-        if target in by_target and isinstance(module, nn.Linear | Conv1D) and not inside:
-            by_target[target].append(module)
+        inside = bool(head) and f"{name}.".startswith(head)
+        if isinstance(module, nn.Linear | Conv1D) and not inside:
+            by_name.setdefault(name.split(".")[-1], []).append(module)
     table = getattr(model.get_input_embeddings(), "weight", None)
-    for target, layers in by_target.items():
-        if not layers:
-            linear = [
-                name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)
-            ]
-            known = ", ".join(sorted({name.split(".")[-1] for name in linear})) or "none: no LoRA"
+    for target in targets:
+        if target not in by_name:
             raise ModelError(
                 f"adapt.targets is {list(targets)}, and {type(model).__name__} has no linear layer "
-                f"{target} outside a new head; expected names such as {known}"
+                f"{target} outside a new head; expected names such as {', '.join(sorted(by_name))}"
             )
-        if table is not None and any(layer.weight is table for layer in layers):
+        if table is not None and any(layer.weight is table for layer in by_name[target]):
             raise ModelError(
                 f"adapt.targets has {target}, whose weight is the input embedding too: an update "
-                "beside it, once merged, would change what the model reads. Type "
+                "of it, once merged, would change what the model reads. Type "
                 f"model.tied=false, or leave {target} out"
             )
-    return [layer for layers in by_target.values() for layer in layers]
+    return [layer for target in targets for layer in by_name[target]]
 
 
 def targets_of(model: nn.Module) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def without_weights(auto: Any, config: Any) -> PreTrainedModel | None:
         for value in vars(module).values()
     ):
         return None
-    roomy: dict[int, Any] = {}  # by what stands for it: tied parameters stay one
+    roomy: dict[int, Any] = {}  # by the tensor that it replaces: tied parameters stay one
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:

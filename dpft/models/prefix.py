@@ -45,7 +45,7 @@ class PrefixModel(PeftModelForCausalLM):
     ) -> Any:
         """Return the plain model's output for ``(B, T)`` inputs behind the prefix."""
         rows, width = input_ids.shape
-        self._check_room(width)
+        self._room(width)
         return self.base_model(
             input_ids=input_ids,
             attention_mask=self._with_prefix(attention_mask, 1),
@@ -65,7 +65,8 @@ class PrefixModel(PeftModelForCausalLM):
     ) -> Tensor:
         """Return prompts and what is written after them: ``(B, T + new)``."""
         rows, width = input_ids.shape
-        # A cache that is filled already stands for the first columns, whose ids are not read.
+        room = self._room(width + 1)
+        # A cache that is filled already replaces the first columns, whose ids are not read.
         # Positions are counted along the mask, so the prefix comes first and padding counts for
         # nothing.
         model: Any = self.base_model
@@ -73,26 +74,28 @@ class PrefixModel(PeftModelForCausalLM):
             input_ids=self._with_prefix(input_ids, 0),
             attention_mask=self._with_prefix(attention_mask, 1),
             past_key_values=self.get_prompt(rows * num_beams),
-            max_new_tokens=self._fitting(width, max_new_tokens),
+            max_new_tokens=max_new_tokens if room is None else min(max_new_tokens, room + 1),
             num_beams=num_beams,
             **options,
         )
         return output[:, self.prefix_length :]
 
-    def _check_room(self, width: int) -> int | None:
+    def _room(self, width: int) -> int | None:
+        """Return how many positions follow a text of ``width`` behind the prefix; None: no limit.
+
+        Raises:
+            ModelError: if there are not even positions for the text.
+        """
         most: int | None = getattr(self.base_model.config, "max_position_embeddings", None)
-        if most is not None and self.prefix_length + width > most:
+        if most is None:
+            return None
+        if self.prefix_length + width > most:
             raise ModelError(
                 f"{self.prefix_length} trained positions and a text of {width} tokens take "
                 f"{self.prefix_length + width} positions; the model has {most}: type "
                 f"task.max_length={most - self.prefix_length} or less, or a smaller adapt.length"
             )
-        return most
-
-    def _fitting(self, width: int, new: int) -> int:
-        """Return how many of ``new`` tokens have positions behind a text of ``width``."""
-        most = self._check_room(width + 1)
-        return new if most is None else min(new, most - self.prefix_length - width)
+        return most - self.prefix_length - width
 
     def _with_prefix(self, tensor: Tensor, value: int) -> Tensor:
         return torch.cat([tensor.new_full((len(tensor), self.prefix_length), value), tensor], dim=1)
@@ -119,12 +122,12 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
             f"adapt.length is {settings.length}, and the model has {positions} positions for both "
             "what is trained and a text; type a smaller adapt.length"
         )
-    sizes: dict[str, Any] = {
-        "num_virtual_tokens": settings.length,
-        "prefix_projection": settings.hidden is not None,
-        "encoder_hidden_size": settings.hidden,
-    }
-    config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
+    config = PrefixTuningConfig(
+        task_type="CAUSAL_LM",
+        num_virtual_tokens=settings.length,
+        prefix_projection=settings.hidden is not None,
+        encoder_hidden_size=settings.hidden,  # type: ignore[arg-type]
+    )
     torch.manual_seed(seed)
     return loaded.wrapped(lambda model: PrefixModel(model, config))
 

@@ -136,7 +136,7 @@ class LowRank:
             layer.begin(name, self._seed, step)
 
     def transfer(self) -> None:
-        """Give each matrix the gradient that its carriers stand for."""
+        """Give each matrix the gradient that its carriers represent."""
         for layer in self._layers.values():
             layer.transfer()
 

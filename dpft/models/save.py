@@ -21,14 +21,10 @@ from dpft.runs.lineage import base_model
 
 _CARD = """# Adapter
 
-In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
-the run's `model/` already: put on that, it would count twice. Where no base is named, its weights
-were drawn by the run or got a token more, and only the merged model is to be had. A prefix
-belongs to the model in the folder above, which is the base model as it was; without the prefix that
-model has learned nothing.
-
-What it was trained on, and with which guarantee, says `model/README.md` of the run. `dpft export`
-makes a folder of it that peft loads with its base.
+In peft's format. A LoRA belongs to the base model that `adapter_config.json` names, and is merged
+into the run's `model/` already; where no base is named, only the merged model can be used. A prefix
+belongs to the model in the folder above, which is the base model as it was. `model/README.md` of
+the run says what it was trained on, and with which guarantee.
 """
 
 
@@ -43,16 +39,23 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
     Raises:
         OSError, SafetensorError: a file cannot be written.
     """
-    if hasattr(loaded.model, "peft_config"):
-        _save_adapted(loaded, folder, adapter)
+    model: Any = loaded.model
+    if hasattr(model, "peft_config"):
+        if model.peft_config["default"].is_prompt_learning:
+            _save_adapter(model, folder / ADAPTER, stored=True)
+            model.get_base_model().save_pretrained(folder)
+        else:
+            if adapter is not None:
+                _save_adapter(model, adapter, stored=loaded.as_stored)
+            copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
     elif loaded.reparametrisation is not None:
         from dpft.models.rgp import LowRank
 
         assert isinstance(loaded.reparametrisation, LowRank)
         with loaded.reparametrisation.plain():
-            loaded.model.save_pretrained(folder)
+            model.save_pretrained(folder)
     else:
-        loaded.model.save_pretrained(folder)
+        model.save_pretrained(folder)
     # safetensors makes files for their owner alone, whatever the umask.
     for place in filter(None, (folder, adapter)):
         for file in place.rglob("*.safetensors"):
@@ -79,7 +82,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
         names = tuple(str(stored[key]) for key in sorted(stored, key=int))
         if names != needs.classes:
             raise ModelError(
-                f"the model in {folder} tells {', '.join(names)} apart, the task "
+                f"the model in {folder} has the classes {', '.join(names)}, and the task "
                 f"{', '.join(needs.classes)}; expected the same classes in the same order: has the "
                 "training data changed since?"
             )
@@ -92,17 +95,6 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     from dpft.models.prefix import load_prefix
 
     return load_prefix(loaded, folder / ADAPTER)
-
-
-def _save_adapted(loaded: LoadedModel, folder: Path, adapter: Path | None) -> None:
-    model: Any = loaded.model
-    if model.peft_config["default"].is_prompt_learning:
-        _save_adapter(model, folder / ADAPTER, stored=True)
-        model.get_base_model().save_pretrained(folder)
-        return
-    if adapter is not None:
-        _save_adapter(model, adapter, stored=loaded.as_stored)
-    copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
 
 
 def _save_adapter(model: Any, folder: Path, *, stored: bool) -> None:

@@ -1,7 +1,6 @@
 """Selection: which of a model's own parameters are trained, the others being frozen."""
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -10,14 +9,36 @@ from dpft.config.schema import Adapt
 from dpft.models.needs import Needs
 from dpft.privacy.clipping.groups import find_blocks
 
-_FULL = "type adapt=full"
-
 
 def select(model: nn.Module, settings: Adapt, needs: Needs) -> None:
     """Freeze what ``settings.name`` does not train; a new classification head is always trained."""
-    chosen = {id(p) for p in _CHOICES[settings.name](model, settings, needs)}
+    name, cls = settings.name, type(model).__name__
+    trained: list[nn.Parameter] = []
+    match name:
+        case "linear":
+            what, trained = "a head apart from the embedding", own_head_parameters(model, needs)
+        case "bias":
+            what = "biases"
+            trained = [p for n, p in model.named_parameters() if n.split(".")[-1] == "bias"]
+        case "attention":
+            what, trained = "self-attention", _parameters(attention_modules(model).values())
+        case _:
+            what, blocks, count = "transformer blocks", transformer_blocks(model), settings.blocks
+            assert count is not None
+            if blocks and count > len(blocks):
+                raise ModelError(
+                    f"adapt.blocks is {count}; expected 1 to {len(blocks)}, the blocks of {cls}"
+                )
+            if blocks:
+                last = [blocks[block] for block in [*blocks][-count:]]
+                trained = _parameters([*last, *_norms_above(model, blocks, needs)])
+                trained += own_head_parameters(model, needs)
+    if not trained:
+        other = "model.tied=false, or another adaptation" if name == "linear" else "adapt=full"
+        raise ModelError(f"adapt={name} trains {what}, and {cls} has none; type {other}")
     if has_new_head(needs):
-        chosen |= {id(p) for p in own_head_parameters(model, needs)}
+        trained += own_head_parameters(model, needs)
+    chosen = {id(parameter) for parameter in trained}
     for parameter in model.parameters():
         if id(parameter) not in chosen:
             parameter.requires_grad_(False)
@@ -45,19 +66,20 @@ def head_modules(model: nn.Module, needs: Needs) -> dict[str, nn.Module]:
             return outside
     linear = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
     if not linear:
-        raise ModelError(f"{type(model).__name__} has no linear layer as its head; {_FULL}")
+        raise ModelError(f"{type(model).__name__} has no linear layer as its head; type adapt=full")
     return dict(linear[-1:])
 
 
 def own_head_parameters(model: nn.Module, needs: Needs) -> list[nn.Parameter]:
     """Return the head's parameters, without one that is the input embedding as well."""
-    heads = {id(m) for head in head_modules(model, needs).values() for m in head.modules()}
-    body = [m for m in model.modules() if id(m) not in heads]
-    elsewhere = {id(p) for m in body for p in m.parameters(recurse=False)}
+    heads = {m for head in head_modules(model, needs).values() for m in head.modules()}
+    elsewhere = {
+        id(p) for m in model.modules() if m not in heads for p in m.parameters(recurse=False)
+    }
     found = {
         id(p): p
         for m in model.modules()
-        if id(m) in heads
+        if m in heads
         for p in m.parameters(recurse=False)
         if id(p) not in elsewhere
     }
@@ -78,54 +100,6 @@ def transformer_blocks(model: nn.Module) -> dict[str, nn.Module]:
     return {name: b for name, b in find_blocks(model).items() if attention_modules(b)}
 
 
-def _linear(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
-    head = own_head_parameters(model, needs)
-    if not head:
-        raise ModelError(
-            f"adapt=linear trains the head alone, and the head of {type(model).__name__} is its "
-            "input embedding; expected one of its own: type model.tied=false, or another adaptation"
-        )
-    return head
-
-
-def _bias(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
-    found = [p for name, p in model.named_parameters() if name.split(".")[-1] == "bias"]
-    if not found:
-        raise ModelError(
-            f"adapt=bias trains biases, and {type(model).__name__} has none; type adapt=lora or "
-            "adapt=full"
-        )
-    return found
-
-
-def _attention(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
-    found = attention_modules(model)
-    if not found:
-        raise ModelError(
-            f"adapt=attention trains self-attention layers, and {type(model).__name__} has none; "
-            f"{_FULL}"
-        )
-    return _parameters(found.values())
-
-
-def _top(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
-    assert settings.blocks is not None
-    blocks = transformer_blocks(model)
-    if not blocks:
-        raise ModelError(
-            f"adapt=top2 trains the last transformer blocks, and {type(model).__name__} has none; "
-            f"{_FULL}"
-        )
-    if settings.blocks > len(blocks):
-        raise ModelError(
-            f"adapt.blocks is {settings.blocks}; expected 1 to {len(blocks)}, the blocks of "
-            f"{type(model).__name__}"
-        )
-    last = list(blocks)[-settings.blocks :]
-    trained = [*(blocks[name] for name in last), *_norms_above(model, blocks, needs)]
-    return [*_parameters(trained), *own_head_parameters(model, needs)]
-
-
 def _norms_above(
     model: nn.Module, blocks: Mapping[str, nn.Module], needs: Needs
 ) -> list[nn.Module]:
@@ -136,22 +110,19 @@ def _norms_above(
     """
     heads = head_modules(model, needs)
     final = list(blocks)[-1]
-    around = _parent(_parent(final))
+    around = final.rpartition(".")[0].rpartition(".")[0]
     found, reached = [], False
     for name, module in model.named_modules():
         if _within(name, blocks):
             reached = reached or name == final
             continue
-        last = _parent(name) == around and name.split(".")[-1].startswith("final")
+        parent, _, own = name.rpartition(".")
+        last = parent == around and own.startswith("final")
         norm = "Norm" in type(module).__name__ and not _within(name, heads)
         # BART registers the norm of its decoder's embeddings behind the blocks.
-        if norm and (reached or last) and not name.endswith("layernorm_embedding"):
+        if norm and (reached or last) and own != "layernorm_embedding":
             found.append(module)
     return found
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def _within(name: str, parents: Iterable[str]) -> bool:
@@ -160,8 +131,3 @@ def _within(name: str, parents: Iterable[str]) -> bool:
 
 def _parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [p for module in modules for p in module.parameters()]
-
-
-_CHOICES: Mapping[str, Callable[[nn.Module, Adapt, Needs], list[nn.Parameter]]] = MappingProxyType(
-    {"linear": _linear, "bias": _bias, "attention": _attention, "top2": _top}
-)

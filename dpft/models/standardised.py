@@ -83,7 +83,7 @@ class StandardisedUse(Use):
         return replace(self.used, g=self.used.g * self.scale[:, None, None])
 
     def _pulled_back(self, used: Tensor) -> Tensor:
-        """From gradients of the filters as used to those of the stored ones, ``(..., p, ...)``."""
+        """Return gradients of the stored filters, ``(..., p, ...)``, from those as used."""
         unit = self.unit.flatten(1)
         h = used.flatten(1 - self.unit.dim())
         h = h - h.mean(-1, keepdim=True) - (h * unit).sum(-1, keepdim=True) * unit

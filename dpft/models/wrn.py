@@ -42,7 +42,7 @@ class WeightStandardizedConv2d(nn.Conv2d):
 
 
 class _Block(nn.Module):
-    """Activation, norm, convolution; twice, beside a shortcut: ``(B, c, H, W)`` in."""
+    """Activation, norm, convolution; twice, next to a shortcut: ``(B, c, H, W)`` in."""
 
     def __init__(self, inputs: int, width: int, stride: int, groups: int, first: bool) -> None:
         super().__init__()
@@ -65,25 +65,18 @@ class _Block(nn.Module):
 class WideResNet(nn.Module):
     """A wide residual network for small images: ``(B, channels, H, W)`` to ``(B, num_classes)``.
 
-    The order within blocks (activation before norm), the shortcuts with a norm of their own and
+    The order within blocks (activation before norm), the shortcuts with a separate norm and
     the biases follow the network published with De et al. (2022). Apart from it, the standardised
     weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
-
-    Args:
-        num_classes: outputs.
-        depth: layers, ``6 n + 4`` for ``n`` blocks in each of the three stages.
-        width: factor on the stages' 16, 32 and 64 channels.
-        channels: of the input.
-        groups: of each group norm; divides 16.
     """
 
     def __init__(
         self,
         num_classes: int = 10,
-        depth: int = 16,
-        width: int = 4,
-        channels: int = 3,
-        groups: int = 16,
+        depth: int = 16,  # 6 n + 4 layers for n blocks in each of the three stages
+        width: int = 4,  # factor on the stages' 16, 32 and 64 channels
+        channels: int = 3,  # of the input
+        groups: int = 16,  # of each group norm; divides 16
     ) -> None:
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
@@ -105,7 +98,7 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
+        """Return logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
         return _logits(self, pixel_values)
 
 
@@ -127,7 +120,7 @@ class WideResNetConfig(PreTrainedConfig):
     """The settings of a `WideResNet`; mean and deviation are CIFAR-10's, a public constant."""
 
     model_type = "wide_resnet"
-    # Two stages halve the image: one position of the last stage stands for four pixels a side.
+    # Two stages halve the image: one position of the last stage reads four pixels a side.
     patch_size = 4
 
     depth: int = 16
@@ -157,7 +150,7 @@ class WideResNetForImageClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> ImageClassifierOutput:
-        """Logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
+        """Return logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
         return ImageClassifierOutput(logits=_logits(self, pixel_values))
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -14,10 +14,16 @@ from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
-from dpft.models.architecture import ENCODER_DECODER, draw, finish, kind_of, suit
-from dpft.models.image_input import image_input
-from dpft.models.load import LoadedModel, origin_of
-from dpft.models.sizes import SIZES
+from dpft.models.architecture import (
+    ENCODER_DECODER,
+    draw,
+    finish,
+    image_input,
+    kind_of,
+    suit,
+)
+from dpft.models.families import SIZED, sized
+from dpft.models.load import LoadedModel, find
 from dpft.plan.simulate import Training
 from dpft.privacy.verification.rules import RECORDS
 from dpft.tasks import load_task
@@ -180,8 +186,7 @@ def _images(run: Run, config: Any) -> ImageClassifier:
 def _config(run: Run) -> Any:
     """Return the model's configuration of transformers."""
     path = run.model.path
-    needs = load_task(run.task).needs
-    return SIZES[path]() if path in SIZES else origin_of(run.model, needs).config()
+    return sized(path) if path in SIZED else find(run.model).config()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,11 @@ from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, well_formed
-from dpft.tasks.table_files import read_objects
+from dpft.tasks.table_files import brief, read_objects
 
 _JSON = (
     'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [{"text": '
-    '"..."}, ...]}'
+    '"..."}, ...]}, no part of a triple empty'
 )
 
 
@@ -26,59 +26,44 @@ class Lexicalisation(NamedTuple):
 
     entry: int  # number of its triple set in the file, from 0; of several parts in each of them
     triples: tuple[Triple, ...]  # subject, relation and object of each
-    text: str  # a reference sentence; "" where the file has an empty one, or none at all
-
-    @property
-    def whole(self) -> tuple[int, tuple[Triple, ...]]:
-        """Return the triple set that it is of."""
-        return self.entry, self.triples
+    text: str  # a reference sentence, not empty
 
 
 def read_json(path: Path) -> list[Lexicalisation]:
-    """Read rows of a published JSON file."""
+    """Read rows of a published JSON file; empty references are left out."""
     rows: list[Lexicalisation] = []
     for number, row in enumerate(read_objects(path)):
-        if not {"tripleset", "annotations"} <= set(row.values):
-            raise DataError(f"{row.place}: got {str(row.values)[:60]}; expected {_JSON}")
-        listed = row.values["annotations"]
-        whole = isinstance(listed, list) and all(
-            isinstance(x, Mapping) and "text" in x for x in listed
-        )
-        if not whole:
-            raise DataError(f"{row.place}: got annotations {str(listed)[:60]}; expected {_JSON}")
-        texts = [annotation["text"] for annotation in listed]
-        rows += _rows(number, row.values["tripleset"], texts, row.place)
+        try:
+            references = [annotation["text"] for annotation in row.values["annotations"]]
+            rows += _rows(number, row.values["tripleset"], references, row.place)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{row.place}: got {brief(row.values)}; expected {_JSON}") from error
     return rows
-
-
-def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[Lexicalisation]:
-    """Return rows of one triple set, with no space around the parts of triples and the texts."""
-    fits = isinstance(triples, Sequence) and len(triples) > 0
-    if not fits or not all(
-        isinstance(triple, Sequence)
-        and len(triple) == 3
-        and all(isinstance(part, str) and part.strip() for part in triple)
-        for triple in triples
-    ):
-        raise DataError(
-            f"{where}: got tripleset {str(triples)[:60]}; expected one or more of subject, "
-            "relation and object, none empty"
-        )
-    for part in (*texts, *chain(*triples)):
-        if not isinstance(part, str):
-            raise DataError(f"{where}: got reference {str(part)[:60]}; expected a text")
-        well_formed(part, where)
-    whole = tuple((s.strip(), r.strip(), o.strip()) for s, r, o in triples)
-    return [Lexicalisation(number, whole, text.strip()) for text in texts or [""]]
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
     """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training."""
     out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
-        texts = list(row.get("references") or [row["target"]])
-        out += _rows(number, row["tripleset"], texts, f"the hub's copy, row {number + 1}")
+        references = list(row.get("references") or [row["target"]])
+        out += _rows(number, row["tripleset"], references, f"the hub's copy, row {number + 1}")
     return out
+
+
+def _rows(number: int, triples: Any, references: list[Any], where: str) -> list[Lexicalisation]:
+    """Return rows of one triple set, with no space around the parts of triples and the texts."""
+    parts = [part for triple in triples for part in triple]
+    if (
+        not triples
+        or any(len(triple) != 3 for triple in triples)
+        or not all(isinstance(text, str) for text in (*parts, *references))
+        or not all(part.strip() for part in parts)
+    ):
+        raise DataError(f"{where}: got {brief(triples)} with {brief(references)}; expected {_JSON}")
+    for text in (*parts, *references):
+        well_formed(text, where)
+    whole = tuple((s.strip(), r.strip(), o.strip()) for s, r, o in triples)
+    return [Lexicalisation(number, whole, text.strip()) for text in references if text.strip()]
 
 
 def linearise(triples: Iterable[Triple]) -> str:
@@ -97,7 +82,7 @@ class DART(Generation):
     """Write sentences about triples; see ``conf/task/dart.yaml``.
 
     A row is one lexicalisation. A triple set with several references is several training records,
-    and one instance. Empty references are left out, and so are triple sets without a reference.
+    and one instance.
     """
 
     max_length: int = 120
@@ -119,34 +104,27 @@ class DART(Generation):
         one_of("task.train_split", self.train_split, ("train", "dev"))
 
     @property
-    def _trains_on_dev(self) -> bool:
-        return self.train_split == "dev" and self.synthetic is None
-
-    @property
     def published_train(self) -> str:
-        return "dev" if self._trains_on_dev else "train"
+        return "train" if self.synthetic is not None else self.train_split
 
     def rows(self, split: str) -> Sequence[Lexicalisation]:
-        """Return rows of a split that have a reference; those of ``train`` from ``train_split``."""
-        return [row for row in self._published(split) if row.text]
-
-    def _published(self, split: str) -> Sequence[Lexicalisation]:
-        if self._trains_on_dev and split == "dev":
+        """Return rows of a split; those of ``train`` are of ``train_split``."""
+        if split == self.published_train == "dev":
             raise SplitError(
                 "task.train_split=dev makes the dev split the training data; expected another "
                 "split to evaluate on. Type decode.split=test, or task.train_split=train"
             )
-        return super().rows(self.published_train if split == "train" else split)
+        rows: Sequence[Lexicalisation] = super().rows(
+            self.published_train if split == "train" else split
+        )
+        return rows
 
     def record(self, row: Lexicalisation) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
 
-    def records_of(self, path: Path) -> list[TextRecord]:
-        return [self.record(row) for row in self.read_file(path) if row.text]
-
     def instances(self, split: str) -> list[Instance]:
         """Return triple sets in the order of the file, each with all its references."""
-        groups = [list(group) for _, group in groupby(self.rows(split), key=lambda row: row.whole)]
+        groups = [list(group) for _, group in groupby(self.rows(split), lambda row: row[:2])]
         return [
             Instance(self.record(group[0]), tuple(row.text for row in group))
             for group in groups[: self.limit_eval]
@@ -158,17 +136,8 @@ class DART(Generation):
         write_triples(path, pairs, source="synthetic")
 
     def flags(self) -> list[Stored]:
-        flags = super().flags()
-        return [*flags, flag(Flag.TRAINED_ON_DEV)] if self._trains_on_dev else flags
-
-    def details(self, split: str) -> list[str]:
-        """Return how many references and triple sets were left out."""
-        published = self._published(split)
-        given = {row.whole for row in published if row.text}
-        bare = {row.whole for row in published} - given
-        empty = sum(not row.text and row.whole in given for row in published)
-        left_out = {"empty references": empty, "triple sets without a reference": len(bare)}
-        return [f"{count:,} {what} left out" for what, count in left_out.items() if count]
+        trained_on_dev = [flag(Flag.TRAINED_ON_DEV)] if self.published_train == "dev" else []
+        return [*super().flags(), *trained_on_dev]
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
         from dpft.tasks.metrics import gem

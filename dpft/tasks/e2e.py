@@ -30,21 +30,14 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _checked(row: Sequence[Any], where: str) -> Row:
-    if not all(isinstance(text, str) and text.strip() for text in row):
-        raise DataError(
-            f"{where}: got {row!r}; expected a meaning representation and a reference, neither "
-            "empty"
-        )
     mr, reference = row
-    at = 0
-    while at < len(mr):
-        slot = _SLOT.match(mr, at)
-        if slot is None:
-            raise DataError(
-                f"{where}: got {mr[at:].strip()!r} in meaning representation {mr!r}; expected "
-                "attributes of the form name[value], ..."
-            )
-        at = slot.end()
+    if not all(isinstance(text, str) and text.strip() for text in row):
+        raise DataError(f"{where}: got {row!r}; expected a meaning representation and a reference")
+    if rest := _SLOT.sub("", mr).strip():
+        raise DataError(
+            f"{where}: got {rest!r} in meaning representation {mr!r}; expected attributes of the "
+            "form name[value], ..."
+        )
     return mr, well_formed(reference, where)
 
 
@@ -52,18 +45,14 @@ def _from_hub(row: Mapping[str, Any], where: str) -> Row:
     return _checked((row["meaning_representation"], row["human_reference"]), where)
 
 
-def slots(mr: str) -> list[tuple[str, str]]:
-    """Return ``"name[Aromi], area[riverside]"`` as attribute-value pairs, in order."""
-    return [(match[1].strip(), match[2].strip()) for match in _SLOT.finditer(mr)]
-
-
 def linearise(mr: str) -> str:
-    """Return the prompt text: ``"name : Aromi | area : riverside"``.
+    """Return ``"name[Aromi], area[riverside]"`` as ``"name : Aromi | area : riverside"``.
 
     The form of Li & Liang 2021, whose files, which Li et al. 2022 used, name some attributes
     otherwise and hold tokenised references (docs/reference/tasks/e2e.md).
     """
-    return " | ".join(f"{name} : {value}" for name, value in slots(mr))
+    slots = ((match[1].strip(), match[2].strip()) for match in _SLOT.finditer(mr))
+    return " | ".join(f"{name} : {value}" for name, value in slots)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ The published validation split is ``dev``. GLUE keeps the labels of its test spl
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
@@ -17,97 +16,77 @@ from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.samples.texts import write_glue
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 
-_BROKEN = 1e-3
 
-
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Columns of a file, by the names in its header."""
 
     texts: tuple[str, ...]
     label: str
     values: tuple[str, ...]  # the cell of the label for each class
-    # Whether lines with another number of fields than the header are left out, and empty
-    # texts kept, as loaders of GLUE do with QQP, rather than refused.
-    lenient: bool = False
+    # The largest share of lines with another number of fields than the header, which are left out;
+    # where it is not 0, texts may be empty. Loaders of GLUE treat QQP so.
+    broken: float = 0.0
 
 
-def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
-    """Read labelled rows of one of GLUE's files: tab-separated, quotes without meaning."""
+def read_tsv(path: Path, columns: Columns) -> list[Row]:
+    """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``."""
     names, rows = (*columns.texts, columns.label), []
-    for where, cells in _cells(path, names, columns.lenient):
+    for where, cells in _cells(path, names, columns.broken):
         *texts, label = (cells[name].strip() for name in names)
-        if label not in columns.values or not (all(texts) or columns.lenient):
+        if label not in columns.values or not (all(texts) or columns.broken):
             raise DataError(
                 f"{where}: got {columns.label} {label!r} of {texts}; expected one of "
                 f"{', '.join(columns.values)}, and no empty text"
             )
-        rows.append(Row(tuple(texts), columns.values.index(label), subset))
+        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path)))
     return rows
 
 
 def _cells(
-    path: Path, names: Sequence[str], lenient: bool = False
+    path: Path, names: Sequence[str], most_broken: float = 0.0
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the place and the cells by column of each line that is not blank."""
+    """Yield the place and the cells by column of each line that is not blank.
+
+    Fields are separated by tabs, and quotes have no meaning.
+    """
     lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
     header = lines[0].split("\t")
     if not set(names) <= set(header):
         raise DataError(
             f"{path}, line 1: got columns {', '.join(header)}; expected {', '.join(names)}"
         )
-    good, broken = 0, []
-    for number, line in enumerate(lines[1:], 2):
-        fields = line.split("\t")
-        if len(fields) == len(header) and line.strip():
-            good += 1
+    rows = [(n, line.split("\t")) for n, line in enumerate(lines[1:], 2) if line.strip()]
+    broken = [number for number, fields in rows if len(fields) != len(header)]
+    if len(broken) > most_broken * len(rows):
+        raise DataError(
+            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {len(rows)} have "
+            f"not {len(header)} tab-separated fields"
+        )
+    for number, fields in rows:
+        if len(fields) == len(header):
             yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
-        elif line.strip():
-            broken.append(number)
-            if not lenient:
-                break
-    # A file with more broken lines than this share is another file than GLUE's.
-    if broken and len(broken) > (max(1, _BROKEN * good) if lenient else 0):
-        raise DataError(
-            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
-            f"{len(header)} tab-separated fields"
-        )
-
-
-def read_hub(
-    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
-) -> list[Row]:
-    """Read rows of the hub's copy, whose labels are the indices of the classes already."""
-    found = []
-    for number, row in enumerate(rows, 1):
-        *values, label = (row[name] for name in (*texts, "label"))
-        if label not in range(classes) or not all(isinstance(text, str) for text in values):
-            raise DataError(
-                f"row {number} of the hub's copy has the label {label} and the texts {values}"
-            )
-        found.append(Row(tuple(text.strip() for text in values), label, subset))
-    return found
-
-
-def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again."""
-    rows = list(rows)
-    numbers = [row.get("idx", i) for i, row in enumerate(rows)]
-    falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
-    if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
-        raise DataError(
-            f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
-            f"{numbers[falls[0] - 1]}; expected rising ones, or 0 once, where mismatched rows begin"
-        )
-    second = falls[0] if falls else len(rows)
-    texts = ("premise", "hypothesis")
-    matched, mismatched = rows[:second], rows[second:]
-    return [*read_hub(matched, texts, 3, subset), *read_hub(mismatched, texts, 3, "mismatched")]
 
 
 def _subset(path: Path) -> str:
-    """Return ``matched``, ``mismatched``, or "" where a file's name does not say."""
     return next((name for name in ("mismatched", "matched") if name in path.name), "")
+
+
+def read_hub(
+    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], subset: str = ""
+) -> list[Row]:
+    """Read rows of the hub's copy, whose labels are the indices of the classes already.
+
+    Of MNLI's validation rows the mismatched ones follow the matched ones, numbered from 0 again.
+    """
+    found: list[Row] = []
+    for number, row in enumerate(rows, 1):
+        label, values = row["label"], [row[name] for name in texts]
+        if not (isinstance(label, int) and label >= 0):
+            raise DataError(f"row {number} of the hub's copy has the label {label}; expected 0, 1")
+        if subset and found and row["idx"] == 0:
+            subset = "mismatched"
+        found.append(Row(tuple(text.strip() for text in values), label, subset))
+    return found
 
 
 class Glue(Classification):
@@ -126,7 +105,7 @@ class Glue(Classification):
             Hub(
                 "nyu-mll/glue",
                 {"train": "train", "dev": "validation"},
-                partial(read_hub, texts=cls.columns.texts, classes=len(cls.classes)),
+                partial(read_hub, texts=cls.columns.texts),
                 config=cls.name,
             ),
             partial(write_glue, cls.name),
@@ -175,12 +154,15 @@ class QQP(Glue):
     name = "qqp"
     record_is = "one row of the training file: two questions with their label"
     classes = ("not_duplicate", "duplicate")
-    columns = Columns(("question1", "question2"), "is_duplicate", ("0", "1"), lenient=True)
+    columns = Columns(("question1", "question2"), "is_duplicate", ("0", "1"), broken=1e-3)
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Return ``accuracy``, and ``f1`` of the class ``duplicate``."""
         f1 = scorers.class_f1(*answers(predictions, self.classes), "duplicate")
         return {**super().score(predictions), "f1": f1}
+
+
+_MNLI = ("premise", "hypothesis")  # the columns of the hub's copy
 
 
 class MNLI(Glue):
@@ -195,7 +177,7 @@ class MNLI(Glue):
             # Matched before mismatched, by name.
             Form(
                 {"train": "train.tsv", "dev": "dev_m*atched.tsv"},
-                lambda path: read_tsv(path, MNLI.columns, _subset(path)),
+                partial(read_tsv, columns=columns),
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
@@ -204,13 +186,13 @@ class MNLI(Glue):
                     "train": "train.parquet",
                     "dev": "validation_matched.parquet+validation_mismatched.parquet",
                 },
-                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
+                lambda path: read_hub(table_rows(path), _MNLI, _subset(path)),
             ),
         ),
         Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
-            _read_hub_mnli,
+            partial(read_hub, texts=_MNLI, subset="matched"),
             config="mnli",
         ),
         partial(write_glue, "mnli"),

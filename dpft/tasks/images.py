@@ -23,7 +23,7 @@ from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledImage
 from dpft.tasks.samples.images import write_sample
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
 

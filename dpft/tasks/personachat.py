@@ -18,7 +18,6 @@ from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 from dpft.tasks.table_files import read_objects, write_lines
 
 _PERSONA = "your persona:"
-_TEXT = "Persona-Chat in ParlAI's text format"
 # No reply of the validation file has more than 28 tokens of GPT-2, the end token included.
 LONGEST_REPLY = 32
 
@@ -27,7 +26,6 @@ LONGEST_REPLY = 32
 class Reply:
     """One reply of the persona's owner."""
 
-    dialogue: int  # number of its dialogue in the file, from 0
     persona: tuple[str, ...]  # sentences about the owner
     # Turns before it, oldest first, the partner's last; empty where the owner begins.
     history: tuple[str, ...]
@@ -43,36 +41,30 @@ def read_text(path: Path) -> list[Reply]:
     replies: list[Reply] = []
     persona: list[str] = []
     history: list[str] = []
-    dialogue, previous, replied = -1, 0, True
-    for number, line in enumerate([*text_lines(path, _TEXT), "1 "], 1):
-        where = f"{path}, line {number}"
+    previous = 0
+    for number, line in enumerate(text_lines(path, "Persona-Chat in ParlAI's text format"), 1):
         if not line.strip():
             continue
         index, _, text = line.partition(" ")
-        if index not in ("1", str(previous + 1)) or (index == "1" and not replied):
+        if index == "1":
+            persona, history, previous = [], [], 0
+        utterance, *answers = (field.strip() for field in text.split("\t"))
+        is_fact = not answers and not history and utterance.startswith(_PERSONA)
+        if index != str(previous + 1) or not (
+            is_fact or (persona and utterance and answers and answers[0])
+        ):
             raise DataError(
-                f"{where}: got {line[:60]!r} after number {previous} of dialogue {dialogue + 1}; "
-                f"expected {previous + 1}, or 1 for the next dialogue once this one has a reply"
+                f"{path}, line {number}: got {line[:60]!r} after number {previous}; expected lines "
+                f"numbered from 1 in each dialogue, the first of them '{_PERSONA} ...', then an "
+                "utterance and a reply with a tab between them"
             )
-        previous = int(index)
-        if previous == 1:
-            if not text:  # the line that was added above
-                break
-            dialogue, persona, history, replied = dialogue + 1, [], [], False
-        fields = [field.strip() for field in text.split("\t")]
-        fact = fields[0].removeprefix(_PERSONA).strip()
-        if len(fields) == 1 and not replied and fields[0].startswith(_PERSONA) and fact:
-            persona.append(fact)
-        elif len(fields) == 1 or not persona or not fields[0] or not fields[1]:
-            raise DataError(
-                f"{where}: got {line[:60]!r}; expected '{_PERSONA} ...' at the start of a "
-                "dialogue, then an utterance and a reply with a tab between them"
-            )
+        previous += 1
+        if is_fact:
+            persona.append(utterance.removeprefix(_PERSONA).strip())
         else:
-            replied = True
-            history += _turns([fields[0]])
-            replies.append(Reply(dialogue, tuple(persona), tuple(history), fields[1]))
-            history.append(fields[1])
+            history += _turns([utterance])
+            replies.append(Reply(tuple(persona), tuple(history), answers[0]))
+            history.append(answers[0])
     return replies
 
 
@@ -81,36 +73,32 @@ def read_lines(path: Path) -> list[Reply]:
     return _replies((row.values for row in read_objects(path)), str(path))
 
 
-def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
+def _replies(dialogues: Iterable[Mapping[str, Any]], where: str) -> list[Reply]:
     """Return replies of dialogues with ``personality`` and ``utterances``.
 
     The last of the candidates is the true reply.
     """
+
+    def strings(item: Any, name: str) -> tuple[str, ...]:
+        values = item.get(name) if isinstance(item, Mapping) else None
+        listed = values if isinstance(values, Sequence) and not isinstance(values, str) else []
+        if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
+            raise DataError(f"{place}: got {name} {str(values)[:60]}; expected one or more texts")
+        return tuple(well_formed(text, place).strip() for text in listed)
+
     replies = []
-    for number, dialogue in enumerate(dialogues):
-        place = f"{where}, dialogue {number + 1}"
-        persona = _strings(dialogue, "personality", place)
-        utterances = dialogue.get("utterances")
-        if not isinstance(utterances, Sequence) or not utterances:
-            raise DataError(f"{place}: got no utterances; expected one or more")
-        for turn in utterances:
-            history = _turns(_strings(turn, "history", place))
-            reply = _strings(turn, "candidates", place)[-1]
-            replies.append(Reply(number, persona, tuple(history), reply))
+    for number, dialogue in enumerate(dialogues, 1):
+        place = f"{where}, dialogue {number}"
+        persona = strings(dialogue, "personality")
+        for turn in dialogue.get("utterances") or [None]:
+            history = tuple(_turns(strings(turn, "history")))
+            replies.append(Reply(persona, history, strings(turn, "candidates")[-1]))
     return replies
 
 
-def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
-    values = item.get(name) if isinstance(item, Mapping) else None
-    texts = values if isinstance(values, Sequence) and not isinstance(values, str) else []
-    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
-    return tuple(well_formed(text, where).strip() for text in texts)
-
-
-def _turns(texts: Iterable[str]) -> list[str]:
-    # Some copies have spaces in it.
-    return [text for text in texts if text.replace(" ", "") != SILENCE]
+def _turns(listed: Iterable[str]) -> list[str]:
+    # Some copies have spaces in the marker of a silent partner.
+    return [text for text in listed if text.replace(" ", "") != SILENCE]
 
 
 @dataclass(frozen=True)
@@ -127,19 +115,23 @@ class PersonaChat(Generation):
     name = "personachat"
     record_is = "one reply of the persona's owner, with the persona and the dialogue so far"
     dataset = Dataset(
-        forms=(
-            *(
-                Form({"train": f"train_{name}.txt", "dev": f"valid_{name}.txt"}, read_text)
-                for name in ("self_original", "self_original_no_cands")
+        (
+            Form({"train": "train_self_original.txt", "dev": "valid_self_original.txt"}, read_text),
+            Form(
+                {
+                    "train": "train_self_original_no_cands.txt",
+                    "dev": "valid_self_original_no_cands.txt",
+                },
+                read_text,
             ),
             Form({"train": "train.jsonl", "dev": "valid.jsonl"}, read_lines),
         ),
-        hub=Hub(
+        Hub(
             "AlekseyKorshuk/persona-chat",
             {"train": "train", "dev": "validation"},
             partial(_replies, where="the hub's copy"),
         ),
-        write_sample=write_personachat,
+        write_personachat,
     )
 
     def __post_init__(self) -> None:
@@ -162,19 +154,11 @@ class PersonaChat(Generation):
             )
         share = self.split_by_persona
         if share is None or (split == "train" and self.synthetic is not None):
-            try:
-                return super().rows(split)
-            except SplitError as error:
-                if split != "train":
-                    raise
-                raise SplitError(
-                    f"{error}; or type task.split_by_persona=0.8 to train on the dialogues of "
-                    "about 80% of the validation file's personas"
-                ) from error
+            return super().rows(split)
 
         def trains(row: Reply) -> bool:
-            # Follows from the persona alone: one reply more moves no other, and no persona is on
-            # both sides.
+            # This follows from the persona alone: one reply more moves no other, and no persona is
+            # on both sides.
             digest = hashlib.sha256("\n".join(sorted(row.persona)).encode()).digest()
             return int.from_bytes(digest[:8]) / 2**64 < share
 
@@ -184,15 +168,12 @@ class PersonaChat(Generation):
         return chosen
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write a file that `read_lines` reads, each record a dialogue of its own.
-
-        ParlAI's text format has no place for a history whose replies are not records.
-        """
+        """Write a file that `read_lines` reads, each record as a separate dialogue."""
         pairs = zip(rows or (), targets, strict=True)
         turns = (
             (r.persona, {"candidates": [t], "history": r.history or [SILENCE]}) for r, t in pairs
         )
-        write_lines(path, ({"personality": who, "utterances": [said]} for who, said in turns))
+        write_lines(path, ({"personality": who, "utterances": [turn]} for who, turn in turns))
 
     def record(self, row: Reply) -> TextRecord:
         return TextRecord((" ".join(row.persona), *row.history), row.text)
@@ -214,6 +195,3 @@ class PersonaChat(Generation):
             share = 100 * self.split_by_persona
             flags.append(flag(Flag.SPLIT_BY_PERSONA, train=share, dev=100 - share))
         return flags
-
-    def details(self, split: str) -> list[str]:
-        return [f"{len({(row.dialogue, row.persona) for row in self.rows(split)}):,} dialogues"]

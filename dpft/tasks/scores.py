@@ -30,7 +30,7 @@ class Metric(Protocol):
     signature: str  # names and versions of what computes it
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Scores by name."""
+        """Return scores by name."""
         ...
 
 
@@ -98,7 +98,7 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
 
 
 def check_metric(metric: str, task: Task, split: str) -> None:
-    """Refuse a score that runs of a task will not have, before any of them starts.
+    """Raise ConfigError for a score that runs of a task will not have, before any of them starts.
 
     The first question of each subset is answered with its reference and scored.
     """

@@ -100,7 +100,7 @@ def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, cap
 
 
 def test_a_signal_after_the_verb_ends_the_process_by_itself():
-    """Typer would make status 130 of any, for instance while an error of another rank is leaving."""
+    """Typer would make status 130 of any signal, for instance while an error is reported."""
 
     def verb():
         raise ConfigError("rank 1 of 2 stopped")

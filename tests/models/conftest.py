@@ -9,7 +9,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 @pytest.fixture
 def hub():
-    """Puts a folder where a download of a hub's model would lie."""
+    """Puts a folder where a download of a hub's model would be."""
     made = []
 
     def put(name, folder):

@@ -2,18 +2,11 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.config.schema import Adapt
-from dpft.models.adapt import adapt
 from dpft.models.architecture import checkpoint
-from dpft.models.load import LoadedModel
-from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from tests.covering import covering
 from tests.models.adapted import SMALL, adapted
-from tests.privacy.clipping.test_check_ahead import Meter
 from tests.privacy.reference import clear, clip_records, grads_of, record_gradients, same_grads
 from tests.privacy.users import (
     ONE_EACH,
@@ -116,35 +109,3 @@ def test_every_plan_gives_the_sum_of_the_autograd_loop(model, name):
         _, total = clip_records(records, groups, lambda k, n, C=C: min(1.0, C[k] / n))
         same_grads(case.model, total, 1e-10)
         clipper.close()
-
-
-def peak(style, name, checkpointing):
-    """Bytes of tensors at most in the first step, beyond those of the model."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "n_positions": 64, "n_embd": 64, "n_layer": 8, "n_head": 2}
-    others = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0}
-    with Meter() as meter:
-        model = GPT2LMHeadModel(GPT2Config(**sizes, **others, eos_token_id=0))
-        if checkpointing:
-            checkpoint(model, "gpt2")
-        settings = Adapt("lora", rank=2, alpha=4) if name == "lora" else Adapt(name)
-        model = adapt(LoadedModel(model, None, ()), settings, Needs("causal"), 0).model.train()
-        data = collate([CausalExample((1,), tuple(range(2, 49))) for _ in range(8)])
-        clipper = make_clipper(model, style, threshold=None if style == "none" else 1.0)
-        before = meter.peak = meter.now
-        some = clipper.to_check(8)
-        if some is not None:
-            clipper.check(token_nll(model, data.rows(some)).mean(1))
-        clipper.backward(token_nll(model, data).mean(1))
-    return meter.peak - before
-
-
-@pytest.mark.parametrize("name", ["full", "lora"])
-def test_it_saves_the_memory_that_it_saves_without_privacy(name):
-    """Also where embeddings are frozen: nothing below the first adapter keeps a gradient alive.
-
-    Nor does a step that is checked, whose backwards recompute what they have no need of.
-    """
-    plain, private = (peak(style, name, checkpointing=True) for style in ("none", "per_layer"))
-    assert private <= 1.2 * plain
-    assert private < 0.3 * peak("per_layer", name, checkpointing=False)

@@ -45,7 +45,6 @@ def settings(tmp_path, *overrides):
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
-        ("lora", "../adapter/adapter_model.safetensors"),
         ("prefix", "adapter/adapter_model.safetensors"),
         ("rgp", "model.safetensors"),
     ],
@@ -74,16 +73,16 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
 
 
 def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
-    """Flags stay with the weights, and a base that had no privacy is told beside the epsilon."""
+    """Flags stay with the weights, and a base that had no privacy is named next to the epsilon."""
     public = ["model.init=scratch", "adapt=scratch", "clip=none"]
     first = run_experiment(settings(tmp_path, "name=first", *public))
     base = ["model=custom", f"model.path={first.path / 'model'}"]
     second = run_experiment(settings(tmp_path, "name=second", *base))
-    told = "base trained before on e2e (generated sample data; first 48 training records only) "
-    for label in ("random initialisation", f"{told}without privacy"):
+    before = "base trained before on e2e (generated sample data; first 48 training records only) "
+    for label in ("random initialisation", f"{before}without privacy"):
         assert label in sentences(second.record["flags"])
     card = (second.path / "model" / "README.md").read_text()
-    assert f"{told}without privacy" in card
+    assert f"{before}without privacy" in card
     assert "what it learned of a record there, this run's epsilon does not bound" in card
     third = run_experiment(
         settings(tmp_path, "name=third", "model=custom", f"model.path={second.path / 'model'}")
@@ -97,7 +96,7 @@ def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
     assert "trained before" not in (none.path / "model" / "dpft.json").read_text()
 
 
-def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
+def test_a_prefix_is_named_on_the_card_and_is_no_base(tmp_path):
     first = run_experiment(settings(tmp_path, "name=first", "adapt=prefix"))
     card = (first.path / "model" / "README.md").read_text()
     assert "The weights in this folder are the base model's, as they were" in card
@@ -140,7 +139,7 @@ def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
 
 
 def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):
-    """As where an upload left both: transformers would put the adapter on the weights."""
+    """An upload may leave both: transformers would put the adapter on the weights."""
     shutil.copytree(Path(dpft.models.__file__).parent / "tiny", tmp_path / "both")
     (tmp_path / "both" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(ModelError, match=r"both holds a model and adapter_config\.json"):

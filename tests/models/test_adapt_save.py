@@ -1,4 +1,4 @@
-"""What is saved computes what was trained: for dpft, and for a stranger's transformers."""
+"""A saved model computes what was trained: in dpft, and in plain transformers."""
 
 import json
 
@@ -76,24 +76,17 @@ def test_decode_loads_what_was_trained(name, tmp_path):
     again = load_saved(TINY, CAUSAL, 0, tmp_path)
     torch.testing.assert_close(losses(again.model), before, rtol=1e-4, atol=1e-4)
     assert len(again.tokenizer) == len(loaded.tokenizer)
-
-
-@pytest.mark.parametrize("name", ["full", "top2", "lora", "rgp"])
-def test_a_stranger_loads_an_ordinary_model(name, tmp_path):
-    loaded = moved(name)
-    save_model(loaded, tmp_path)
-    stranger = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert type(stranger).__name__ == "GPT2LMHeadModel"
-    torch.testing.assert_close(losses(stranger), losses(loaded.model), rtol=1e-4, atol=1e-4)
-    plain = load_model(TINY, CAUSAL, 0).model
-    assert set(stranger.state_dict()) == set(plain.state_dict())
+    if name != "prefix":  # others load an ordinary model
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        assert set(plain.state_dict()) == set(load_model(TINY, CAUSAL, 0).model.state_dict())
+        torch.testing.assert_close(losses(plain), before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["lora", "prefix"])
 def test_the_adapter_is_one_that_peft_loads(name, tmp_path):
     loaded = moved(name)
     save_model(loaded, tmp_path / "model", tmp_path / "adapter")
-    # A prefix is of the model beside it; LoRA is in it, and would count twice.
+    # A prefix belongs to the model next to it; LoRA is in it, and would count twice.
     folder = tmp_path / ("model/adapter" if name == "prefix" else "adapter")
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "bundled:tiny"
@@ -138,7 +131,7 @@ LETTERS = ("a", "b", "▁a", "▁b", "▁")
 
 
 def t5(folder, **settings):
-    """As published: settings that nobody reads, PyTorch's own format, a unigram tokenizer."""
+    """Write a T5 as published: unused settings, PyTorch's own format, a unigram tokenizer."""
     torch.manual_seed(0)
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2}
     model = T5ForConditionalGeneration(
@@ -186,7 +179,7 @@ def losses_of(loaded, **settings):
 
 
 def plainly(model, tokenizer, record):
-    """The loss as transformers computes it of one record, padded by nobody."""
+    """The loss as transformers computes it of one record without padding."""
     given = tokenizer(record.source, text_target=record.target, return_tensors="pt")
     return model.eval()(**given).loss
 
@@ -249,9 +242,9 @@ def test_what_is_saved_loads_in_plain_transformers(tmp_path, make):
     save_model(adapted, lora, lora / "adapter")
     merged = AutoModelForSeq2SeqLM.from_pretrained(lora)
     base = AutoModelForSeq2SeqLM.from_pretrained(given)
-    beside = PeftModel.from_pretrained(base, str(lora / "adapter"))
-    assert isinstance(beside, PeftModelForSeq2SeqLM)
-    for one in (merged, beside):
+    adapter = PeftModel.from_pretrained(base, str(lora / "adapter"))
+    assert isinstance(adapter, PeftModelForSeq2SeqLM)
+    for one in (merged, adapter):
         found = torch.stack([plainly(one, tokenizer, record) for record in RECORDS])
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -7,9 +7,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dpft.config.schema import Model
 from dpft.models import load, partial
+from dpft.models.families import STANDINS, build_tokenizer
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.models.standins import FAMILIES, build_tokenizer
 
 SIZES = {"vocab_size": 6000, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {
@@ -77,7 +77,7 @@ def test_a_part_of_the_files_is_read(case, stage, tmp_path, monkeypatch):
     made.save_pretrained(tmp_path, **how)
     if "without" in case:  # as the published files of GPT-2: no word says that a head is missing
         gpt2().config.save_pretrained(tmp_path)
-    build_tokenizer(FAMILIES["gpt2"].special).save_pretrained(tmp_path)
+    build_tokenizer(**STANDINS["gpt2"]["special"]).save_pretrained(tmp_path)
     settings = Model("saved", str(tmp_path), tied=tied)
     whole = load_model(settings, Needs("causal"), 0).model
     named = dict(whole.named_parameters(remove_duplicate=False))
@@ -103,7 +103,7 @@ def test_a_part_of_the_files_is_read(case, stage, tmp_path, monkeypatch):
 
 
 def lent(case, stage):
-    """What has the memory of another name, as head and embedding of one stored table."""
+    """Names that share the memory of another one, as head and embedding of one stored table."""
     if not case.startswith("gpt2"):
         return ()
     return ("lm_head.weight",) if stage == "first" else ("transformer.wte.weight",)
@@ -128,5 +128,5 @@ def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypa
                 tensor.device,
             )
         ties = [[id(t) for t in found.values()] for found in (expected, got)]
-        alike = [[ids.index(one) for one in ids] for ids in ties]
-        assert alike[0] == alike[1]
+        equal = [[ids.index(one) for one in ids] for ids in ties]
+        assert equal[0] == equal[1]

@@ -7,19 +7,16 @@ import pytest
 import torch
 import yaml
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
 )
 
 from dpft.config.schema import Model
+from dpft.models.families import SIZED, STANDINS, sized
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.models.sizes import SIZES
-from dpft.models.standins import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
 CONF = DOCS.parents[2] / "conf/model"
@@ -37,49 +34,10 @@ def count(kind, config):
         return sum(p.numel() for p in kind.from_config(config).parameters())
 
 
-def encoder(family, width, layers, heads, **options):
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return AutoConfig.for_model(family, **sizes, intermediate_size=4 * width, **options)
-
-
-def bart(width, layers, heads):
-    sizes = {
-        f"{half}_{what}": n
-        for half in ("encoder", "decoder")
-        for what, n in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))
-    }
-    return AutoConfig.for_model("bart", vocab_size=50265, d_model=width, **sizes)
-
-
 CLASSES = {"gpt2": AutoModelForCausalLM, "llama": AutoModelForCausalLM}
 CLASSES |= {"roberta": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}
 CLASSES |= {"t5": AutoModelForSeq2SeqLM}
-# Of others than `SIZES` has.
-PUBLISHED = {
-    "distilgpt2": (AutoModelForCausalLM, AutoConfig.for_model("gpt2", n_layer=6)),
-    "openai-gpt": (
-        AutoModelForCausalLM,
-        AutoConfig.for_model("openai-gpt", vocab_size=40478 + 1),
-    ),
-    "smollm2-135m": (
-        AutoModelForCausalLM,
-        AutoConfig.for_model(
-            "llama",
-            vocab_size=49152,
-            hidden_size=576,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            intermediate_size=1536,
-            tie_word_embeddings=True,
-        ),
-    ),
-    "bert-base": (AutoModelForMaskedLM, encoder("bert", 768, 12, 12)),
-    "bert-large": (AutoModelForMaskedLM, encoder("bert", 1024, 24, 16)),
-    "bart-base": (AutoModelForSeq2SeqLM, bart(768, 6, 12)),
-    "bart-large": (AutoModelForSeq2SeqLM, bart(1024, 12, 16)),
-    "minilm": (AutoModelForSequenceClassification, encoder("bert", 384, 6, 12)),
-}
+# Others than `SIZED` has.
 OFFLINE = {
     "tiny": ("bundled:tiny", "causal"),
     "wrn16-4": ("bundled:wrn16-4", "image"),
@@ -95,16 +53,11 @@ OFFLINE = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes(name):
-    assert stated()[name] == count(*PUBLISHED[name])
-
-
 def test_sizes_that_are_known_without_the_hub_are_the_published():
     """By which `dpft plan` simulates; a classifier's head has as many rows as the table's."""
     files = {file.stem: yaml.safe_load(file.read_text()) for file in CONF.glob("*.yaml")}
-    known = {name: SIZES[file["path"]]() for name, file in files.items() if file["path"] in SIZES}
-    assert len(known) == len(SIZES)
+    known = {name: sized(file["path"]) for name, file in files.items() if file["path"] in SIZED}
+    assert len(known) == len(SIZED)
     for name, config in known.items():
         if config.model_type == "vit":
             config.num_labels = len(TEN)
@@ -124,4 +77,4 @@ def test_sizes_of_what_loads_offline(name):
 def test_every_config_file_has_its_row():
     files = {file.stem for file in CONF.glob("*.yaml")}
     assert set(stated()) == files - {"custom"}
-    assert {f"random-{family}" for family in FAMILIES} <= files
+    assert {f"random-{family}" for family in STANDINS} <= files

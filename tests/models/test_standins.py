@@ -31,12 +31,7 @@ KINDS = {
     "bart": ("paired", "masked"),
 }
 PAIRS = [(family, kind) for family, kinds in KINDS.items() for kind in kinds]
-WRONG = [
-    (family, kind)
-    for family, kinds in KINDS.items()
-    for kind in NEEDS
-    if kind not in kinds and ("causal" not in kinds or kind != "paired")
-]
+WRONG = [("gpt2", "masked"), ("bert", "causal"), ("vit", "classifier"), ("t5", "image")]
 TEXTS = ("name : Aromi | food : Thai", "Zoë's naïve 🙂\n\tplan: 100% “fine”", " great", "A")
 
 
@@ -94,15 +89,6 @@ def test_a_backward_passes_the_clipper_s_check_and_reaches_every_parameter(famil
     assert unused == []
 
 
-@pytest.mark.parametrize(("family", "kind"), PAIRS)
-def test_weights_follow_the_seed(family, kind):
-    one, same, other = (load(family, kind, seed).model.state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    drawn = [name for name in one if one[name].std() > 0]
-    assert drawn
-    assert not any(torch.equal(one[name], other[name]) for name in drawn)
-
-
 @pytest.mark.parametrize(("family", "kind"), WRONG)
 def test_another_kind_is_refused(family, kind):
     with pytest.raises(ModelError, match=rf"model random-{family} \(.*\) is no .*expected one"):
@@ -136,30 +122,7 @@ def test_any_text_can_be_spelled(family):
         assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
 
 
-def test_bert_puts_its_tokens_around_one_text_and_two():
-    tokenizer = tokenizer_of("bert")
-    a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    assert tokenizer.pad_token_id == 0
-    assert tokenizer("food")["input_ids"] == [cls, *a, sep]
-    both = tokenizer("food", "price range")
-    assert both["input_ids"] == [cls, *a, sep, *b, sep]
-    assert both["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-
-
 # What the families are known for.
-
-
-@pytest.mark.parametrize(("family", "kind"), [p for p in PAIRS if p[1] != "image"])
-def test_the_loss_of_a_record_does_not_depend_on_its_padding(family, kind):
-    loaded = load(family, kind)
-    loaded.model.eval()
-    given = inputs(loaded, kind, lengths=(5, 9))
-    alone = {name: x[:1, :5] for name, x in given.items()}
-    with torch.no_grad():
-        padded = loaded.model(**given).logits[:1]
-        own = loaded.model(**alone).logits
-    torch.testing.assert_close(padded if kind == "classifier" else padded[:, :5], own)
 
 
 def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():

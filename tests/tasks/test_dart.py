@@ -40,15 +40,11 @@ def test_triples_become_prompts():
     assert linearise(TRIPLES) == "Aromi : area_code : 9 | Aromi : food : Thai"
 
 
-def test_empty_references_and_bare_triple_sets_are_left_out_and_counted(tmp_path):
+def test_empty_references_and_bare_triple_sets_are_left_out(tmp_path):
     content = [entry("A", "", "One."), entry("B"), entry("C", " "), entry("D", "Two.")]
     task = DART(data_dir=folder_of(tmp_path, test=content))
     assert [i.references for i in task.instances("test")] == [("One.",), ("Two.",)]
     assert [r.target for r in task.records("test")] == ["One.", "Two."]
-    assert task.details("test") == [
-        "1 empty references left out",
-        "2 triple sets without a reference left out",
-    ]
 
 
 def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_path):
@@ -57,7 +53,7 @@ def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_pat
     assert [r.target for r in task.records("train")] == ["One.", "Two."]
     assert "trained on the dev split" in sentences(task.flags())
     assert len(task.instances("test")) == 1
-    for read in (task.records, task.instances, task.details):
+    for read in (task.records, task.instances):
         with pytest.raises(DataError, match=r"train_split=dev.*Type decode\.split=test"):
             read("dev")
     assert sentences(DART(data_dir=folder).flags()) == []
@@ -65,10 +61,3 @@ def test_the_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_pat
         DART(data_dir=folder).records("train")
     with pytest.raises(ConfigError, match="train_split is 'test'; expected one of train, dev"):
         DART(train_split="test")
-
-
-def test_what_is_left_out_of_the_real_files_is_counted(data_root):
-    task = DART(data_dir=str(data_root / "dart"))
-    assert task.details("dev") == []
-    assert task.details("test") == ["1 empty references left out"]
-    assert len(DART(data_dir=task.data_dir, train_split="dev").records("train")) == 6980

@@ -3,7 +3,7 @@
 import pytest
 
 from dpft.config.errors import DataError
-from dpft.tasks.e2e import E2E, linearise, read_csv, slots
+from dpft.tasks.e2e import E2E, linearise, read_csv
 from tests.tasks.files import write
 
 GOOD = 'mr,ref\n"name[Aromi], area[riverside]","Aromi, by the river."\n'
@@ -19,7 +19,6 @@ def test_an_official_file_is_read_with_its_quotes_and_line_breaks(tmp_path):
 
 def test_meaning_representations_become_prompts():
     mr = "name[The Mill], eatType[coffee shop], priceRange[£20-25], near[Café, Rouge]"
-    assert slots(mr)[3] == ("near", "Café, Rouge")
     assert linearise(mr) == (
         "name : The Mill | eatType : coffee shop | priceRange : £20-25 | near : Café, Rouge"
     )

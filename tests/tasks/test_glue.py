@@ -4,7 +4,7 @@ import pytest
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
-from dpft.tasks.glue import MNLI, QQP, Columns, _read_hub_mnli, read_tsv
+from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.sources import hub_rows
@@ -83,16 +83,6 @@ def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
     for folder in (hub, ours):
         subsets = [i.subset for i in MNLI(data_dir=str(folder)).instances("dev")]
         assert subsets == ["matched"] * 3 + ["mismatched"] * 2
-
-
-def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
-    rows = mnli_rows(4)
-    shuffled = [rows[i] for i in (2, 0, 3, 1)]
-    with pytest.raises(DataError, match="row 2 of the hub's copy has idx 0 after 2"):
-        hub_rows(MNLI.dataset.hub, shuffled)
-    with pytest.raises(DataError, match="idx 1 after 3"):
-        hub_rows(MNLI.dataset.hub, [rows[3], rows[1]])
-    assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import nn
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.config.flags import Flag, flag, sentence, sentences
-from dpft.models.image_input import ImageInput
+from dpft.models.architecture import ImageInput
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task

@@ -22,10 +22,10 @@ CANDIDATES = (
 )
 PLAIN = "".join(line.split("\t\t")[0].rstrip("\n") + "\n" for line in CANDIDATES.splitlines())
 REPLIES = [
-    Reply(0, ("i have a dog.", "i am tall."), ("hi !",), "hello ."),
-    Reply(0, ("i have a dog.", "i am tall."), ("hi !", "hello .", "any pets ?"), "one dog ."),
-    Reply(1, ("i sing.",), (), "who is there ?"),
-    Reply(1, ("i sing.",), ("who is there ?", "me ."), "who is me ?"),
+    Reply(("i have a dog.", "i am tall."), ("hi !",), "hello ."),
+    Reply(("i have a dog.", "i am tall."), ("hi !", "hello .", "any pets ?"), "one dog ."),
+    Reply(("i sing.",), (), "who is there ?"),
+    Reply(("i sing.",), ("who is there ?", "me ."), "who is me ?"),
 ]
 DIALOGUES = [
     {
@@ -102,7 +102,7 @@ def letters(**settings):
     return PersonaChat(**settings).objective(loaded_letters("|"))
 
 
-RECORD = PersonaChat().record(Reply(0, ("i am x.",), ("one one", "two two", "three"), "ok"))
+RECORD = PersonaChat().record(Reply(("i am x.",), ("one one", "two two", "three"), "ok"))
 
 
 @pytest.mark.parametrize(

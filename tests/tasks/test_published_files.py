@@ -53,7 +53,6 @@ def read_sentences(path):
         (read_text, "1 your persona: a.\n3 hi\tyou\n", "line 2"),
         (read_text, "1 your persona: a.\n2 partner's persona: b.\n", "line 2"),
         (read_text, "1 your persona: a.\n2 hi\n", "line 2"),
-        (read_text, "1 your persona: a.\n1 your persona: b.\n", "line 2.*dialogue 1"),
         (read_lines, json.dumps(CHAT | {"personality": "x"}), "dialogue 1"),
         (read_lines, json.dumps(CHAT | {"utterances": [3]}), "dialogue 1"),
     ],

@@ -20,7 +20,7 @@ from dpft.tasks.metrics import java
 PTB_VERSION = "3.4.1"
 METEOR_VERSION = "1.5"
 
-# A namespace package has no file of its own, but its modules do.
+# A namespace package has no file, but its modules do.
 _CARRIER = Path(rouge.__file__).parents[1]
 _PTB_JAR = _CARRIER / "tokenizer" / f"stanford-corenlp-{PTB_VERSION}.jar"
 _METEOR_JAR = _CARRIER / "meteor" / f"meteor-{METEOR_VERSION}.jar"

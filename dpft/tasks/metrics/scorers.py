@@ -26,7 +26,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def check_counts(predictions: Sequence[str], references: Sequence[Any]) -> None:
-    """Refuse no predictions, and another number of predictions than of items."""
+    """Raise ValueError for no predictions, or another number of them than of items."""
     if not predictions or len(predictions) != len(references):
         raise ValueError(
             f"got {len(predictions)} predictions and references for {len(references)} items; "
@@ -35,7 +35,7 @@ def check_counts(predictions: Sequence[str], references: Sequence[Any]) -> None:
 
 
 def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Refuse what the official scorers of E2E and DART cannot score."""
+    """Raise ValueError for what the official scorers of E2E and DART cannot score."""
     check_counts(predictions, references)
     for i, refs in enumerate(references, 1):
         if not any(ref.strip() for ref in refs):  # official scorers divide by zero here

@@ -1,4 +1,4 @@
-"""How scores are shown, and what they are compared with.
+"""Presentation of scores, and the numbers that they are compared with.
 
 BLEU and ROUGE-L are shown from 0 to 100, as papers print them; the scorer of E2E gives them from 0
 to 1, and records keep what a scorer gave. An accuracy is shown next to that of an answer that never

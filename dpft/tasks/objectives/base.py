@@ -102,7 +102,7 @@ class Batch:
 
 
 class Losses(Protocol):
-    """What training asks of an objective once records are encoded."""
+    """The methods that training calls once records are encoded."""
 
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         """Return examples as a batch, padded to ``widths``; None: to the widest of them."""

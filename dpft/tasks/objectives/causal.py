@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -59,7 +59,7 @@ class Causal:
     """Write the target after the source.
 
     A prompt is ``before``, the segments of the source, and ``after``. The target begins with a
-    space, where no text that ends in one stands right before it, and ends with the end token.
+    space, unless the text right before it ends in one, and ends with the end token.
     """
 
     tokenizer: PreTrainedTokenizerBase  # with an end token
@@ -83,30 +83,29 @@ class Causal:
         return self.encode_all([record])[0]
 
     def encode_all(self, records: Sequence[Any]) -> list[CausalExample]:
-        texts = list[str]()
+        texts, behind = list[str](), list[str]()
         for record in records:
             texts += [*record.segments, self._space(record) + record.target]
-        before = (text for record in records for text in self._standing_before(record))
-        ids = iter(self._ids_behind(texts, before))
-        return [
-            self._example([next(ids) for _ in record.segments], next(ids)) for record in records
-        ]
-
-    def _example(self, segments: Sequence[list[int]], written: list[int]) -> CausalExample:
-        """An example of tokens: of each segment of the source, and of the target."""
-        before, source, after, lost = self._pieces(segments)
-        whole = self._whole(written)
-        fixed = len(before) + len(after)
-        # At least one target token is kept, so that every record has a loss, and one before it.
-        first = fixed + len(source) if self.cut == "target" else max(1, fixed)
-        target = whole[: max(1, self.max_length - first)]
-        kept = self._cut(source, fixed, len(target))
-        return CausalExample(
-            (*before, *kept, *after),
-            tuple(target),
-            cut_source=lost + len(source) - len(kept),
-            cut_target=len(whole) - len(target),
-        )
+            behind += self._behind(record)
+        ids = iter(self._ids(texts, behind))
+        examples = []
+        for record in records:
+            before, source, after, lost = self._pieces([next(ids) for _ in record.segments])
+            whole = self._whole(next(ids))
+            fixed = len(before) + len(after)
+            # At least one target token is kept, so that every record has a loss, and one before it.
+            given = fixed + len(source) if self.cut == "target" else max(1, fixed)
+            target = whole[: max(1, self.max_length - given)]
+            kept = self._cut(source, fixed, len(target))
+            examples.append(
+                CausalExample(
+                    (*before, *kept, *after),
+                    tuple(target),
+                    cut_source=lost + len(source) - len(kept),
+                    cut_target=len(whole) - len(target),
+                )
+            )
+        return examples
 
     def prompts(
         self, records: Sequence[Any], settings: Decode
@@ -134,7 +133,7 @@ class Causal:
     ) -> Batch:
         return collate(examples, widths)
 
-    def widths(self, example: CausalExample, coarse: bool = False) -> tuple[int, int]:
+    def widths(self, example: CausalExample, coarse: bool = False) -> tuple[int, ...]:
         """Return the widths of prompt and target together, and of the target."""
         width = padded(example.length, self.max_length, coarse)
         if coarse:
@@ -226,7 +225,7 @@ class Causal:
         return before, source, after, len(whole) - len(kept)
 
     def _ended(self, segments: Sequence[list[int]]) -> list[list[int]]:
-        """The segments, each with what follows it."""
+        """Return the segments, each with what follows it."""
         end = [self._end] if self.ends else []
         return [[*segment, *end] for segment in segments]
 
@@ -236,7 +235,15 @@ class Causal:
 
     def _space(self, record: TextRecord) -> str:
         """Return what keeps the target from being a part of the word before it."""
-        return "" if self._last_text(record)[-1:].isspace() else " "
+        last = self.after
+        if not (self.after or self.ends):
+            last = next(filter(None, (*reversed(record.segments), self.before)), "")
+        return "" if last[-1:].isspace() else " "
+
+    def _behind(self, record: TextRecord) -> list[str]:
+        """Return a text that each segment and the target may be encoded behind; "" at the start."""
+        between, count = str(self.tokenizer.eos_token) if self.ends else "\n", len(record.segments)
+        return [*[self.before, *[between] * count][:count], self.after or between]
 
     @cached_property
     def _end(self) -> int:  # the tokenizer takes a microsecond to look it up
@@ -244,44 +251,31 @@ class Causal:
 
     @cached_property
     def _frame(self) -> list[list[int]]:
-        """Tokens of ``before``, and what the tokenizer begins a text with, and of ``after``."""
-        behind = self.tokenizer.eos_token if self.ends else "a"
-        before, after = self._ids_behind((self.before, self.after), ("", str(behind)))
+        """Tokens of ``before``, behind those that begin every text of the tokenizer, and ``after``.
+
+        Tokenizers of Llama and Gemma put a start token before a text.
+        """
+        behind = str(self.tokenizer.eos_token) if self.ends else "a"
+        before, after = self._ids((self.before, self.after), ("", behind))
         return [[*self._start, *before], after]
 
     @cached_property
     def _start(self) -> list[int]:
-        """Tokens that the tokenizer puts before a text: the start token of Llama or Gemma."""
         return around(self.tokenizer, target=False)[0]
 
     @cached_property
     def _joins(self) -> bool:
         return joins(self.tokenizer)
 
-    def _ids_behind(self, texts: Sequence[str], before: Iterable[str]) -> list[list[int]]:
-        """Return the tokens of pieces; ``before``, the text before each, is seldom consumed."""
+    def _ids(self, texts: Sequence[str], behind: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of pieces of texts, each as it is behind another text."""
         if self._joins:
             return token_ids(self.tokenizer, texts)
-        return ids_behind(self.tokenizer, texts, before)
+        return ids_behind(self.tokenizer, texts, behind)
 
-    def _standing_before(self, record: TextRecord) -> list[str]:
-        """Return the text right before each segment, and before the target."""
-        end = str(self.tokenizer.eos_token)
-        found, prior = list[str](), self.before
-        for segment in record.segments:
-            found.append(prior)
-            prior = end if self.ends else segment or prior
-        return [*found, self._last_text(record) or prior]
-
-    def _last_text(self, record: TextRecord) -> str:
-        """Return the text right before the target; nothing where that is an end token."""
-        if self.after or self.ends:
-            return self.after
-        return next(filter(None, (*reversed(record.segments), self.before)), "")
-
-    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
+    def _prompt(self, record: Any, longest: int) -> tuple[tuple[int, ...], int]:
         """Return a prompt, and how many tokens its source lost."""
-        segments = self._ids_behind(record.segments, self._standing_before(record)[:-1])
+        segments = self._ids(record.segments, self._behind(record)[:-1])
         before, source, after, lost = self._pieces(segments)
         kept = self._cut(source, len(before) + len(after), self.max_length - longest)
         return (*before, *kept, *after), lost + len(source) - len(kept)
@@ -313,7 +307,7 @@ class LanguageModel(Causal):
         """The tokens that a text follows."""
         return tuple(self._start) or (self.tokenizer.eos_token_id,)
 
-    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
+    def _prompt(self, record: Any, longest: int) -> tuple[tuple[int, ...], int]:
         return self.opening, 0
 
     def predict(
@@ -372,7 +366,7 @@ def _behind_padding(
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:
-    """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+    """Return the negative log-likelihood of each target token, ``(B, K)``; zero for none."""
     targets = batch.tensors["targets"]
     read = {name: batch.tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
     logits = model(**read, use_cache=False, logits_to_keep=targets.shape[1]).logits

@@ -2,21 +2,20 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.objectives.tokens import plain_ids, special_texts, token_ids
 
 Turns = Sequence[tuple[str, str]]
+Exchange = tuple[list[int], list[int]]  # tokens of what precedes an answer, and of the answer
 
 ANSWERS = "assistant"
 PLAIN = (
@@ -25,7 +24,7 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """A template for models that have none: ``role: text`` on a line, an end token after answers."""
-# Stands for the text of the special token of this number while a template writes turns around it.
+# Replaces the text of the special token of this number while a template writes turns around it.
 _MARK = "\ue0d8{}\ue0d8"
 _MARKS = re.compile(_MARK.format("([0-9]+)"))
 # Some templates tell the model which day it is: a run that is continued would see another text.
@@ -45,15 +44,15 @@ _ORDERS = (
     ("system", "assistant"),
     ("assistant",),
 )
-_TEXT = "\ue0d7{}\ue0d7"  # of private use: in no text that anybody wrote
+_TEXT = "\ue0d7{}\ue0d7"  # of private use, and in no text
 
 
 @dataclass
 class ChatForm:
-    """What a template puts around the texts of turns, found by rendering turns of known texts.
+    """The texts that a template puts around turns, found by rendering turns of known texts.
 
     Attributes:
-        render: writes turns as the template does. It raises DataError for turns that it refuses.
+        render: writes turns as the template does. It raises DataError for turns that it rejects.
         special: tokens as text that no turn may hold.
         starts: by role, what precedes the first text.
         between: by the roles of two consecutive turns, the text between theirs.
@@ -147,39 +146,31 @@ class ChatObjective(Causal):
         return [self._example_of(self._marked(record.turns)) for record in records]
 
     def _example_of(self, turns: Turns) -> CausalExample:
-        answers = [number for number, (role, _) in enumerate(turns) if role == ANSWERS]
-        exchanges = None
-        if len(answers) > 2:  # rendering all that precedes each answer takes quadratic time
-            with suppress(ConfigError, DataError):
-                text, exchanges = self._exchanges(turns, answers, near=True)
-                if text != self._rendered(turns[: answers[len(exchanges) - 1] + 1]):
-                    exchanges = None
-        if exchanges is None:
-            _, exchanges = self._exchanges(turns, answers, near=False)
-        made = self._of_all if self.train_on == "all" else self._of_exchanges
-        return made(exchanges)
-
-    def _exchanges(
-        self, turns: Turns, answers: Sequence[int], near: bool
-    ) -> tuple[str, list[tuple[list[int], list[int]]]]:
-        """Return the tokens before each answer and of it, up to `max_length`, and all their text.
-
-        With ``near`` an answer is rendered behind the exchange before it and the system's turn.
-        """
-        text, before, size = "", "", 0
-        exchanges = list[tuple[list[int], list[int]]]()
-        for given, answer in self._spans(turns, answers, near):
+        exchanges, size = list[Exchange](), 0
+        done = before = ""
+        for number, (role, _) in enumerate(turns):
             # What `max_length` has no room for is not rendered.
             if exchanges and size - sum(map(len, exchanges[-1])) > self.max_length:
                 break
+            if role != ANSWERS:
+                continue
+            asked = self._rendered(turns[:number], asks=True)
+            answered = self._rendered(turns[: number + 1])
+            if not (asked.startswith(done) and answered.startswith(asked)):
+                raise ConfigError(
+                    "the model's chat template writes an earlier turn in another way once a later "
+                    "one follows, so that what is trained would not be what is asked; type "
+                    "task.template=plain"
+                )
+            given, answer = asked[len(done) :], answered[len(asked) :]
             ids = self._tokens([given, answer], [before, given])
-            size += len(ids[0]) + len(ids[1])
             exchanges.append((ids[0], ids[1]))
-            text, before = text + given + answer, answer
-        return text, exchanges
+            size += len(ids[0]) + len(ids[1])
+            done, before = answered, answer
+        return (self._of_all if self.train_on == "all" else self._of_exchanges)(exchanges)
 
     def shown(self, record: Conversation) -> str:
-        """A conversation as the model is given it; what carries loss stands in double brackets."""
+        """Return a conversation as the model is given it, with double brackets around the loss."""
         (example,) = self.encode_all([record])
         ids, start = (*example.prompt, *example.target), len(example.prompt)
         given = {*range(start), *(start + place for place in example.silent)}
@@ -191,7 +182,7 @@ class ChatObjective(Causal):
 
     @cached_property
     def form(self) -> ChatForm:
-        """How the template writes turns."""
+        """The form in which the template writes turns."""
         return ChatForm(self._rendered, self.tokenizer.all_special_tokens)
 
     @cached_property
@@ -200,33 +191,8 @@ class ChatObjective(Causal):
         _, rest = self._up_to_end(token_ids(self.tokenizer, [self.form.tail])[0])
         return *rest, self._end
 
-    def prompts(
-        self, records: Sequence[Conversation], settings: Decode
-    ) -> list[tuple[tuple[int, ...], int]]:
-        longest = self.longest(settings)
-        return [self._asked(record.turns[:-1], longest) for record in records]
-
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
-
-    def _spans(self, turns: Turns, answers: Sequence[int], near: bool) -> Iterator[tuple[str, str]]:
-        """Yield for each answer the new text before it, and the answer, as the template does."""
-        system = [turn for turn in turns[:1] if turn[0] == "system"]
-        done = ""
-        for k, number in enumerate(answers):
-            shown = turns[: number + 1]
-            if near and k > 1:
-                shown = [*system, *turns[answers[k - 2] + 1 : number + 1]]
-                done = self._rendered(shown[: answers[k - 1] - number])
-            asked, answered = self._rendered(shown[:-1], asks=True), self._rendered(shown)
-            if not (asked.startswith(done) and answered.startswith(asked)):
-                raise ConfigError(
-                    "the model's chat template writes an earlier turn in another way once a later "
-                    "one follows, so that what is trained would not be what is asked; type "
-                    "task.template=plain"
-                )
-            yield asked[len(done) :], answered[len(asked) :]
-            done = answered
 
     def _rendered(self, turns: Turns, asks: bool = False) -> str:
         from jinja2 import TemplateError
@@ -243,15 +209,15 @@ class ChatObjective(Causal):
         except TemplateError as error:
             roles = ", ".join(role for role, _ in turns)
             raise DataError(
-                f"the model's chat template refuses a conversation with the turns {roles} "
+                f"the model's chat template rejects a conversation with the turns {roles} "
                 f"({error}); change the conversation, or type task.template=plain"
             ) from error
 
-    def _of_exchanges(self, exchanges: Sequence[tuple[list[int], list[int]]]) -> CausalExample:
-        """An example of tokens: for each answer, what precedes it, and itself."""
+    def _of_exchanges(self, exchanges: Sequence[Exchange]) -> CausalExample:
+        """Return an example whose loss is on the answers."""
         trained = [(given, *self._up_to_end(answer)) for given, answer in exchanges]
         whole = [len(given) + len(answer) + len(rest) for given, answer, rest in trained]
-        kept = 1  # of the last one, what stands behind its end token does not count
+        kept = 1  # of the last one, what follows its end token does not count
         while kept < len(trained) and sum(whole[:kept]) + sum(map(len, trained[kept][:2])) <= (
             self.max_length
         ):
@@ -275,8 +241,8 @@ class ChatObjective(Causal):
             cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
         )
 
-    def _of_all(self, exchanges: Sequence[tuple[list[int], list[int]]]) -> CausalExample:
-        """An example of tokens all of which carry loss, but for an end token before them."""
+    def _of_all(self, exchanges: Sequence[Exchange]) -> CausalExample:
+        """Return an example all of whose tokens carry loss, behind one end token."""
         room, target, whole = self.max_length - 1, list[int](), 0
         fits, rest = True, list[int]()
         for given, answered in exchanges:
@@ -296,7 +262,7 @@ class ChatObjective(Causal):
         )
 
     def _up_to_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
-        """An answer up to its end token, and what the template writes behind that."""
+        """Return an answer up to its end token, and what the template writes behind that."""
         if self._end not in answer:
             raise ConfigError(
                 "the model's chat template ends an answer without the tokenizer's end token "
@@ -306,23 +272,24 @@ class ChatObjective(Causal):
         last = len(answer) - answer[::-1].index(self._end)
         return answer[:last], answer[last:]
 
-    def _asked(self, turns: Turns, longest: int) -> tuple[tuple[int, ...], int]:
-        """A prompt, without the oldest exchanges if it is too long, and how many tokens it lost."""
-        whole = ids = self._ids(turns)
+    def _prompt(self, record: Conversation, longest: int) -> tuple[tuple[int, ...], int]:
+        """Return a prompt of the newest exchanges that fit, and how many tokens it lost."""
+
+        def ids(turns: Turns) -> list[int]:
+            return self._tokens([self._rendered(turns, asks=True)], [""])[0] or [self._end]
+
+        turns = self._marked(record.turns[:-1])
+        whole = found = ids(turns)
         system = [turn for turn in turns[:1] if turn[0] == "system"]
         starts = [n for n, (role, _) in enumerate(turns[:-1], 1) if role == ANSWERS]
         if len(whole) > longest and starts:
             # The more exchanges are left out, the shorter it is: the first place that is enough.
             enough = bisect_left(
-                starts, True, key=lambda at: len(self._ids([*system, *turns[at:]])) <= longest
+                starts, True, key=lambda at: len(ids([*system, *turns[at:]])) <= longest
             )
-            ids = self._ids([*system, *turns[starts[min(enough, len(starts) - 1)] :]])
-        kept = ids[-longest:]
+            found = ids([*system, *turns[starts[min(enough, len(starts) - 1)] :]])
+        kept = found[-longest:]
         return tuple(kept), len(whole) - len(kept)
-
-    def _ids(self, turns: Turns) -> list[int]:
-        whole = self._rendered(self._marked(turns), asks=True)
-        return self._tokens([whole], [""])[0] or [self._end]
 
     @cached_property
     def _special(self) -> tuple[str, ...]:
@@ -330,33 +297,31 @@ class ChatObjective(Causal):
         return tuple(sorted(special_texts(self.tokenizer), key=len, reverse=True))
 
     @cached_property
-    def _special_pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, self._special)) or "(?!)")
-
-    @cached_property
     def _plain(self) -> tuple[list[int], ...]:
         """The tokens of each of these as plain text."""
         return tuple(plain_ids(self.tokenizer, text) for text in self._special)
 
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._special)) or "(?!)")
+
     def _marked(self, turns: Turns) -> Turns:
-        """Turns with marks where they have the text of a special token."""
-        pattern = self._special_pattern
-        if not any(_MARK[0] in said or pattern.search(said) for _, said in turns):
-            return turns
+        """Return turns with marks in place of the texts of special tokens."""
 
         def mark(match: re.Match[str]) -> str:
             return _MARK.format(self._special.index(match[0]))
 
         # A mark that is there already goes: it would be read as such.
-        return [(role, pattern.sub(mark, _MARKS.sub("", said))) for role, said in turns]
+        return [
+            (role, self._special_pattern.sub(mark, _MARKS.sub("", text))) for role, text in turns
+        ]
 
     def _tokens(self, texts: Sequence[str], before: Sequence[str]) -> list[list[int]]:
-        """Of each text that a template wrote around marked turns, behind another one or none."""
+        """Return the tokens of texts that a template wrote around marked turns."""
         split = [_MARKS.split(text) for text in texts]  # text, number, text, number, ..., text
         pieces = [*chain.from_iterable(one[::2] for one in split)]
         behind = [x for one, first in zip(split, before, strict=True) for x in (first, *one[1::2])]
-        ids = iter(self._ids_behind(pieces, behind))
-        found = []
+        ids, found = iter(self._ids(pieces, behind)), []
         for one in split:
             tokens = list(next(ids))
             for number in one[1::2]:

@@ -18,30 +18,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config.errors import ConfigError, ModelError
+from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.objectives.template import MASK, Piece, parse_template
+from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
 from dpft.tasks.objectives.tokens import fast_backend
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
 
-# The module with which transformers' masked language models begin what follows the encoder.
+# The first module after the encoder in masked language models of transformers.
 _HEADS = ("lm_head", "cls", "predictions", "generator_predictions", "vocab_transform", "head")
 
 
 class Choice(Objective):
-    """One of ``K`` classes for each record; batches hold their ``labels``, ``(B,)`` in int64.
+    """One of ``K`` classes for each record; batches hold their ``labels``, ``(B,)`` in int64."""
 
-    Attributes:
-        classes: their names, in the order of the scores.
-    """
-
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # their names, in the order of the scores
 
     @abstractmethod
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -220,7 +216,7 @@ class Infilling(TextChoice):
         _ = self.words
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[str, ...]:
         """The template's parts."""
         return parse_template(self.template)
 
@@ -248,25 +244,22 @@ class Infilling(TextChoice):
     @cached_property
     def _fixed(self) -> tuple[list[int], ...]:
         """Tokens of words and blank; none in place of a text."""
-
-        def ids(piece: Piece) -> list[int]:
-            if piece.text is not None:
-                return []
-            return [self.tokenizer.mask_token_id] if piece.words == MASK else self._ids(piece.words)
-
-        return tuple(map(ids, self.pieces))
+        mask = [self.tokenizer.mask_token_id]
+        return tuple(
+            [] if piece.strip() in TEXTS else mask if piece == MASK else self._ids(piece)
+            for piece in self.pieces
+        )
 
     def encode(self, record: LabelledText) -> ClassExample:
-        parts = [
-            list(fixed) if piece.text is None else self._ids(piece.of(record.texts))
-            for piece, fixed in zip(self.pieces, self._fixed, strict=True)
-        ]
-        texts = [i for i, piece in enumerate(self.pieces) if piece.text is not None]
+        parts = [[*fixed] for fixed in self._fixed]
+        texts = {i: TEXTS[p.strip()] for i, p in enumerate(self.pieces) if p.strip() in TEXTS}
+        for i, number in texts.items():
+            space = " " * self.pieces[i].startswith(" ")
+            parts[i] = self._ids(space + record.texts[number].strip())
         cut = max(0, sum(map(len, parts)) - (self.max_length - 2))
         for _ in range(cut):
-            longest = max(texts, key=lambda i: (len(parts[i]), i))
-            parts[longest].pop()
-        blank = next(i for i, piece in enumerate(self.pieces) if piece.words == MASK)
+            parts[max(texts, key=lambda i: (len(parts[i]), i))].pop()
+        blank = self.pieces.index(MASK)
         ids = [self.tokenizer.cls_token_id, *(token for part in parts for token in part)]
         mask = 1 + sum(len(part) for part in parts[:blank])
         return ClassExample((*ids, self.tokenizer.sep_token_id), None, record.label, cut, mask)
@@ -277,7 +270,7 @@ class Infilling(TextChoice):
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         blank = batch.tensors["blank"]
         inputs = {name: batch.tensors[name] for name in ("input_ids", "attention_mask")}
-        with head_only_at(model, blank, inputs["input_ids"].shape[1]):
+        with head_only_at(model, blank):
             logits: Tensor = model(**inputs).logits
         if logits.shape[1] > 1:
             logits = _at(logits, blank)
@@ -293,7 +286,7 @@ class Infilling(TextChoice):
 
 
 @contextmanager
-def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[None]:
+def head_only_at(model: nn.Module, positions: Tensor) -> Iterator[None]:
     """Pass one position of each record to the model's output head.
 
     Logits of a whole sequence are ``(B, T, V)``, by far the largest tensor of a small encoder. The
@@ -304,11 +297,6 @@ def head_only_at(model: nn.Module, positions: Tensor, width: int) -> Iterator[No
     def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not args or not isinstance(args[0], Tensor) or args[0].dim() != 3:
             return None
-        if args[0].shape[1] != width:
-            raise ModelError(
-                f"the encoder gives {args[0].shape[1]} positions for {width} tokens, so that the "
-                "blank cannot be found; expected an adapter that adds none, or task.mode=head"
-            )
         return (_at(args[0], positions), *args[1:])
 
     heads = (getattr(model, name, None) for name in _HEADS)
@@ -327,7 +315,7 @@ def _at(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def check_positions(model: nn.Module, max_length: int) -> None:
-    """Refuse records that may be longer than the model has positions for."""
+    """Raise ConfigError if records may be longer than the model has positions for."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             # RoBERTa's positions begin after that of the padding.

@@ -125,7 +125,7 @@ def _batches(
     def room(prompt: tuple[int, ...]) -> int:
         if most is None:
             return settings.max_new_tokens
-        # The decoder of a model with an encoder has positions of its own.
+        # The decoder of a model with an encoder has separate positions.
         left = most if encoder else most - len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 

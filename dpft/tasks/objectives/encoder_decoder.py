@@ -26,7 +26,7 @@ class EncoderDecoder(Causal):
 
     A source is ``before``, the segments and ``after``, with the tokens around it that the tokenizer
     puts around a text (``text </s>`` for T5, ``<s> text </s>`` for BART). With ``ends`` the end
-    token stands between segments. A target has the tokens around it that the tokenizer puts around
+    token comes between segments. A target has the tokens around it that the tokenizer puts around
     one; all are written but for ``start``. ``max_length`` is of source and target together.
     """
 
@@ -62,9 +62,7 @@ class EncoderDecoder(Causal):
         read = {"input_ids": ids, "attention_mask": mask}
         return Batch({**read, "decoder_input_ids": given, "targets": targets})
 
-    def widths(  # type: ignore[override]
-        self, example: CausalExample, coarse: bool = False
-    ) -> tuple[int, int, int]:
+    def widths(self, example: CausalExample, coarse: bool = False) -> tuple[int, ...]:
         """Return the widths of both texts together, of the source, and of the target."""
         source = padded(len(example.prompt), self.max_length, coarse)
         target = padded(len(example.target), self.max_length, coarse)
@@ -89,7 +87,7 @@ class EncoderDecoder(Causal):
     def _space(self, record: TextRecord) -> str:
         return ""  # nothing is written before it
 
-    def _standing_before(self, record: TextRecord) -> list[str]:
+    def _behind(self, record: TextRecord) -> list[str]:
         return [""] * (1 + len(record.segments))
 
     @cached_property

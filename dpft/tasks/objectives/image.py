@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledImage
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class ImageExample:
 class ImageClassifier(Choice):
     """An image in, a class out.
 
-    Guarantee: a row of a batch is a function of its own image. Images are decoded, resized and
+    Guarantee: a row of a batch is a function of its image alone. Images are decoded, resized and
     normalised one by one, and nothing is cropped, flipped or mixed at random.
     """
 
@@ -52,7 +52,7 @@ class ImageClassifier(Choice):
     def collate(
         self, examples: Sequence[ImageExample], widths: Sequence[int] | None = None
     ) -> Batch:
-        """``pixels``: ``(B, 3, size, size)`` in float32; ``labels``: ``(B,)`` in int64."""
+        """Return ``pixels`` (``(B, 3, size, size)``, float32) and ``labels`` (``(B,)``, int64)."""
         stacked = np.stack([example.record.pixels(self.size) for example in examples])
         # Planes first, while a number is still one byte.
         pixels = torch.from_numpy(stacked.transpose(0, 3, 1, 2).copy()).float()
@@ -65,7 +65,7 @@ class ImageClassifier(Choice):
         )
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Logits of the classes, ``(B, K)``."""
+        """Return logits of the classes, ``(B, K)``."""
         output = model(batch.tensors["pixels"])
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits

@@ -7,12 +7,10 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 
 from __future__ import annotations
 
-import functools
+import copy
 import gc
 import math
-import sys
-import types
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,6 @@ from dpft.privacy import LostRecordError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, bit_sums, written
-from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
 
 if TYPE_CHECKING:
@@ -35,27 +32,17 @@ if TYPE_CHECKING:
     from dpft.privacy.clipping.groups import Group
     from dpft.tasks.units import TrainingSet, UnitBatch
 
-# What rounding explains, since kernels differ with the shape of a batch. Of losses, and of clipped
-# sums as a share of the threshold; where shapes are fixed, next to nothing.
+# Differences that rounding explains, since kernels differ with the shape of a batch: of losses, and
+# of clipped sums as a share of the threshold, where shapes vary and where they are fixed.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 _SHARE, _FIXED = 3e-4, 3e-5
-# What a GPU's own rounding explains: kernels of attention add up the same numbers in any order, so
-# that one backward differs from the next. So many times as much as was seen, and no more than this.
+# Kernels of attention on a GPU add up the same numbers in any order, so that one backward differs
+# from the next: so many times the difference that was seen is allowed, and no more than this share.
 _TIMES, _MOST = 4.0, 0.03
-
-# Functions and objects of these are not searched.
-_LIBRARIES = sys.stdlib_module_names | {
-    *("accelerate", "datasets", "numpy", "peft", "PIL", "tokenizers", "torch", "torchvision"),
-    *("transformers", "trl"),
-}
-_CONTAINERS = (dict, list, tuple, set, deque)
-_HOLDERS = (*_CONTAINERS, nn.Module, types.CellType, types.MethodType, functools.partial)
-_PLAIN = (int, float, complex, str, bytes, type(None))
-_ITEMS = 2000  # items of a container that are searched
 
 
 class WritesError(ModelError):
-    """A forward leaves something behind that is not trained."""
+    """A forward writes to what is saved and gets no noise, or keeps something of its batch."""
 
 
 def check_independence(
@@ -68,12 +55,12 @@ def check_independence(
     """Compare losses of training units alone, among others, and alone again.
 
     The shortest and a middle unit are batched with the longest, since what a model does may change
-    with the length; where shapes are fixed, each with others of its own shape. A full microbatch of
-    copies of the longest is tried too. The check runs as training does, without dropout: masks are
-    other random numbers for other batches. With a clipper, sums of clipped gradients are compared,
-    which show what losses hide while a new head's weights are small. What few batches may not show
-    is found by structure: masks that all rows share, rates at which whole layers are dropped, and
-    what the loss or the model keeps from one forward to the next (`kept`).
+    with the length; where shapes are fixed, each with others of the same shape. A full microbatch
+    of copies of the longest is tried too. The check runs as training does, without dropout, whose
+    masks are other random numbers in other batches. With a clipper, sums of clipped gradients are
+    compared, which show what losses hide while a new head's weights are small. What few batches may
+    not show is found by structure: dropout masks that all rows share, rates at which whole layers
+    are dropped, and tensors that the loss or the model keeps from one forward to the next.
 
     Args:
         data: the units, with the losses that are trained on.
@@ -86,11 +73,11 @@ def check_independence(
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
-        WritesError: if a saved weight or buffer was written to, or anything is kept of a batch.
+        WritesError: if a saved weight or buffer was written to, or a tensor of a batch is kept.
     """
     device = next(model.parameters()).device
     chosen = _chosen(data, token_budget)
-    # Each a batch, and the same units each in a batch of its own.
+    # Each is a batch, and the same units in batches of one.
     comparisons = [
         (data.batch(together, 0).to(device), [data.batch(one, 0).to(device) for one in apart])
         for together, apart in chosen
@@ -110,10 +97,10 @@ def check_independence(
                 what = "losses differ"
             if token_budget is not None and pipeline is None:
                 crowd = data.batch(_crowd(data, indices, token_budget), 0).to(device)
-                if (crowded := passes.in_crowd(crowd)) is not None:
-                    copies = alone[-1:].expand(len(crowded) - len(alone))
-                    if _differ(torch.cat([alone, copies]), crowded):
-                        what = "losses differ in a full microbatch"
+                crowded = passes.in_crowd(crowd)
+                copies = alone[-1:].expand(len(crowded) - len(alone))
+                if _differ(torch.cat([alone, copies]), crowded):
+                    what = "losses differ in a full microbatch"
         touched = saved.changed()
         if touched and pipeline is None:
             raise WritesError(written(touched, model))
@@ -124,7 +111,7 @@ def check_independence(
         if pipeline is not None and pipeline.any(bool(what)):
             what = what or "its buffers change with the batch on another rank"
         if not what and pipeline is None:
-            _check_kept(passes, comparisons[-1][1][-1], model, data.losses)
+            _check_nothing_is_kept(passes, comparisons[-1][1][-1])
             if _shares_a_mask(passes, undropped, comparisons[0][0]):
                 what = "dropout of what all rows share"
         if not what and clipper is not None:
@@ -192,15 +179,10 @@ class _Passes:
         return batch.of_units(found).detach().double()
 
     @torch.no_grad()
-    def in_crowd(self, batch: UnitBatch) -> Tensor | None:
-        """Return `losses` by a model in one piece; None where even a forward runs out of memory."""
-        try:
-            with nullcontext() if self._clipper is None else self._clipper.paused():
-                return batch.of_units(self._forward(batch)).double()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None  # training will report it
+    def in_crowd(self, batch: UnitBatch) -> Tensor:
+        """Return `losses` by a model in one piece, without keeping activations."""
+        with nullcontext() if self._clipper is None else self._clipper.paused():
+            return batch.of_units(self._forward(batch)).double()
 
     def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
         """Return clipped sums of the parameters that are clipped here, by name."""
@@ -275,22 +257,35 @@ def _drops_layers(model: nn.Module) -> str:
     return ""
 
 
-def _check_kept(passes: _Passes, batch: UnitBatch, *roots: object) -> None:
-    """Refuse a loss or a model that keeps something of a batch, which a later one may see.
+def _check_nothing_is_kept(passes: _Passes, batch: UnitBatch) -> None:
+    """Raise WritesError if loss or model keep a tensor of a batch, which a later batch may see.
 
-    The same batch comes twice: what is overwritten with the same, or cached, is no memory.
+    A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
+    which no comparison of losses before the first step shows. The same batch comes twice, and the
+    tensors that are alive afterwards must be equal: a cache, or a value that is overwritten with
+    the same, is no memory.
     """
-    passes.losses(batch)
-    before = kept(*roots)
-    passes.losses(batch)
-    after = kept(*roots)
-    if changed := sorted((after - before) + (before - after), key=str):
+    passes.losses(copy.deepcopy(batch))
+    before = _live_tensors()
+    passes.losses(copy.deepcopy(batch))
+    if _live_tensors() != before:
         raise WritesError(
-            f"a forward leaves something of its batch in a {changed[0][1]} of {changed[0][0]}, "
-            "which a later batch may see, so that no clipping bounds what one record adds; "
-            "expected losses that follow from their arguments and the weights alone: keep no "
-            "memory, queue or average of earlier batches"
+            "a forward leaves something of its batch in a tensor, which a later batch may see, so "
+            "that no clipping bounds what one record adds; expected losses that follow from their "
+            "arguments and the weights alone: keep no memory, queue or average of earlier batches"
         )
+
+
+def _live_tensors() -> Counter[tuple[object, ...]]:
+    """Count the tensors with values in this process, except parameters, by shape and bits."""
+    gc.collect()
+    return Counter(
+        (tuple(tensor.shape), *bit_sums(tensor).tolist())
+        for tensor in gc.get_objects()
+        if type(tensor) is Tensor
+        and tensor.layout == torch.strided
+        and tensor.untyped_storage().size()  # a sharded model frees the memory of some
+    )
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -309,12 +304,12 @@ def _sums_differ(
     try:
         try:
             one = passes.sums([together])
-        except LostRecordError:  # once: from now on the clipper is careful
+        except LostRecordError:  # once: from then on the clipper avoids it
             passes.forget()
             one = passes.sums([together])
         other = passes.sums(apart)
-        if not _repeats(next(iter(clipper.parameters.values())).device):  # the same bits
-            # Every rank runs it again, whatever it has found: they run the layers together.
+        if next(iter(clipper.parameters.values())).device.type != "cpu":
+            # Every rank runs it again, whatever it has found: ranks run the layers together.
             for _ in range(2):
                 again = passes.distances(one, passes.sums([together]))
                 own = [*map(max, own, again)]
@@ -325,52 +320,3 @@ def _sums_differ(
         not distance <= max(share * threshold, min(_TIMES * rounding, _MOST * threshold))
         for threshold, distance, rounding in zip(clipper.thresholds, distances, own, strict=True)
     )
-
-
-def _repeats(device: torch.device) -> bool:
-    """Return whether the same backward gives the same bits on a device."""
-    return device.type == "cpu"
-
-
-def kept(*roots: object) -> Counter[tuple[str, str, object]]:
-    """Count what can be reached from some objects and may hold something of a batch.
-
-    A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
-    which no comparison of losses before the first step shows. That the memory grows does show.
-
-    Returns:
-        Counts by (holder, type, length or sums of bits): of tensors and arrays, and of containers,
-        wherever attributes, closures, classes and global variables of functions lead. Parameters,
-        single numbers, texts and objects of libraries are left out.
-    """
-    found: Counter[tuple[str, str, object]] = Counter()
-    pending: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
-    seen: dict[int, object] = {}  # holds what it has seen, so that no other object gets its id
-    while pending:
-        holder, value = pending.pop()
-        if id(value) in seen or isinstance(value, nn.Parameter | types.ModuleType):
-            continue
-        seen[id(value)] = value
-        kind = type(value).__name__
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            value = torch.tensor(value)  # a copy: an array may be read-only
-        if isinstance(value, Tensor):
-            found[holder, kind, (tuple(value.shape), *bit_sums(value).tolist())] += 1
-        elif isinstance(value, types.FunctionType) and not _of_library(value):
-            used = [value.__globals__.get(name) for name in value.__code__.co_names]
-            outside = (*used, value.__closure__, value.__defaults__, value.__kwdefaults__)
-            pending += [(value.__qualname__, part) for part in outside]
-        elif isinstance(value, _HOLDERS) or not _of_library(value):
-            if isinstance(value, _CONTAINERS):
-                found[holder, kind, len(value)] += 1
-            else:
-                holder = getattr(value, "__qualname__", kind)
-            parts = gc.get_referents(value)[:_ITEMS]
-            pending += [(holder, part) for part in parts if not isinstance(part, _PLAIN)]
-    return found
-
-
-def _of_library(value: Any) -> bool:
-    named = value if isinstance(value, type | types.FunctionType) else type(value)
-    name = named.__module__ or "builtins"
-    return name.partition(".")[0] in _LIBRARIES or name.startswith("dpft.privacy.")

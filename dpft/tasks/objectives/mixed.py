@@ -40,7 +40,7 @@ class Mixed:
         return self._objective.blank()
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per row, ``(B,)`` in float32."""
+        """Return one loss per row, ``(B,)`` in float32."""
         device = next(iter(batch.tensors.values())).device
         with torch.autocast(device.type, dtype=torch.bfloat16):
             return self._objective.losses(model, batch).float()
@@ -49,7 +49,7 @@ class Mixed:
 def check_blank(
     trained: Losses, model: nn.Module, clipper: Clipper, precision: str, sharded: bool = False
 ) -> None:
-    """Refuse a model whose loss of a padding example, or its gradient, is not finite.
+    """Raise ModelError if the loss of a padding example, or its gradient, is not finite.
 
     Every record's would not be finite either, and a run would leave all of them out. Where ranks
     hold parts of the parameters (``sharded``), there are no whole gradients to check.
@@ -67,7 +67,7 @@ def check_blank(
 
 
 def check_supported(precision: str, device: torch.device) -> None:
-    """Refuse bfloat16 on a device that only emulates it."""
+    """Raise ConfigError for bfloat16 on a device that only emulates it."""
     if (
         precision == "bfloat16"
         and device.type == "cuda"

@@ -3,9 +3,24 @@
 ``parts`` yields the contents of a record: two records are equal if and only if their parts are.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpft.config.errors import DataError
+from dpft.config.files import regular
+
+Pixels = npt.NDArray[np.uint8]
+
+# Other formats that Pillow knows start programs or keep several images.
+_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
+# A few kilobytes may be decoded to gigabytes of one colour; the largest of Food-101 has 512 by 512.
+_PIXELS = 1 << 24
 
 
 class Record(Protocol):
@@ -69,3 +84,62 @@ class LabelledText:
         yield len(self.texts).to_bytes(8, "big") + self.label.to_bytes(8, "big", signed=True)
         for text in self.texts:
             yield text.encode()
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImage:
+    """An image, and the class it belongs to."""
+
+    # RGB pixels ``(H, W, 3)`` in uint8; an encoded image; or the file of one, which is read
+    # when it is needed.
+    image: Pixels | bytes | Path
+    label: int  # index into the task's class names
+    source: str  # what the image is called, for people; no part of the contents
+
+    def parts(self) -> Iterator[bytes]:
+        yield self.label.to_bytes(8, "big", signed=True)
+        if isinstance(self.image, np.ndarray):
+            yield b"pixels"
+            for length in self.image.shape:
+                yield length.to_bytes(8, "big")
+            yield self.image.tobytes()
+        else:
+            yield b"encoded"
+            yield _contents(self.image)
+
+    def pixels(self, size: int | None = None) -> Pixels:
+        """Return the image as ``(size, size, 3)``, or in its own size ``(H, W, 3)``.
+
+        Resizing is bilinear, over all pixels that an output pixel covers, whatever the image's
+        proportions: as torchvision's ``Resize((size, size))`` does it.
+        """
+        from PIL import Image
+
+        if isinstance(self.image, np.ndarray):
+            if size is None or self.image.shape[:2] == (size, size):
+                return self.image
+            image = Image.fromarray(self.image)
+        else:
+            try:
+                with Image.open(io.BytesIO(_contents(self.image)), formats=_FORMATS) as opened:
+                    if opened.width * opened.height > _PIXELS:
+                        raise ValueError("too large")
+                    image = opened.convert("RGB")
+            # Pillow's parsers raise more than one type on broken files.
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+                raise DataError(
+                    f"{self.source} is not an image that can be read ({type(error).__name__}); "
+                    f"expected one of {', '.join(_FORMATS)}, of at most {_PIXELS:,} pixels"
+                ) from error
+        if size is not None and image.size != (size, size):
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(image)
+
+
+def _contents(image: bytes | Path) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    try:
+        return regular(image).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {image}: {error.strerror}; expected an image") from error

@@ -2,61 +2,39 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dpft.config.errors import ConfigError
 
 MASK = "[MASK]"
-_PLACEHOLDER = re.compile(r"(<[^<>]*>|\[[^\[\]]*\])")
-_TEXTS = {"<S1>": 0, "<S2>": 1}
+TEXTS = {"<S1>": 0, "<S2>": 1}
+"""Places of a record's texts, and which of them each is."""
+_PLACE = re.compile(r"( ?(?:<[^<>]*>|\[[^\[\]]*\]))")
 _EXPECTED = f"expected {MASK} once, <S1>, and for pairs <S2>, as in '<S1> ? {MASK} , <S2>'"
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a template."""
+def parse_template(template: str, texts: int = 2) -> tuple[str, ...]:
+    """Return ``"<S1> It was [MASK] ."`` as its pieces: words, `MASK`, and `TEXTS`.
 
-    words: str = ""  # literal text, or `MASK`
-    # Which of the record's texts is inserted, from 0; None for words and mask.
-    text: int | None = None
-    space: bool = False  # whether a space precedes the text
-
-    def of(self, texts: Sequence[str]) -> str:
-        """Return the piece, filled in."""
-        if self.text is None:
-            return self.words
-        return f"{' ' * self.space}{texts[self.text].strip()}"
-
-
-def parse_template(template: str, texts: int = 2) -> tuple[Piece, ...]:
-    """Return ``"<S1> It was [MASK] ."`` as its pieces.
-
-    A space before a text belongs to the text, and one before the blank to the word that fills it,
-    which is how byte-level tokens are made.
+    A space before a text belongs to the text (``" <S2>"``), and one before the blank to the word
+    that fills it, which is how byte-level tokens are made.
     """
-    pieces: list[Piece] = []
-    words, *parts = _PLACEHOLDER.split(template)
-    for place, following in zip(parts[::2], parts[1::2], strict=True):
-        if (kept := words.removesuffix(" ")) != "":
-            pieces.append(Piece(kept))
-        if place != MASK and place not in _TEXTS:
-            raise ConfigError(f"task.template is {template!r} with unknown {place}; {_EXPECTED}")
-        inserted = Piece("", _TEXTS.get(place), words.endswith(" "))
-        pieces.append(Piece(MASK) if place == MASK else inserted)
-        words = following
-    pieces += [Piece(words)] if words else []
-    blanks, used = sum(p.words == MASK for p in pieces), {p.text for p in pieces}
-    if blanks != 1 or 0 not in used:
-        raise ConfigError(f"task.template is {template!r} with {blanks} {MASK}; {_EXPECTED}")
-    if texts == 1 and 1 in used:
+    pieces = [piece for piece in _PLACE.split(template) if piece]
+    places = [piece.strip() for piece in pieces if _PLACE.fullmatch(piece)]
+    if unknown := [place for place in places if place not in (MASK, *TEXTS)]:
+        raise ConfigError(f"task.template is {template!r} with unknown {unknown[0]}; {_EXPECTED}")
+    if places.count(MASK) != 1 or "<S1>" not in places:
+        raise ConfigError(
+            f"task.template is {template!r} with {places.count(MASK)} {MASK}; {_EXPECTED}"
+        )
+    if texts == 1 and "<S2>" in places:
         raise ConfigError(
             f"task.template is {template!r}, but records have one text; leave <S2> out"
         )
-    return tuple(pieces)
+    return tuple(MASK if piece.strip() == MASK else piece for piece in pieces)
 
 
 def check_words(label_words: Mapping[str, str], classes: Sequence[str]) -> None:
-    """Refuse other words than one for each class."""
+    """Raise ConfigError unless there is one word for each class."""
     for name in (*classes, *label_words):
         if name not in label_words:
             raise ConfigError(

@@ -1,6 +1,6 @@
 """Tokens of many texts at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -31,17 +31,17 @@ def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def ids_behind(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Iterable[str]
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Sequence[str]
 ) -> list[list[int]]:
     """Return the tokens of pieces of longer texts, for a tokenizer that does not join them.
 
-    ``before`` is the text right before each; "" at the start of a text.
+    A piece is encoded behind the text ``before`` it, whose tokens are taken off ("" at the start
+    of a text). Where both share a token, it is encoded behind another text.
     """
     found = []
     for text, other in zip(texts, before, strict=True):
         (ids,) = token_ids(tokenizer, [text])
-        # Where both share a token, what the second is behind any other text.
-        for anchor in (other, *_ANCHORS) if other and text else ():
+        for anchor in (other, *_ANCHORS) if text and other else ():
             given, whole = token_ids(tokenizer, [anchor, anchor + text])
             if whole[: len(given)] == given:
                 ids = whole[len(given) :]
@@ -82,7 +82,7 @@ def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
     if own or not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     backend = tokenizer.backend_tokenizer
-    # State that transformers sets anew in each of its own calls.
+    # Transformers sets this state anew in each of its calls.
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens

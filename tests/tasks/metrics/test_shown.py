@@ -1,4 +1,4 @@
-"""How scores are shown, and what they are compared with."""
+"""Presentation of scores, and the numbers that they are compared with."""
 
 import math
 

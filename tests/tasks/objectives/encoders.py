@@ -1,4 +1,4 @@
-"""Small BERT and RoBERTa models with tokenizers of their own, built without any file."""
+"""Small BERT and RoBERTa models with tokenizers, built without any file."""
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers

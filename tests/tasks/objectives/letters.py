@@ -24,7 +24,7 @@ def letters_with(end):
 
 
 def loaded_letters(end, positions=None):
-    """What a task makes an objective for; positions None: as many as there may be."""
+    """Return what a task makes an objective for; positions None: as many as there may be."""
     limits = {} if positions is None else {"max_position_embeddings": positions}
     model = SimpleNamespace(config=SimpleNamespace(**limits))
     return SimpleNamespace(text_tokenizer=letters_with(end), model=model)
@@ -35,6 +35,6 @@ def spelled(ids):
 
 
 def prompt_of(objective, record, room=1):
-    """What a text is written from, with so much room left to write."""
+    """Return the prompt of a text, with so much room left to write."""
     ((ids, _),) = objective.prompts([record], Decode(max_new_tokens=room))
     return ids

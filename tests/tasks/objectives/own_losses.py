@@ -1,4 +1,4 @@
-"""What every objective on texts is asked: that a record's loss is its own."""
+"""A check of every objective on texts: a record's loss depends on that record alone."""
 
 import torch
 

@@ -1,15 +1,12 @@
-"""Classification by a head and by infilling: losses, clipped sums and predictions of both."""
+"""Classification by a head and by infilling: losses and predictions of both."""
 
 import pytest
 import torch
 
-from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
-from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.classifier import Classifier, Infilling, check_positions
+from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.records import LabelledText
-from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import build
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
@@ -53,41 +50,6 @@ def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
     check_losses_are_their_own(*chosen)
 
 
-def clipped(model, task, batch, style, **options):
-    clipper = make_clipper(model, style, threshold=0.5, **options)
-    try:
-        clear(model)
-        clipper.backward(task.losses(model, batch))
-        return grads_of(model)
-    finally:
-        clipper.close()
-        clear(model)
-
-
-@pytest.mark.parametrize("style", ["bk", "ghost", "materialised", "per_layer"])
-def test_clipped_sums_equal_an_autograd_loop(chosen, style):
-    model, task, records = chosen
-    if isinstance(task, Infilling):  # by a decoder that is tied to the embeddings
-        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    examples = [task.encode(record) for record in records]
-    batch = task.collate(examples)
-    if style == "per_layer":  # against another plan with the same groups
-        sums = clipped(model, task, batch, style, plan="fused")
-        expected = clipped(model, task, batch, style, plan="materialised")
-    else:
-        norms, expected = reference_clip(
-            model,
-            lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
-            len(records),
-            lambda n: (0.5 / n).clamp(max=1),
-        )
-        assert (norms > 0.5).any()
-        sums = clipped(model, task, batch, style)
-    assert set(sums) == set(expected)
-    for parameter, g in sums.items():
-        torch.testing.assert_close(g, expected[parameter], rtol=1e-9, atol=1e-10)
-
-
 def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
     model, task, records = chosen
     done = []
@@ -106,28 +68,9 @@ def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
         assert prediction.tokens == 1
 
 
-def test_pairs_are_encoded_with_the_tokenizers_own_special_tokens():
-    _, tokenizer = build("bert", masked=False)
-    example = objective("head", tokenizer).encode(LabelledText(("a b", "c"), 1))
-    tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
-    assert tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert (example.types, example.label) == ((0, 0, 0, 0, 1, 1), 1)
-    _, tokenizer = build("roberta", masked=False)
-    example = objective("head", tokenizer).encode(LabelledText(("the film",), 0))
-    assert tokenizer.convert_ids_to_tokens(list(example.ids))[0] == "<s>"
-    assert example.types is None
-
-
 def test_of_two_texts_the_longer_is_cut():
     _, tokenizer = build("bert", masked=False)
     record = LabelledText(("the film was very long", "a b"), 0)
     example, whole = (objective("head", tokenizer, most).encode(record) for most in (9, 30))
     assert tokenizer.decode(list(example.ids)) == "[CLS] the film was very [SEP] a b [SEP]"
     assert (example.length, example.cut_source, whole.cut_source) == (9, whole.length - 9, 0)
-
-
-def test_records_longer_than_the_models_positions_are_refused(name):
-    model, _ = build(name, masked=False)
-    check_positions(model, 40)  # RoBERTa has 42, of which padding takes two
-    with pytest.raises(ConfigError, match=r"task.max_length is 41, .* type task.max_length=40"):
-        check_positions(model, 41)

@@ -11,7 +11,7 @@ from transformers import ViTConfig, ViTForImageClassification
 from dpft.config.errors import DataError
 from dpft.models.wrn import WideResNet
 from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledImage
 
 CLASSES = ("cat", "dog", "ship")
 HALF = (0.5, 0.5, 0.5)
@@ -74,20 +74,6 @@ def test_resizing_is_bilinear_by_hand(columns, resized):
         found = LabelledImage(pixels, 0, "").pixels(len(resized))
         line = found[0, :, 1] if pixels is square else found[:, 0, 1]
         assert line.tolist() == [*resized]
-
-
-def test_pixels_are_scaled_channel_by_channel():
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[2, 3] = (255, 51, 0)
-    objective = ImageClassifier(8, (0.5, 0.2, 0.1), (0.5, 0.25, 0.2), 4, CLASSES)
-    batch = batch_of(LabelledImage(pixels, 2, ""), objective=objective)
-    assert batch.tensors["pixels"].shape == (1, 3, 8, 8)
-    assert batch.tensors["pixels"].dtype == torch.float32
-    assert batch.tensors["labels"].tolist() == [2]
-    torch.testing.assert_close(batch.tensors["pixels"][0, :, 2, 3], torch.tensor([1.0, 0.0, -0.5]))
-    torch.testing.assert_close(
-        batch.tensors["pixels"][0, :, 0, 0], torch.tensor([-1.0, -0.8, -0.5])
-    )
 
 
 def test_contents_are_what_tells_records_apart(tmp_path):

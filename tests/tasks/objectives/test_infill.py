@@ -1,10 +1,9 @@
 """Infilling: templates, words, the blank that is never cut, and losses at the blank alone."""
 
 import pytest
-import torch
 
-from dpft.config.errors import ConfigError, ModelError
-from dpft.tasks.objectives.classifier import Infilling, head_only_at
+from dpft.config.errors import ConfigError
+from dpft.tasks.objectives.classifier import Infilling
 from dpft.tasks.objectives.records import LabelledText
 from tests.tasks.objectives.encoders import TOKENIZERS, build
 
@@ -56,22 +55,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"negative": "bad", "positive": "unkind"}, "positive is 'unkind', .*un ##kind.*one token"),
-        ({"negative": "bad", "positive": "zzz"}, r"positive is 'zzz', .*\[UNK\]"),
-        (
-            {"negative": "Bad", "positive": "bad"},
-            "gives negative and positive the same word: 'bad'",
-        ),
-    ],
-)
-def test_impossible_words_are_refused(words, message):
-    with pytest.raises(ConfigError, match=message):
-        infilling(TOKENIZERS["bert"](), words=words)
-
-
-@pytest.mark.parametrize(
     ("template", "message"),
     [
         ("<S1> It was .", r"with 0 \[MASK\]; expected \[MASK\] once"),
@@ -98,13 +81,3 @@ def test_the_decoder_sees_one_position_of_each_record(encoder):
     model(batch.tensors["input_ids"])
     handle.remove()
     assert shapes[1] == (*batch.tensors["input_ids"].shape, len(tokenizer))
-
-
-def test_an_encoder_that_adds_positions_is_refused(encoder):
-    model, tokenizer = encoder
-    ids = torch.full((2, 5), tokenizer.mask_token_id)
-    with (
-        pytest.raises(ModelError, match="gives 5 positions for 4 tokens"),
-        head_only_at(model, torch.tensor([1, 1]), 4),
-    ):
-        model(ids)
