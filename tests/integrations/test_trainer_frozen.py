@@ -74,13 +74,12 @@ def _lora():
     return get_peft_model(gpt2(), config)
 
 
-def test_an_adapter_killed_twice_goes_on_to_the_same_bits_and_ends_once(tmp_path):
+def test_an_adapter_that_was_killed_goes_on_to_the_same_bits_and_ends_once(tmp_path):
     whole = trainer_of(tmp_path / "whole", _lora(), **SAVED)
     whole.train()
-    for step in (3, 5):
-        trainer = trainer_of(tmp_path / "run", _lora(), **SAVED, callbacks=[StopAt(step)])
-        with pytest.raises(KilledError):
-            trainer.train(resume_from_checkpoint=True)
+    trainer = trainer_of(tmp_path / "run", _lora(), **SAVED, callbacks=[StopAt(3)])
+    with pytest.raises(KilledError):
+        trainer.train()
     for _ in range(2):  # the second time nothing is left to do
         trainer = trainer_of(tmp_path / "run", _lora(), **SAVED)
         trainer.train(resume_from_checkpoint=True)

@@ -105,7 +105,7 @@ def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_grad_norm", 1.0), ("max_steps", 3), ("gradient_accumulation_steps", 2), ("bf16", True)],
+    [("max_grad_norm", 1.0), ("max_steps", 3)],
 )
 def test_arguments_that_are_changed_after_the_trainer_is_made_are_refused(tmp_path, name, value):
     trainer = trainer_of(tmp_path)

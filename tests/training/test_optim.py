@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from dpft.config.schema import OPTIMIZERS, Optim, lr_factor
-from dpft.training.assembly import make_optimizer
 from dpft.training.mechanisms import expected_batch_size
+from dpft.training.setup import make_optimizer
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
