@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model
 
 from tests.integrations.by_hand import take_steps
 from tests.integrations.test_trainer import (
@@ -41,14 +41,6 @@ def _adapted(config):
 PARTS = {
     "the last block": _last_block,
     "LoRA and a head": _adapted(LoraConfig(**LORA, modules_to_save=["lm_head"], use_rslora=True)),
-    "IA3": _adapted(
-        IA3Config(
-            target_modules=["k_proj", "down_proj"],
-            feedforward_modules=["down_proj"],
-            task_type="CAUSAL_LM",
-        )
-    ),
-    "DoRA": _adapted(LoraConfig(**LORA, use_dora=True)),
 }
 
 

@@ -13,8 +13,6 @@ from tests.integrations.test_trainer import (
     IMAGES,
     SAVED,
     Images,
-    KilledError,
-    StopAt,
     Texts,
     gpt2,
     llama,
@@ -165,17 +163,6 @@ def test_an_optimizer_of_ones_own_takes_the_private_gradient(tmp_path):
     for name, before in began.items():
         times = 10 if name == "lm_head.weight" else 1
         torch.testing.assert_close(fast[name] - before, times * (slow[name] - before))
-
-
-def test_another_rate_of_a_group_is_another_run(tmp_path):
-    saved = {"save_strategy": "steps", "save_steps": 2}
-    trainer = with_optimizer(tmp_path, _two_rates, **saved, callbacks=[StopAt(3)])
-    with pytest.raises(KilledError):
-        trainer.train()
-    changed = with_optimizer(tmp_path, lambda model: _two_rates(model, head=2e-1), **saved)
-    with pytest.raises(runs.LedgerMismatchError, match="optimizer"):
-        changed.train(resume_from_checkpoint=True)
-    with_optimizer(tmp_path, _two_rates, **saved).train(resume_from_checkpoint=True)
 
 
 def test_parameters_of_others_are_not_moved_by_what_they_learn(tmp_path):

@@ -4,11 +4,9 @@ What is combined are the shipped configs themselves: a new one is taken in witho
 Each combination runs a private step on generated data, with a small random model of each family.
 They are covering pairs: every task meets every model that it takes and every adaptation, with one
 style; one task of each kind every style. Mixed precision meets every model, style and adaptation.
-DPFT_LONG=1 tries all of these.
 """
 
 import copy
-import os
 from functools import lru_cache
 
 import pytest
@@ -29,7 +27,7 @@ from dpft.training import setup
 from dpft.training.loop import train
 from dpft.training.mechanisms import make_mechanism
 from dpft.training.setup import make_optimizer
-from tests.covering import covering, possible
+from tests.covering import covering
 
 RECORDS, STEPS = 6, 1
 
@@ -222,8 +220,7 @@ def combinations():
             or (half and (task not in TYPICAL.values() or (adapt != "full" and clip != "bk")))
         )
 
-    choose = possible if "DPFT_LONG" in os.environ else covering
-    return choose(TASKS, MODELS, ADAPTS, CLIPS, (False, True), excluded=excluded)
+    return covering(TASKS, MODELS, ADAPTS, CLIPS, (False, True), excluded=excluded)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -233,17 +230,3 @@ def test_all_that_fits_together_is_trained(share):
         if reason is not None:
             assert clip in GROUPED, reason
             assert any(word in reason for word in ("block", "group", "count=")), reason
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: "-".join(filter(None, task)))
-def test_what_a_task_does_not_take_is_refused_by_name(task):
-    for model in MODELS:
-        kind = family(task, model)
-        if kind is None:
-            reason = attempt(task, model, "full", "bk")
-            assert f"model {model}" in reason
-            assert "this task needs" in reason
-        elif task in TYPICAL.values():
-            for adapt in ADAPTS:
-                why = expected(kind, model, adapt)
-                assert why is None or why in attempt(task, model, adapt, "bk").lower()

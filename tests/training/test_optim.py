@@ -23,15 +23,6 @@ def stepped(settings, *gradients, weight=(1.0, 2.0, 2.0)):
     return p.detach(), optimizer
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_adam_adds_the_decay_to_the_gradient_and_adamw_to_the_weight(decay):
-    """After one step Adam moves by the rate against the sign of what it is given."""
-    for name, start in (("adam", (1.0, -1.0)), ("adamw", (1 - 0.1 * decay, -1 + 0.1 * decay))):
-        settings = dataclasses.replace(OPTIM, name=name, weight_decay=decay)
-        p, _ = stepped(settings, (2.0, 3.0), weight=(1.0, -1.0))
-        torch.testing.assert_close(p, torch.tensor(start) - 0.1)
-
-
 def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():
     """From the first step on, where pytorch-optimizer's own default takes ten times as long."""
     settings = dataclasses.replace(OPTIM, name="lamb", adam_epsilon=1e-12)

@@ -212,17 +212,19 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
         ),
     ]
     known = ("transformers.", "trl.trainer.sft_trainer.")
+    own = (f"{mixin.__module__}.{mixin.__qualname__}.",)
     for name, method, places in (
-        *((n, getattr(kind, n), f"{mixin.__module__}.{mixin.__qualname__}.") for n in _OURS),
-        *((n, getattr(kind, n, None), known) for n in _UNUSED),
-        *((n, getattr(super(mixin, kind), n), known) for n in _OURS[:2]),  # replaced by the mixin
+        *((name, getattr(kind, name), own) for name in _OURS),
+        *((name, getattr(kind, name, None), known) for name in _UNUSED),
+        # Replaced by the mixin: of the Trainer beneath.
+        *((name, getattr(super(mixin, kind), name), known) for name in _OURS[:2]),
     ):
         place = "transformers." if method is None else f"{method.__module__}.{method.__qualname__}"
         line = (
             f"{kind.__name__}.{name}: it would not be called, or in place of PrivacyMixin's. Put "
             "PrivacyMixin first, leave the method out, and give losses by per_example_loss="
         )
-        checks.append((not place.startswith(places), line))
+        checks.append((not place.startswith(tuple(places)), line))
     if mechanism is not None:
         for name, value in (("max_steps", mechanism.steps), ("gradient_accumulation_steps", 1)):
             now = getattr(trainer.args, name)
