@@ -8,6 +8,7 @@ shows that it is complete and what it was trained from.
 import hashlib
 import json
 import logging
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,10 +102,11 @@ class Spending(Closing):
         held = runs.read_ledger(self.ledger)
         before, now = (
             {name: of[name] for name in ("dataset_size", "batch_size", "steps", "delta")}
-            # Spread over groups it may differ in the last digit.
-            | {"noise": f"{of.get('total_noise_multiplier', of['noise_multiplier']):.9g}"}
+            | {"noise": of.get("total_noise_multiplier", of["noise_multiplier"])}
             for of in (held.header["mechanism"], self.mechanism.to_dict())
         )
+        if math.isclose(before["noise"], now["noise"], rel_tol=1e-9):  # spread over groups
+            now["noise"] = before["noise"]
         if held.entries and (listed := "\n  ".join(differences(before, now))):
             raise runs.LedgerMismatchError(
                 f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
