@@ -365,7 +365,7 @@ def test_a_record_that_is_not_finite_stops_no_training(tmp_path):
 
 
 def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypatch):
-    """It is saved under other names than it has. As on a GPU, where no digest would tell: the same
+    """It is saved under other names than it has. As on a GPU, where there is no digest: the same
     noise would go out on sums at other weights."""
     monkeypatch.setattr(
         "dpft.integrations.transformers.spending.ledger_entry",
@@ -519,15 +519,15 @@ def test_masks_come_from_the_key_and_what_is_saved_tells_nothing_of_it(tmp_path,
     assert torch.equal(*states)
 
 
-# --- what is told --------------------------------------------------------------------------------
+# --- what is logged ------------------------------------------------------------------------------
 
 
 class Listener(TrainerCallback):
     def __init__(self):
-        self.heard = []
+        self.received = []
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        self.heard.append(dict(logs))
+        self.received.append(dict(logs))
 
 
 def test_logs_have_epsilon_and_no_losses(tmp_path):
@@ -545,14 +545,16 @@ def test_logs_have_epsilon_and_no_losses(tmp_path):
     output = trainer.train()
     spent = trainer.privacy.epsilon
     assert spent == trainer.privacy.mechanism.epsilons()["pld"]
-    told = [logs["epsilon"] for logs in listener.heard]
-    assert told == pytest.approx([told[0], spent, spent], abs=1e-4)
-    assert 0 < told[0] < spent
-    assert told[-1] >= spent
-    assert not {"loss", "train_loss", "total_flos"} & set().union(*listener.heard, output.metrics)
+    shown = [logs["epsilon"] for logs in listener.received]
+    assert shown == pytest.approx([shown[0], spent, spent], abs=1e-4)
+    assert 0 < shown[0] < spent
+    assert shown[-1] >= spent
+    assert not {"loss", "train_loss", "total_flos"} & set().union(
+        *listener.received, output.metrics
+    )
     assert math.isnan(output.training_loss)
-    told = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
-    private = [json.loads(line) for line in told]
+    shown = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    private = [json.loads(line) for line in shown]
     assert [line["step"] for line in private] == [0, 1]
     assert all(math.isfinite(line["loss"]) for line in private)
 
@@ -581,14 +583,14 @@ _VALUES = {
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in REFUSALS])
-def test_arguments_that_break_the_guarantee_are_refused_by_name(name):
+def test_arguments_that_break_the_guarantee_are_named(name):
     given = SimpleNamespace(optim="sgd", **{name: _VALUES.get(name, True)})
     (line,) = refused(given)
     assert line.startswith(name)
     assert f"Type {name}=" in line
 
 
-def test_all_refusals_are_told_at_once(tmp_path, monkeypatch):
+def test_all_faults_are_listed_at_once(tmp_path, monkeypatch):
     given = SimpleNamespace(optim="lomo", fp16=True)
     assert len(refused(given)) == 2
     with pytest.raises(ConfigError, match="max_grad_norm"):

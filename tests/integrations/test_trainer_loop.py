@@ -76,7 +76,7 @@ def test_evaluation_and_the_best_checkpoint_change_no_release(tmp_path):
 
 
 def test_a_best_checkpoint_that_trainer_does_not_load_whole_is_refused(tmp_path):
-    """It would leave some weights of the last step beside those of the best."""
+    """It would mix weights of the last step and of the best one."""
     best = {**scored(3, 1, 2), "load_best_model_at_end": True, "eval_dataset": HeldOutImages()}
     trainer = trainer_of(tmp_path, vit(), **IMAGES, **best, learning_rate=0.05)
     with pytest.raises(runs.CheckpointError, match=r"checkpoint-2.*has weights of two steps"):

@@ -143,7 +143,7 @@ def test_what_cannot_be_done_is_refused(private, overrides, message):
     assert not (private / "synthetic").exists()
 
 
-def test_sources_of_training_records_are_refused_whatever_file_they_lie_in(tmp_path, monkeypatch):
+def test_sources_of_training_records_are_an_error_from_any_file(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     folder.mkdir()
     E2E.dataset.write_sample(folder, 0)

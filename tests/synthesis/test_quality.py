@@ -66,7 +66,7 @@ def test_generated_conversations_are_read_back(story):
     assert f"chat train: {len(turns)} records" in checked.output
 
 
-def test_the_overlap_lies_in_private_and_is_shown_on_request(story):
+def test_the_overlap_is_stored_in_private_and_shown_on_request(story):
     path, _, said = story
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -20,10 +20,10 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch):
-    """Their number is what the ledger is told; as many would only wait for each other here."""
-    told = [1]
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: told.append(number))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1])
+    """The ledger has their number; so many would only wait for each other here."""
+    given = [1]
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: given.append(number))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: given[-1])
     monkeypatch.setattr("dpft.training.run._decode_stage", lambda *_: None)
 
 

@@ -248,13 +248,20 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     file.write_text("".join(f'{{"source": "a", "target": "{target}"}}\n' for target in "cb"))
     with pytest.raises(ConfigError, match="word for word"):  # the real ones that it stands for
         records(f"task.synthetic={other}", f"evaluate.file={saved}")
-    file.unlink()  # nobody has them here
+    file.unlink()  # they are no longer there
     assert len(records(f"task.synthetic={other}", f"evaluate.file={saved}")) == 2
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
         records()
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="has no rows"):
         records(f"evaluate.file={tmp_path / 'empty.jsonl'}")
+    published = tmp_path / "trainset.csv"
+    published.write_text("mr,ref\nname[A],A is good.\n")
+    for name in ("devset", "testset_w_refs"):
+        (tmp_path / f"{name}.csv").write_text("mr,ref\nname[B],B is good.\n")
+    words = ["task=e2e", f"task.data_dir={tmp_path}", "evaluate.every=1"]
+    with pytest.raises(ConfigError, match="word for word"):
+        records(f"evaluate.file={published}")
     by_accuracy = parse(compose([*words, "evaluate.best=accuracy"])).evaluate
     with pytest.raises(ConfigError, match="whose answers are no classes"):
         HeldOut(by_accuracy, None, (), False, 1)

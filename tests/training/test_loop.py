@@ -1,4 +1,4 @@
-"""The loop: styles change nothing but speed, and a bad record harms nobody."""
+"""The loop: styles change nothing but speed, and a bad record harms no other."""
 
 import dataclasses
 import math
@@ -159,7 +159,7 @@ def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
     ],
 )
 def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, waits, value, monkeypatch):
-    """Also on a device for which the host waits: steps are begun again where it is seen late."""
+    """Also on a device for which the host waits: steps start again where it is seen late."""
     monkeypatch.setattr(clippers, "waits", lambda device: waits)
     dropped, sizes = [], []
 

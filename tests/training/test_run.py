@@ -41,7 +41,7 @@ def config(tmp_path, *overrides):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, quick_scores):
-    """One run that nobody changes: `copied` is for tests that do."""
+    """One run that no test changes: `copied` is for tests that do."""
     folder = tmp_path_factory.mktemp("finished")
     return run_experiment(parse(config(folder, "name=one", "privacy.noise_seed=1")))
 
@@ -135,10 +135,10 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
 
 def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monkeypatch):
     def fail(*_):
-        raise ValueError("nobody expected this")
+        raise ValueError("an unexpected error")
 
     monkeypatch.setattr("dpft.training.run.load_task", fail)
-    with pytest.raises(ValueError, match="nobody expected this"):
+    with pytest.raises(ValueError, match="an unexpected error"):
         run_experiment(parse(config(tmp_path, "name=failed")))
     assert not (tmp_path / "failed").exists()
 
@@ -199,7 +199,7 @@ def test_resume_refuses_settings_that_it_would_ignore(finished):
         resumed({"resume": str(finished.path)}, ["resume=x", "eps=8"])
     with pytest.raises(ConfigError, match=r"holds no config\.yaml"):
         resumed({"resume": str(finished.path / "model")}, ["resume=x"])
-    # What is recorded beside, and where and how, may change.
+    # Records of norms, and where and how it runs, may change.
     asked = {"resume": str(finished.path), "record_norms": 2, "sweep": {}}
     assert resumed(asked, ["resume=x", "record_norms=2"])["record_norms"] == 2
 
@@ -231,7 +231,7 @@ USERS += ["task.limit_train=null"]
     ],
     ids=["no room behind the prefix", "rows of a user"],
 )
-def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
+def test_what_no_step_could_do_is_an_error_before_any_record_is_encoded(
     tmp_path, monkeypatch, overrides, message
 ):
     def encoded(*arguments):

@@ -107,7 +107,7 @@ def test_checkpoints_are_kept_as_often_as_asked_and_at_the_end(tmp_path, monkeyp
     assert "at step 5 of 5" in said
 
 
-def test_what_nobody_trains_is_looked_at_before_anything_is_saved(tmp_path, monkeypatch):
+def test_frozen_parameters_are_checked_before_anything_is_saved(tmp_path, monkeypatch):
     def write(self, *rest):
         next(self.prepared.parts.loaded.model.parameters()).data.view(-1)[0] += 1
         return spend(self, *rest)

@@ -89,7 +89,7 @@ def test_the_file_of_a_run(tmp_path, private):
     assert not (folder / ("track.csv" if private else "private/track.csv")).exists()
 
 
-def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
+def test_steps_that_are_repeated_have_one_line_in_the_file(tmp_path):
     for start, steps in enumerate(((1, 2), (2, 3))):
         tracker = CSV(tmp_path / "track.csv", start)
         for step in steps:

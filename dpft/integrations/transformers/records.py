@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dpft.config.errors import ConfigError, DataError, ModelError
@@ -152,21 +152,32 @@ class Logical:
 
 
 class LogicalBatches(Dataset[Logical]):
-    """The logical batches of an epoch; ``done`` returns how many steps the run has taken."""
+    """The logical batch of every step, by the step's number."""
 
-    def __init__(
-        self, dataset: Any, sampler: Poisson, per_epoch: int, done: Callable[[], int]
-    ) -> None:
+    def __init__(self, dataset: Any, sampler: Poisson) -> None:
         self._dataset, self._sampler = dataset, sampler
-        self._per_epoch, self._done = per_epoch, done
+
+    def __len__(self) -> int:
+        """Return the number of records, not of steps: Trainer logs it."""
+        return len(self._dataset)
+
+    def __getitem__(self, step: int) -> Logical:
+        return Logical(step, records_of(self._dataset, self._sampler.batch(step)))
+
+
+class Steps(Sampler[list[int]]):
+    """Numbers of the steps of the epoch that starts; ``done`` returns the steps taken so far."""
+
+    def __init__(self, per_epoch: int, steps: int, done: Callable[[], int]) -> None:
+        self._per_epoch, self._steps, self._done = per_epoch, steps, done
 
     def __len__(self) -> int:
         return self._per_epoch
 
-    def __getitem__(self, place: int) -> Logical:
+    def __iter__(self) -> Iterator[list[int]]:
         # From the epoch's beginning on: accelerate skips the steps that a resumed run has taken.
-        step = self._done() // self._per_epoch * self._per_epoch + place
-        return Logical(step, records_of(self._dataset, self._sampler.batch(step)))
+        first = self._done() // self._per_epoch * self._per_epoch
+        return iter([[step] for step in range(first, min(first + self._per_epoch, self._steps))])
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from dpft.integrations.transformers.records import (
     Logical,
     LogicalBatches,
     Loss,
+    Steps,
     Survey,
     check_records,
     examples_of,
@@ -221,14 +222,13 @@ class PrivacyMixin:
         )
         self._untouched = Untouched(model, {id(p) for p in self._clipper.parameters.values()})
         mechanism = self.privacy.mechanism
-        batches = LogicalBatches(
-            plain.dataset,
-            mechanism.sampler(self.privacy.key),
-            mechanism.dataset_size // mechanism.batch_size,
-            lambda: trainer.state.global_step,
+        per_epoch = mechanism.dataset_size // mechanism.batch_size
+        return DataLoader(
+            LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
+            batch_sampler=Steps(per_epoch, mechanism.steps, lambda: trainer.state.global_step),
+            collate_fn=itemgetter(0),
+            num_workers=args.dataloader_num_workers,
         )
-        workers = args.dataloader_num_workers
-        return DataLoader(batches, collate_fn=itemgetter(0), num_workers=workers)
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
         """Evaluate as Trainer does; raise ConfigError where most records are trained on."""
