@@ -176,7 +176,7 @@ def run(given: str) -> None:
 
     from dpft.parallel.cohort import Replicas
     from dpft.parallel.sharded import Shards
-    from dpft.training import assembly
+    from dpft.training import setup
     from tests import small_runs
 
     words, file, layout, backend, size, rank = json.loads(given)
@@ -184,9 +184,9 @@ def run(given: str) -> None:
     if size:
         dist.init_process_group(backend, f"file://{file}.store", rank=rank, world_size=size)
         mesh = init_device_mesh("cuda" if NOW.cuda else "cpu", (size,))
-        cohort, attach = Shards(mesh) if layout == "fsdp" else Replicas(), assembly.attach_clipper
+        cohort, attach = Shards(mesh) if layout == "fsdp" else Replicas(), setup.attach_clipper
         # Alone, a rank has its collectives too.
-        assembly.attach_clipper = lambda clip, model, _: attach(clip, model, cohort)
+        setup.attach_clipper = lambda clip, model, _: attach(clip, model, cohort)
     settings = small_runs.settings(Path(f"{file}-runs"), *words)
     found = list(small_runs.trained(settings, cohort).parts.loaded.model.parameters())
     found = [p.detach() if cohort is None else cohort.whole(p.detach()) for p in found]

@@ -42,7 +42,7 @@ def main(
     plan = plan_export(trained, merge=merge, base=base, licence=licence)
     export(plan, folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
-    echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
+    echo(f"{folder}: {what}, {plan.size() / 1e6:,.1f} MB")
     if said := chosen(trained.record):
         echo(said)
     if code := loader(trained.record, plan.shape):

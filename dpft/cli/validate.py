@@ -48,7 +48,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
             "task.train_size=N"
         )
     if whole:
-        from dpft.training.assembly import check_model
+        from dpft.training.setup import check_model
 
         doubts += filter(None, [check_model(run, task, mechanism)])
     if run.origin:

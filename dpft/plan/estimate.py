@@ -22,8 +22,8 @@ from dpft.plan.simulate import OPTIMIZER, Cost, simulated
 from dpft.plan.step import StepShape, shape_of, training_of
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
-from dpft.training.assembly import compiles
 from dpft.training.mechanisms import expected_batch_size, known_size
+from dpft.training.setup import compiles
 
 SHARE = 0.9
 """Share of a device's memory to fill: the rest is for what is not counted, as fragmentation."""

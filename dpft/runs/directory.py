@@ -20,7 +20,7 @@ from dpft.runs.atomic import (
     write_atomic,
 )
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
-from dpft.runs.finished import ADAPTER, DONE, MODEL, RECORD, Damage, damages, is_finished, marked
+from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
 from dpft.runs.folders import GENERATIONS, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
@@ -132,16 +132,6 @@ class RunDirectory(Closing):
     def is_done(self) -> bool:
         """Whether exactly this configuration ran to its end."""
         return is_finished(self.path, self.config_hash)
-
-    def reopen(self) -> None:
-        """Remove the done-marker before anything is done again; a kill may come at any time.
-
-        What it shows to be damaged and is made again goes first: later nothing would show it.
-        """
-        for damage in damages(self.path, (RECORD, MODEL, ADAPTER)):
-            (self.path / damage.name).unlink(missing_ok=True)
-        self.done_marker.unlink(missing_ok=True)
-        fsync_directory(self.path)
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""

@@ -116,9 +116,10 @@ def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         raise RunError(
-            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}. Type dpft train "
-            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
-            "or put back what is damaged from a copy"
+            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}; expected the "
+            f"files that {DONE} lists. Put them back from a copy, or remove {DONE} and type dpft "
+            f"train {shlex.quote(f'resume={folder}')}, which makes everything but the ledger again "
+            "from the last checkpoint"
         )
 
 

@@ -19,7 +19,7 @@ from dpft.runs.lineage import ancestral_caveats, ancestry, descent
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.runs.example import example_guarantee
-from tests.training.test_run import train_only
+from tests.small_runs import trained as train_only
 
 SMALL = [
     "task.source=sample",
@@ -49,14 +49,14 @@ def settings(tmp_path, *overrides):
         ("rgp", "model.safetensors"),
     ],
 )
-def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch, name, weights):
+def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, name, weights):
     whole = run_experiment(settings(tmp_path, "name=whole", f"adapt={name}"))
     assert whole.record["model"]["adaptation"] == name
     trained = whole.record["model"]["trainable_parameters"]
     assert 0 < trained < whole.record["model"]["parameters"] / 2
 
     broken = settings(tmp_path, "name=broken", f"adapt={name}")
-    train_only(broken, monkeypatch)
+    train_only(broken)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
     (newest / "part-00000").write_bytes(b"")  # damaged: the one before is taken
     run_experiment(broken)

@@ -11,8 +11,8 @@ from dpft.config.schema import parse
 from dpft.models import partial
 from dpft.parallel.cohort import Pipelines
 from dpft.tasks import load_task
-from dpft.training.assembly import _agreed, assemble
 from dpft.training.mechanisms import make_mechanism
+from dpft.training.setup import _agreed, assemble
 from tests.models import test_partial as counting
 from tests.parallel.ranks import together
 

@@ -37,9 +37,9 @@ from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
-from dpft.training.assembly import make_optimizer
 from dpft.training.loop import train
 from dpft.training.run import run_experiment
+from dpft.training.setup import make_optimizer
 from tests.integrations.test_trainer import PRIVACY, trainer_of
 from tests.parallel.ranks import together
 from tests.privacy.neighbours import TOLERANCE, Entry, Pair, compared

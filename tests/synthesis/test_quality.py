@@ -12,7 +12,6 @@ from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.synthesis.records import Overlap, overlaps, words_on
-from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
 from dpft.training.run import run_experiment
 
@@ -25,7 +24,9 @@ def test_overlap_counts_runs_records_and_whole_records():
     assert found == [Overlap(4 / 7, 3 / 4, 1 / 4), Overlap(0, 0, 0), Overlap(None, 0, 0)]
 
 
-TALK = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes."}]
+def talk(answer):
+    asked = {"role": "user", "content": "Is it open?"}
+    return {"messages": [asked, {"role": "assistant", "content": answer}]}
 
 
 def invoke(*arguments):
@@ -36,9 +37,9 @@ def invoke(*arguments):
 def story(tmp_path_factory):
     """A run on conversations of users, which are all the same, and conversations that it wrote."""
     folder = tmp_path_factory.mktemp("story")
-    rows = [json.dumps({"user": f"u{n}", "messages": TALK}) + "\n" for n in range(40)]
-    (folder / "chats.jsonl").write_text("".join(rows[:32]))
-    (folder / "test.jsonl").write_text("".join(rows[32:]))
+    for name, count, answer in (("chats", 32, "Yes."), ("test", 8, "No.")):
+        rows = [json.dumps({"user": f"{name}{n}", **talk(answer)}) + "\n" for n in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(rows))
     settings = [
         "task=chat", f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
         "task.unit=user", "task.user_column=user", "task.train_on=all", "task.max_length=64",
@@ -65,13 +66,13 @@ def test_generated_conversations_are_read_back(story):
     assert f"chat train: {len(turns)} records" in checked.output
 
 
-def test_the_overlap_lies_in_private_and_is_shown_on_request(story):
+def test_the_overlap_is_stored_in_private_and_shown_on_request(story):
     path, _, said = story
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     overlap = json.loads(file.read_text())["overlap"]
     assert overlap["synthetic"]["copies"] > 0.5  # the one conversation that there is
-    assert overlap["held_out"]["copies"] == 1
+    assert overlap["held_out"]["copies"] == 0
     assert f"{overlap['synthetic']['copies']:.4f}" not in said
     asked = invoke("quality", path, "--private").output
     assert f"{overlap['synthetic']['copies']:.4f}" in asked
@@ -84,7 +85,7 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
     for name in ("train.jsonl", "train.jsonl.guarantee.json"):
         (tmp_path / name).write_bytes((path / "synthetic" / name).read_bytes())
     with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"messages": TALK}) + "\n")
+        file.write(json.dumps(talk("Yes.")) + "\n")
     result = invoke("quality", path, "--file", tmp_path / "train.jsonl")
     assert result.exit_code == 2
     assert "was changed since" in result.output
@@ -134,15 +135,6 @@ def test_the_new_run_is_tested_on_the_same_data(tmp_path):
     assert (again.optim.batch_size, again.clip.private) == (64, False)
 
 
-def test_the_new_run_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
-    users = ["task.unit=user", "task.user_column=author", "task.records_per_user=3"]
-    run = parse(compose([*OWN, "task.test_share=0.2", *users]))
-    again = parse(compose(words_on(run, tmp_path / "b.jsonl", 5000, []))).task
-    assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
-    assert again["records_per_user"] == 8
-    load_task(again)
-
-
 OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
 
 
@@ -150,10 +142,7 @@ OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
     ("held_out", "typed"),
     [
         ("task.test_share=0.2", "task.split_seed=1"),
-        ("task.test_file=b.csv", "task=classification"),
-        ("task.test_share=0.2", "task.source_column=other"),
         ("task.test_file=b.csv", "++task.test_file=a.csv"),
-        ("task.test_file=b.csv", "task.synthetic=null"),
         ("task.test_share=0.2", "+decode.split=train"),
     ],
 )

@@ -11,8 +11,8 @@ from dpft.config.schema import Clip
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import OwnGroup
 from dpft.report.card import model_card
-from dpft.training.assembly import attach_clipper
 from dpft.training.run import run_experiment
+from dpft.training.setup import attach_clipper
 from tests.small_runs import settings
 
 MINE = """
