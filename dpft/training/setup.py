@@ -20,8 +20,8 @@ from dpft.config import imported
 from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
+from dpft.models.families import PUBLISHED
 from dpft.models.load import LoadedModel, load_model, stored_weights, without_hub
-from dpft.models.sizes import FAMILIES
 from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
@@ -448,7 +448,7 @@ def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None
         return "the classes are not known without the data, so the model was not checked"
     loaded = without_hub(run.model, task.needs, run.seed)
     if loaded is None:
-        checked = "its kind alone" if run.model.path in FAMILIES else "nothing of it"
+        checked = "its kind alone" if run.model.path in PUBLISHED else "nothing of it"
         return f"{run.model.path} is on the hub, which was not asked: {checked} was checked"
     loaded = adapt(loaded, run.adapt, task.needs, run.seed)
     task.objective(loaded)
