@@ -13,6 +13,7 @@ from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
 from dpft.privacy.clipping.rules import LayerRules, Rule, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 from dpft.privacy.verification import OBSERVERS
@@ -127,7 +128,9 @@ def make_clipper(
         thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
     known = LayerRules(rules, families.registered())
-    about = (assigned, function, known, adaptive, cohort)
+    first = [group.threshold for group in assigned]
+    policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
+    about = (assigned, function, known, policy, cohort)
     return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
 
 

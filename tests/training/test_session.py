@@ -140,13 +140,13 @@ def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
     with ready(run) as (prepared, directory, progress):
         with Session(run, prepared, directory, progress) as session:
             session.train()
-        first, seconds = prepared.parts.clipper.estimates, session.seconds
+        first, seconds = prepared.parts.clipper.policy.estimates, session.seconds
         assert len(set(first)) > 1
     with ready(run) as (prepared, directory, progress):
-        assert prepared.parts.clipper.estimates != first
+        assert prepared.parts.clipper.policy.estimates != first
         with Session(run, prepared, directory, progress) as session:
             assert session.seconds == pytest.approx(seconds)
-        assert prepared.parts.clipper.estimates == first
+        assert prepared.parts.clipper.policy.estimates == first
 
 
 STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")

@@ -24,10 +24,9 @@ from dpft.privacy.clipping.groups import ClipFunction, Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.policies import ThresholdPolicy
 from dpft.privacy.precision import full_precision, on_device, waits
-from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
-from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
 class Started(NamedTuple):
@@ -105,19 +104,15 @@ class Clipper:
         plan: how sums are formed, one of `dpft.privacy.spec.PLANS`.
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
-        adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
+        policy: holds the thresholds, and moves them where they adapt.
         looks: whether the host looks at norms where that costs nothing; see `careful`.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         capture: the hooks on the model's layers.
         observers: what sees each batch before its sums.
-        estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
-        thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``, without padding. With
             what rounding to bfloat16 may add, where sums are formed in that.
         factors: the clip factors of the last `backward`, ``(B, K)``; 0 where a record's gradient in
             a group is not finite: it contributes nothing there.
-        below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
-            last `move`, ``(K,)`` in float64: one record changes each entry by at most 1/2.
 
     Guarantee: adding or removing one record changes the sum by at most `sensitivity` in L2 norm,
     provided that ``losses[i]`` depends on record ``i`` alone. In float32 rounding adds to that some
@@ -135,7 +130,7 @@ class Clipper:
         groups: Sequence[Group],
         clip_function: ClipFunction,
         rules: LayerRules,
-        adaptive: Quantiles | None = None,
+        policy: ThresholdPolicy | None = None,
         cohort: Cohort | None = None,
         handler: Callable[[Capture], Handler] = Handler,
         observers: Sequence[Callable[[Clipper], Observer]] = (),
@@ -144,7 +139,7 @@ class Clipper:
         self.plan = plan
         self.parameters: Mapping[str, nn.Parameter] = MappingProxyType(trained)
         self.groups = tuple(groups)
-        self.adaptive = adaptive
+        self.policy = policy or ThresholdPolicy([group.threshold for group in groups])
         self.cohort = cohort
         self.sharded = cohort is not None and cohort.sharded
         self.norms = torch.empty(0, len(self.groups))
@@ -163,7 +158,6 @@ class Clipper:
         sites = Sites(model, clipped, rules)
         self.capture = Capture(model, sites, clipped, self.sharded, handler)
         self.observers = tuple(observer(self) for observer in observers) if clipped else ()
-        self._set([group.threshold for group in self.groups])
 
     @property
     def private(self) -> bool:
@@ -172,7 +166,12 @@ class Clipper:
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of what `backward` leaves in ``.grad``, infinite for ``none``."""
-        return sensitivity(self.thresholds) if self.private else float("inf")
+        return self.policy.sensitivity if self.private else float("inf")
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The norms to which groups are clipped now, ``(K,)``."""
+        return self.policy.thresholds
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -204,32 +203,14 @@ class Clipper:
         self._unfinished = False
         for observer in self.observers:
             observer.reset()
-        self._set(self.estimates, self.thresholds)
+        self.policy.reset()
 
-    def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
+    def for_part(
+        self, part: nn.Module, groups: Sequence[Group], policy: ThresholdPolicy
+    ) -> Clipper:
         """Attach a clipper of the same kind to a part of the model; close this one first."""
-        like = (self._clip_function, self._rules, self.adaptive, self.cohort)
+        like = (self._clip_function, self._rules, policy, self.cohort)
         return Clipper(part, self.plan, groups, *like, self._handler, self._observers)
-
-    def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
-        """Set the estimates, and with them the thresholds, from the next `backward` on.
-
-        Of a part of a model the thresholds may follow from the estimates of other parts too.
-        """
-        if self.adaptive is None:
-            raise ValueError(
-                "the thresholds of this clipper are fixed; expected an adaptive style, such as "
-                "per_layer_adaptive, for thresholds that move"
-            )
-        self._set(estimates, thresholds)
-
-    def _set(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
-        if thresholds is None:
-            thresholds = estimates if self.adaptive is None else self.adaptive.rescaled(estimates)
-        for group, threshold in zip(self.groups, thresholds, strict=True):
-            check_threshold(f"group {group.name!r}", threshold)
-        self.estimates, self.thresholds = tuple(estimates), tuple(thresholds)
-        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
     def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
@@ -415,16 +396,13 @@ class Clipper:
         self._keep_real(real)
 
     def collect(self) -> None:
-        """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
+        """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in the policy.
 
         Once a logical batch, on every rank, also where a rank's share was empty.
         """
         if self.cohort is None:
             return
-        if self.adaptive is not None:
-            # A rank without a record has counted nothing yet, not even on its device.
-            self.below = self.below.to(next(iter(self.parameters.values())).device)
-            self.cohort.add_up([self.below])
+        self.policy.collect(self.cohort, next(iter(self.parameters.values())).device)
         if not self.sharded:  # else the sums were added up as they were formed
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
@@ -532,14 +510,7 @@ class Clipper:
         if real is not None:
             kept = on_device(real.nonzero().flatten(), self.norms.device)
             self.norms, self.factors = self.norms[kept], self.factors[kept]
-        if self.adaptive is not None:
-            usable = self.factors > 0
-            estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
-            small = self.norms <= on_device(estimates, self.norms.device)
-            counts = (small & usable).sum(0, dtype=torch.float64)
-            self.below = self.below.to(self.norms.device) + (
-                counts - 0.5 * usable.sum(0, dtype=torch.float64)
-            )
+        self.policy.observe(self.norms, self.factors)
 
     def _fill_grads(self) -> None:
         for parameter in self.parameters.values():

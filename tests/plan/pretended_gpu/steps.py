@@ -105,8 +105,7 @@ def train(clip, precision, family, users=False):
             _check_finite(clipper, step, None)
             optimizer.step()
             check_weights(optimizer, step, None)
-            if clipper.adaptive is not None:
-                clipper.move(clipper.estimates)
+            clipper.policy.release(len(EXAMPLES))
         statistics.summary()
         clipper.close()
 

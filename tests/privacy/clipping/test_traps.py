@@ -65,19 +65,19 @@ def test_counts_below_the_estimates_are_symmetric_and_exact():
     clipper.backward(case.losses(case.model, case.rows(slice(1, 4))))
     norms = torch.cat([norms, clipper.norms])
     below = (norms <= 0.6).double() - 0.5
-    assert torch.equal(clipper.below, below.sum(0))
+    assert torch.equal(clipper.policy.below, below.sum(0))
     assert 0 < (below > 0).double().mean() < 1
     assert (below.abs().amax(0) == 0.5).all()
-    clipper.move([1.0] * len(clipper.groups))
-    assert not clipper.below.any()
+    clipper.policy.move([1.0] * len(clipper.groups))
+    assert not clipper.policy.below.any()
     assert clipper.sensitivity == pytest.approx(math.sqrt(len(clipper.groups)))
     broken = torch.tensor([1.0, math.nan, 1.0, 1.0], dtype=torch.float64)
     clipper.backward(case.all_losses() * broken)
-    assert (clipper.below.abs() <= 1.5).all()
-    assert set((clipper.below * 2 % 2).tolist()) == {1.0}  # three halves, not four
+    assert (clipper.policy.below.abs() <= 1.5).all()
+    assert set((clipper.policy.below * 2 % 2).tolist()) == {1.0}  # three halves, not four
     clipper.reset()  # the batch begins again: counted twice, a record would move it by 1
-    assert not clipper.below.any()
-    assert clipper.estimates == (1.0,) * len(clipper.groups)
+    assert not clipper.policy.below.any()
+    assert clipper.policy.estimates == (1.0,) * len(clipper.groups)
 
 
 def test_norms_of_large_parameters_keep_their_digits_in_float32():
