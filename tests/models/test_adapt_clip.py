@@ -13,8 +13,8 @@ from dpft.privacy import make_clipper
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from tests.covering import covering
 from tests.models.adapted import SMALL, adapted
-from tests.privacy.clipping.test_check_ahead import Meter
 from tests.privacy.reference import clear, clip_records, grads_of, record_gradients, same_grads
+from tests.privacy.test_token_losses import Meter
 from tests.privacy.users import (
     ONE_EACH,
     clipper_of,

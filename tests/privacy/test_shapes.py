@@ -103,8 +103,10 @@ def test_a_blank_adds_nothing_and_has_no_norm(style, rows):
     filled, with_blanks = run(x, real)
     for one, other in zip(sums, filled, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
-    for name in ("norms", "factors", "below"):
+    for name in ("norms", "factors"):
         torch.testing.assert_close(getattr(clipper, name), getattr(with_blanks, name))
+    counts = [getattr(one.policy, "below", torch.zeros(1)) for one in (clipper, with_blanks)]
+    torch.testing.assert_close(*counts)
     nobody, none = run(x, torch.zeros(6, dtype=torch.bool))
     assert not any(gradient.any() for gradient in nobody)
     assert len(none.norms) == 0

@@ -81,7 +81,8 @@ class ClippingBatch:
         size: ``B``.
         group_of: the index of a parameter's group.
         dropped: whether a record was found that has to be dropped.
-        looks: whether the host may look at any number: not while a program is traced.
+        looks: whether the host may look at any number: not while a program is traced, which is
+            given ``thresholds`` as tensors.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.
         sharded: whether sums go to a cohort as they are formed, and not into ``.grad`` at once.
@@ -94,14 +95,14 @@ class ClippingBatch:
         losses: Tensor,
         rows: int,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
-        looks: bool = True,
+        thresholds: Sequence[float] | Sequence[Tensor] | None = None,
     ) -> None:
         self.capture = clipper.capture
         self.groups = clipper.groups
         self.parameters = clipper.parameters
         # Stages of a pipeline wait for each other.
-        self.careful = looks and (clipper.careful or arrived is not None)
-        self.looks = looks
+        self.looks = thresholds is None
+        self.careful = self.looks and (clipper.careful or arrived is not None)
         self.structure = structure
         self.losses = losses
         self.rows = rows
@@ -110,7 +111,7 @@ class ClippingBatch:
         self.forms: dict[str, str] = {}
         self.dropped = False
         self.sharded = clipper.sharded
-        self._clip = clipper.factors_of
+        self._clip, self._thresholds = clipper.clip_function, thresholds or clipper.thresholds
         self._observers = clipper.observers
         self._cohort = clipper.cohort
         self._arrived = arrived
@@ -223,7 +224,7 @@ class ClippingBatch:
     def factors_of(self, k: int, squared: Tensor, dropped: Tensor | None) -> Factors:
         """Return clip factors of group ``k`` from its squared norms, ``(B,)``."""
         norms = squared.sqrt()
-        factors = self._clip(k, norms)
+        factors = self._clip(norms, self._thresholds[k])
         if dropped is not None:
             factors = factors.masked_fill(dropped, 0.0)
         self._norms[k], self._factors[k] = norms, factors

@@ -102,6 +102,7 @@ class Clipper:
 
     Attributes:
         plan: how sums are formed, one of `dpft.privacy.spec.PLANS`.
+        clip_function: returns factors ``(B,)`` for norms ``(B,)`` and a threshold.
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         policy: holds the thresholds, and moves them where they adapt.
@@ -120,7 +121,7 @@ class Clipper:
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
     depend on that record alone (`dpft.privacy.shapes`, ``real`` of `backward`). Sums that are
-    formed in bfloat16 are within the bound that `rules.uses` proves.
+    formed in bfloat16 are within the bound that `dpft.privacy.halves` proves.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Clipper:
         self.sharded = cohort is not None and cohort.sharded
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
-        self._clip_function = clip_function
+        self.clip_function = clip_function
         self._rules = rules
         self._handler = handler
         self._observers = observers
@@ -209,7 +210,7 @@ class Clipper:
         self, part: nn.Module, groups: Sequence[Group], policy: ThresholdPolicy
     ) -> Clipper:
         """Attach a clipper of the same kind to a part of the model; close this one first."""
-        like = (self._clip_function, self._rules, policy, self.cohort)
+        like = (self.clip_function, self._rules, policy, self.cohort)
         return Clipper(part, self.plan, groups, *like, self._handler, self._observers)
 
     def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
@@ -360,8 +361,7 @@ class Clipper:
         """
         captured = self.capture.take()
         losses = _silenced(losses, real)
-        before = self.thresholds, [p.grad for p in self.parameters.values()]
-        self.thresholds = tuple(thresholds)  # type: ignore[arg-type]
+        before = [p.grad for p in self.parameters.values()]
         for parameter in self.parameters.values():
             parameter.grad = None
         try:
@@ -369,7 +369,7 @@ class Clipper:
                 plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
                 with self._watched(losses):
                     structure = self._structure(losses, captured)
-                    batch = ClippingBatch(self, structure, losses, rows, looks=False)
+                    batch = ClippingBatch(self, structure, losses, rows, thresholds=thresholds)
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
             else:
@@ -379,8 +379,7 @@ class Clipper:
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
         finally:
-            self.thresholds, grads = before
-            for parameter, grad in zip(self.parameters.values(), grads, strict=True):
+            for parameter, grad in zip(self.parameters.values(), before, strict=True):
                 parameter.grad = grad
         return Sums(losses, norms, factors, finite, sums)
 
@@ -440,10 +439,6 @@ class Clipper:
             for group in self.groups
             for name in group.parameters
         ]
-
-    def factors_of(self, k: int, norms: Tensor) -> Tensor:
-        """Return the clip factors of group ``k`` for norms ``(B,)``."""
-        return self._clip_function(norms, self.thresholds[k])
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -142,21 +142,6 @@ def test_batch_normalisation_is_refused_even_frozen():
         make_clipper(model, "bk", threshold=1.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"style": "gost", "threshold": 1.0}, "'gost'.*ghost"),
-        ({"style": "bk"}, "needs a threshold"),
-        ({"style": "bk", "threshold": 0.0}, "is 0.0; expected 1e-12 to"),
-        ({"style": "bk", "threshold": math.inf}, "is inf; expected 1e-12 to"),
-        ({"style": "bk", "threshold": 1.0, "clip_function": "abad"}, "'abad'.*abadi"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        make_clipper(nn.Linear(2, 2), **options)
-
-
 def used_twice(layer, x, size):
     y, again = layer(x), layer(x)
     return (
