@@ -22,7 +22,7 @@ from dpft.privacy.verification.processes import check_single_process
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
 # A function from elsewhere is tried at these thresholds, and at norms from far below each to far
-# above, of which many lie around it.
+# above, many of them close to it.
 _THRESHOLDS = (1e-3, 1.0, 30.0)
 _NORMS = torch.cat(
     [torch.zeros(1), torch.logspace(-8, 8, 129), torch.linspace(0.5, 2.0, 121), torch.ones(1)]

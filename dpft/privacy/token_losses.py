@@ -1,7 +1,7 @@
 """Losses of tokens, with logits of a whole vocabulary held once.
 
 Logits ``(B, T, V)`` are the largest tensor of a small language model's step, or of a large one's
-with adapters. PyTorch's cross entropy holds three tensors of that size in its backward beside them:
+with adapters. PyTorch's cross entropy holds three tensors of that size in its backward in addition:
 log-probabilities, the gradient with respect to those, and the logits' gradient.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 IGNORED = -100
 """In targets, a position without a loss."""
 
-# Numbers worked on at a time: small beside all logits, many enough that a call costs little.
+# Numbers worked on at a time: few compared with all logits, many enough that a call costs little.
 _PIECE = 2**18
 _SHARE = 32
 
@@ -50,7 +50,7 @@ class TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():  # gradients would be constants in it, and nobody would know
+        if torch.is_grad_enabled():  # gradients would be constants in it, silently
             raise RuntimeError(
                 "token_losses has no second derivative; expected create_graph=False, or "
                 "torch.nn.functional.cross_entropy"
@@ -69,7 +69,7 @@ class TokenLosses(torch.autograd.Function):
 
 
 def _is_spare(logits: Tensor) -> bool:
-    """Whether nobody's weights, and no other logits, are in the logits' memory."""
+    """Return whether neither weights nor other logits share the logits' memory."""
     made = logits if logits._base is None else logits._base
     shared = any(
         stride == 0 < size - 1 for stride, size in zip(logits.stride(), logits.shape, strict=True)

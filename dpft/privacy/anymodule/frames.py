@@ -2,8 +2,8 @@
 
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
 between its inputs and outputs shows which parameters were used in it, and how often beyond the
-captured calls: parameters of its own, weights that are read from a child, lookups that all records
-share. The innermost frame whose records can be told apart takes them over (`recomputation`); a
+captured calls: the module's parameters, weights that are read from a child, lookups that all
+records share. The innermost frame with rows of the records takes them over (`recomputation`); a
 frame that hands on something shared, such as a table of relative positions, leaves them to the one
 around it. What was found in the first forward is remembered, and later forwards look at nothing
 else, unless a layer meets rows that are not the records', or a module runs that no forward called
@@ -251,7 +251,7 @@ class AnyModule(Handler):
         self._covered |= wanted.keys()
         for name in wanted:
             self.reasons.pop(name, None)
-        # What is outside cannot be told apart from what an output is used for inside.
+        # So that uses of an output outside differ from uses inside.
         outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
         site = Site(frame.name, frame.module, again.rule, {local[n]: n for n in wanted})
         capture.calls[frame.start :] = [

@@ -28,7 +28,7 @@ from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, 
 _PARTS = 4
 
 Fill = Callable[[Sequence[Tensor]], Any]
-"""Returns arguments, or what a call returned, with these tensors in place of its own."""
+"""Returns arguments, or what a call returned, with these tensors in place of the original ones."""
 
 
 def tensors_of(tree: Any) -> tuple[list[Tensor], Fill]:
@@ -129,9 +129,7 @@ class Recomputation:
             for part, (shape, dtype) in zip(g.split(sizes, 1), self.shapes, strict=True)
         ]
         formed = self.gradients(inputs, gradients, split)
-        way = "record by record" if self.rule.loops else "vmap"
-        how = f"automatic, {type(self.module).__name__} again ({way})"
-        return [(names[k], DirectUse(h, owned=True, how=how)) for k, h in formed.items()]
+        return [(names[local], DirectUse(h, owned=True)) for local, h in formed.items()]
 
     def gradients(
         self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], split: Sequence[bool]

@@ -36,7 +36,7 @@ _AT_ONCE = 1 << 23
 
 
 class Entry(NamedTuple):
-    """What is kept of a complete parameter: its norms, and what its sum will be formed from."""
+    """The norms of a complete parameter, and the uses that its sum is formed from."""
 
     squared_norm: SquaredNorm
     uses: list[Use]
@@ -72,7 +72,7 @@ class Factors(NamedTuple):
 
 
 class ClippingBatch:
-    """What a plan works on, and what it leaves in the parameters' ``.grad``.
+    """One batch, whose clipped sums a plan adds to the parameters' ``.grad``.
 
     ``losses`` are ``(B,)``, with ``rows`` of the model's batch for each; ``arrived`` are calls with
     their output gradients, if a backward was already.
@@ -108,7 +108,6 @@ class ClippingBatch:
         self.rows = rows
         self.size = len(losses)
         self.group_of = {n: k for k, group in enumerate(self.groups) for n in group.parameters}
-        self.forms: dict[str, str] = {}
         self.dropped = False
         self.sharded = clipper.sharded
         self._clip, self._thresholds = clipper.clip_function, thresholds or clipper.thresholds
@@ -176,7 +175,7 @@ class ClippingBatch:
         self._grams = GramCache()
         if received != len(calls):
             raise UnsupportedLayerError(
-                f"{len(calls)} layer calls lie on the way to the losses, but a backward reached "
+                f"{len(calls)} layer calls are on the way to the losses, but a backward reached "
                 f"{received} of them; expected all: does a layer give several outputs of which the "
                 "first is unused?"
             )
@@ -186,9 +185,8 @@ class ClippingBatch:
         for observer in self._observers:
             observer.before_autograd_writes()
 
-    def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
+    def squared_norm(self, uses: Sequence[Use]) -> SquaredNorm:
         """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""
-        self.forms[name] = " + ".join([use.form() for use in uses])
         return joint_squared_norm(uses, self._grams)
 
     def clip_factors(self, k: int, book: Book) -> Factors:
@@ -207,7 +205,7 @@ class ClippingBatch:
         if not self.looks:
             return [self.clip_factors(k, book) for k in range(len(self.groups))]
         found = [self._total(k, book) for k in range(len(self.groups))]
-        device = self._finite.device  # groups may lie on several
+        device = self._finite.device  # groups may be on several
         fine = torch.stack([squared.sound().all().to(device) for squared in found])
         if bool(fine.all() & self._finite.all()):
             return [self.factors_of(k, one.allowing(), None) for k, one in enumerate(found)]
@@ -286,7 +284,7 @@ class ClippingBatch:
         for k in range(len(self.groups)):
             if k not in self._norms:
                 self.clip_factors(k, {})
-        device = self._finite.device  # groups may lie on several
+        device = self._finite.device  # groups may be on several
         every = range(len(self.groups))
         norms = torch.stack([self._norms[k].to(device) for k in every], 1)
         factors = torch.stack([self._factors[k].to(device) for k in every], 1)

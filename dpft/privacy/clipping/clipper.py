@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Started(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What `Clipper.sums` returns.
+    """The result of `Clipper.sums`.
 
     Attributes:
         losses: ``(B,)``, zero for padding.
@@ -152,7 +152,6 @@ class Clipper:
         self._unfinished = False
         self._careful = False
         self.looks = True
-        self._forms: dict[str, str] = {}
         if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
         clipped = {} if plan == "none" else trained
@@ -176,17 +175,17 @@ class Clipper:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """How many numbers each trained parameter of the model has, by name."""
+        """The number of elements of each trained parameter, by name."""
         return {name: parameter.numel() for name, parameter in self.parameters.items()}
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
+        """True if the last `backward` broke off: ``.grad`` may hold part of a batch."""
         return self._unfinished or any(o.broken for o in self.observers)
 
     @property
     def careful(self) -> bool:
-        """Whether the host looks at the norms of each group before it is summed.
+        """True if the host reads the norms of each group before it is summed.
 
         On the CPU that costs nothing. Elsewhere the host would wait for the device each time: it
         reads once a `backward`, until a record had to be dropped. Processes that share parameters
@@ -228,7 +227,7 @@ class Clipper:
         Raises:
             LostRecordError: where the host waits for the device to read a number, and a record that
                 is to be dropped was seen too late.
-            UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
+            UnsupportedLayerError: if a layer's batch has no row for each record, or if a
                 parameter is used in a way that was not captured.
             RuntimeError: if the `backward` before broke off (see `reset`).
         """
@@ -283,7 +282,7 @@ class Clipper:
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
 
-        The records that `to_check` named have a forward of their own, padded as in the batch, when
+        The records that `to_check` named have a separate forward, padded as in the batch, when
         no activations are held. That the batch's records are kept apart is checked in `backward`,
         and so are the rules if the batch goes through other layer calls than these records did.
         """
@@ -419,26 +418,13 @@ class Clipper:
 
     @property
     def repeats(self) -> int:
-        """How often a batch counts that every rank goes through alike."""
+        """The number of times that a batch counts which every rank goes through."""
         return self.cohort.size if self.cohort is not None and self.sharded else 1
 
     def check_rows(self, rows: int) -> None:
         """Raise UnsupportedLayerError for a trained layer that cannot join ``rows`` of a record."""
         for site in self.capture.sites.layers.values():
             site.check_joins(rows)
-
-    def explain(self) -> list[dict[str, Any]]:
-        """Return how the norms of each parameter were computed in the last `backward`."""
-        return [
-            {
-                "parameter": name,
-                "group": group.name,
-                "shape": tuple(self.parameters[name].shape),
-                "form": self._forms.get(name, "unused"),
-            }
-            for group in self.groups
-            for name in group.parameters
-        ]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -496,7 +482,6 @@ class Clipper:
     def _take_over(self, batch: ClippingBatch) -> None:
         """Take over norms and factors of a batch whose sums are formed."""
         self.norms, self.factors = batch.result()
-        self._forms = batch.forms
         self._careful |= batch.dropped
         self._unfinished = False
 

@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def soon(self) -> bool:
-        """Whether the next batch is one to check, if it is of the last one's kind."""
+        """True if the next batch is one to check, if it is of the last one's kind."""
         return self._now.batches + 1 >= self._now.next_check
 
     def due(self, losses: Tensor, kind: Kind, hooks: tuple[int, ...] = ()) -> bool:

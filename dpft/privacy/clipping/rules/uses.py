@@ -4,7 +4,7 @@ A matrix's per-example norms come from Gram matrices, or from the gradients. For
 ``T`` positions and a ``(p, d)`` weight, the Gram form (Li et al. 2022, eq. 2) multiplies
 ``T^2 (p + d)`` times and holds ``2 T^2`` numbers; forming the gradient multiplies ``T p d`` times
 and holds ``p d`` (Bu et al. 2023, section 3). A gradient that has been formed also serves the
-weighted sum, which then needs no matrix product of its own.
+weighted sum, which then needs no further matrix product.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PIECE = 2**24
 
 
 class Form(Enum):
-    """How norms are computed, and what is kept for the weighted sum."""
+    """A way to compute norms, and what is kept for the weighted sum."""
 
     GRAM = "gram"  # norms from Gram matrices; a and g are kept
     KEEP = "formed, kept"  # gradients are formed, and kept in place of a and g
@@ -93,12 +93,12 @@ class MatrixUse(Use):
 
     @property
     def left(self) -> Tensor:
-        """What runs along the stored weight's rows."""
+        """The factor that runs along the stored weight's rows."""
         return self.a if self.transposed else self.g
 
     @property
     def right(self) -> Tensor:
-        """What runs along the stored weight's columns."""
+        """The factor that runs along the stored weight's columns."""
         return self.g if self.transposed else self.a
 
     @property
@@ -159,13 +159,10 @@ class MatrixUse(Use):
         keep = self._chosen(transient) is Form.KEEP
         return DirectUse(self.per_example(), owned=True) if keep else self
 
-    def form(self) -> str:
-        return Form.GRAM.value if self._by_gram() else self._chosen(transient=False).value
-
     def _with_underflow(self, value: Tensor, a: Tensor, g: Tensor) -> Tensor:
         """Add to a squared norm what products below the smallest number may have taken of it.
 
-        Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product of its own,
+        Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product in it,
         times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
         numbers; all there is where one side is below 1e-19, and the other so large that the
         gradient is not.
@@ -253,21 +250,16 @@ class EmbeddingUse(Use):
     def without(self, dropped: Tensor) -> EmbeddingUse:
         return replace(self, g=zero_rows(self.g, dropped))
 
-    def form(self) -> str:
-        return "token mask"
-
 
 @dataclass(frozen=True)
 class DirectUse(Use):
     """Per-example gradients that are held: biases, norm scales, what was formed; ``(B, *shape)``.
 
     With ``owned`` nothing else reads the tensor: the last sum of one record is formed in its place.
-    ``how`` says how they were formed.
     """
 
     gradients: Tensor
     owned: bool = False
-    how: str = ""
 
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         value = squared_rows(self.gradients)
@@ -296,9 +288,6 @@ class DirectUse(Use):
 
     def without(self, dropped: Tensor) -> DirectUse:
         return DirectUse(zero_rows(self.gradients, dropped), self.owned)
-
-    def form(self) -> str:
-        return self.how or ("formed" if self.owned else "per example")
 
 
 def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
@@ -387,7 +376,7 @@ def squared_rows(x: Tensor) -> Tensor:
         return norms.square()
     if not flat.is_contiguous():
         return flat.square().sum(1)
-    # In as few pieces as there must be, if they can be alike.
+    # In as few pieces as there must be, if they can have one size.
     pieces = -(-length // _ROW_PIECE)
     size = _ROW_PIECE if length % pieces else length // pieces
     whole = length // size * size
