@@ -83,6 +83,7 @@ class QuantileThresholds(ThresholdPolicy):
     """
 
     rule: Quantiles
+    below: Tensor
 
     def __init__(self, first: Sequence[float], rule: Quantiles) -> None:
         self.rule = rule

@@ -29,7 +29,6 @@ from dpft.privacy.anymodule.recomputation import (
     AutomaticRule,
     Fill,
     ModuleCall,
-    Recomputation,
     tensors_of,
 )
 from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
@@ -218,7 +217,7 @@ class AnyModule(Handler):
         capture, names = self._capture, self._capture.names
         inside_calls = capture.calls[frame.start :]
         tensors, returned = tensors_of(result)
-        inputs, _ = frame.inputs()
+        inputs, filled = frame.inputs()
         edges = [get_gradient_edge(x) for x in inputs if x.requires_grad]
         stops = frozenset((edge.node, edge.output_nr) for edge in edges)
         found = {
@@ -239,8 +238,7 @@ class AnyModule(Handler):
         try:
             if missing := [name for name in wanted if name not in local]:
                 raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
-            own = {local[name]: capture.parameters[name] for name in wanted}
-            again = self._recomputation(frame, own, {i: tensors[i] for i in picked})
+            records, batched = self._split(frame, inputs, [tensors[i] for i in picked])
         except _ImpossibleError as reason:
             whose = f"{frame.name or 'the model'} ({type(frame.module).__name__})"
             for name in wanted:
@@ -253,7 +251,8 @@ class AnyModule(Handler):
             self.reasons.pop(name, None)
         # So that uses of an output outside differ from uses inside.
         outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
-        site = Site(frame.name, frame.module, again.rule, {local[n]: n for n in wanted})
+        rule = self._rules[frame.name]
+        site = Site(frame.name, frame.module, rule, {local[n]: n for n in wanted})
         capture.calls[frame.start :] = [
             call for call in inside_calls if wanted.keys().isdisjoint(call.site.names.values())
         ]
@@ -262,8 +261,15 @@ class AnyModule(Handler):
             capture.save(*inputs),
             tuple(map(get_gradient_edge, outputs.values())),
             root=True,  # unless the graph says otherwise
-            recomputation=again,
+            parameters={local[name]: capture.parameters[name] for name in wanted},
+            filled=filled,
+            batched=batched,
             stops=stops,
+            picked=tuple(picked),
+            shapes=tuple((y.shape, y.dtype) for y in outputs.values()),
+            records=records,
+            precision=_autocast_as_now(tensors[picked[0]].device.type),
+            paused=capture.paused,
         )
         capture.add(call, list(outputs.values()))
         return returned([outputs.get(i, x) for i, x in enumerate(tensors)])
@@ -285,11 +291,13 @@ class AnyModule(Handler):
                     wanted |= dict.fromkeys(n for n in names if inside.counts[n])
         return wanted
 
-    def _recomputation(
-        self, frame: Frame, parameters: Mapping[str, Tensor], outputs: Mapping[int, Tensor]
-    ) -> Recomputation:
-        """Return how to compute a frame again for one record; raises _ImpossibleError."""
-        inputs, filled = frame.inputs()
+    def _split(
+        self, frame: Frame, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> tuple[int, tuple[bool, ...]]:
+        """Return the number of records, and which inputs have rows of them.
+
+        Raises _ImpossibleError where a frame cannot be computed again for one record.
+        """
         records = self._capture.records()
         if records is None:
             first = next((x for x in inputs if x.dim() > 0), None)
@@ -302,7 +310,7 @@ class AnyModule(Handler):
         drawn = any(not torch.equal(now, before) for now, before in states)
         if why := _dropped(frame.module, drawn, drawn or not frame.watched):
             raise _ImpossibleError(why)
-        for y in outputs.values():
+        for y in outputs:
             if y.dim() == 0 or len(y) == 0 or len(y) % records:
                 raise _ImpossibleError(
                     f"gives an output of shape {tuple(y.shape)} that {records} records share"
@@ -312,18 +320,7 @@ class AnyModule(Handler):
             batched = self._roles(frame, inputs, records)
             if not any(batched):
                 raise _ImpossibleError("has no input with rows of the records")
-        return Recomputation(
-            self._rules[frame.name],
-            frame.module,
-            parameters,
-            filled,
-            batched,
-            tuple(outputs),
-            tuple((y.shape, y.dtype) for y in outputs.values()),
-            records,
-            _autocast_as_now(next(iter(outputs.values())).device.type),
-            self._capture.paused,
-        )
+        return records, batched
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
         """Return for each input, whether its rows are of records; raises _ImpossibleError.

@@ -47,7 +47,7 @@ def tensors_of(tree: Any) -> tuple[list[Tensor], Fill]:
 
 
 class AutomaticRule(Rule):
-    """Marks a module whose calls are computed again, which `Recomputation` does.
+    """The mark of a module whose calls are computed again, which `ModuleCall` does.
 
     Attributes:
         loops: whether `torch.func.vmap` cannot batch the module, as the first attempt showed.
@@ -59,7 +59,7 @@ class AutomaticRule(Rule):
         self.loops = False
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
-        raise AssertionError("an automatic rule needs the whole call, see Recomputation.uses")
+        raise AssertionError("an automatic rule needs the whole call, see ModuleCall.uses")
 
 
 class _Forward(nn.Module):
@@ -73,17 +73,18 @@ class _Forward(nn.Module):
         return self.inner.forward(*args, **kwargs)
 
 
-@dataclass(frozen=True)
-class Recomputation:
-    """One call of a module as a function of some of its parameters and of one record.
+@dataclass(eq=False, kw_only=True)
+class ModuleCall(Call):
+    """A call of a module that is computed again, in place of the layers' calls inside it.
+
+    It is a function of some of the module's parameters and of one record.
 
     Attributes:
-        rule: of the module, which remembers whether it can be batched.
-        module: what was called.
         parameters: those to differentiate, by their names within the module.
         filled: returns the call's arguments with other tensors.
         batched: for each tensor argument, whether its rows are of the records (``(R k, ...)`` with
             ``k`` rows for each of ``R``); otherwise all records share it.
+        stops: the places in the graph from which its inputs come.
         picked: the outputs that depend on the parameters, by place among the output's tensors.
         shapes: shapes and types of these outputs.
         records: ``R``, rows of the model's batch.
@@ -91,129 +92,17 @@ class Recomputation:
         paused: returns a context in which layer calls are not captured.
     """
 
-    rule: AutomaticRule
-    module: nn.Module
+    by_rule: ClassVar[bool] = False
+
     parameters: Mapping[str, Tensor]
     filled: Fill
     batched: tuple[bool, ...]
+    stops: frozenset[Edge]
     picked: tuple[int, ...]
     shapes: tuple[tuple[torch.Size, torch.dtype], ...]
     records: int
     precision: Callable[[], AbstractContextManager[Any]]
     paused: Callable[[], AbstractContextManager[None]]
-
-    def uses(
-        self, names: Mapping[str, str], tensors: Sequence[Tensor], g: Tensor, batch: int
-    ) -> list[tuple[str, Use]]:
-        """Return what the call adds to the gradients of its parameters, by canonical names.
-
-        Args:
-            names: canonical names of the parameters, by local ones.
-            tensors: the call's tensor arguments.
-            g: gradients of the outputs, joined by `ModuleCall.receive`, ``(R, n)``.
-            batch: ``B``, the number of records, each of ``R / B`` rows.
-
-        Raises:
-            UnsupportedLayerError: if the module cannot be computed again.
-        """
-        # With one row of the model's batch there is nothing to split. Rows of a record come one
-        # after the other.
-        split = [b and self.records > 1 for b in self.batched]
-        inputs = [
-            x.reshape(batch, -1, *x.shape[1:]) if b else x
-            for x, b in zip(tensors, split, strict=True)
-        ]
-        sizes = [shape.numel() // self.records for shape, _ in self.shapes]
-        gradients = [
-            part.reshape(batch, -1, *shape[1:]).to(dtype)
-            for part, (shape, dtype) in zip(g.split(sizes, 1), self.shapes, strict=True)
-        ]
-        formed = self.gradients(inputs, gradients, split)
-        return [(names[local], DirectUse(h, owned=True)) for local, h in formed.items()]
-
-    def gradients(
-        self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], split: Sequence[bool]
-    ) -> dict[str, Tensor]:
-        """Form the parameters' per-example gradients, ``(B, *shape)`` each, by local names."""
-        parameters = {name: p.detach() for name, p in self.parameters.items()}
-        batch = len(gradients[0])
-
-        def one(rows: Sequence[Tensor], gs: Sequence[Tensor]) -> Any:
-            pulled: Any = vjp(lambda values: self._run(values, rows), parameters)
-            return pulled[1](tuple(gs))[0]
-
-        if batch > 1 and not self.rule.loops:
-            size = -(-batch // _PARTS) if any(self.module.children()) else batch
-            dims = [0 if b else None for b in split], [0] * len(gradients)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of functions that vmap runs in a loop
-                    mapped = vmap(one, in_dims=dims, chunk_size=size)
-                    found: dict[str, Tensor] = mapped(list(inputs), list(gradients))
-                return found
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:
-                self.rule.loops = True
-        formed = [
-            self._one(
-                parameters,
-                [x[i] if b else x for x, b in zip(inputs, split, strict=True)],
-                [g[i] for g in gradients],
-            )
-            for i in range(batch)
-        ]
-        return dict(zip(parameters, map(torch.stack, zip(*formed, strict=True)), strict=True))
-
-    def _one(
-        self, parameters: Mapping[str, Tensor], rows: Sequence[Tensor], gs: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        """Form one record's gradients by autograd."""
-        values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-        try:
-            with torch.enable_grad():
-                outputs = self._run(values, rows)
-            pairs = [(y, g) for y, g in zip(outputs, gs, strict=True) if y.requires_grad]
-            with self.paused():  # what is checkpointed inside runs once more here
-                return torch.autograd.grad(
-                    [y for y, _ in pairs],
-                    [*values.values()],
-                    [g for _, g in pairs],
-                    materialize_grads=True,
-                )
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise UnsupportedLayerError(
-                f"{type(self.module).__name__} has no rule, and could not be computed again for "
-                f"one record ({type(error).__name__}: {error}); expected a module whose forward "
-                "does so. Freeze its parameters (requires_grad_(False)) or pass "
-                "rules={'module.Class': rule}"
-            ) from error
-
-    def _run(
-        self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        named = {f"inner.{name}": p for name, p in parameters.items()}
-        with self.paused(), self.precision():
-            tree = functional_call(_Forward(self.module), named, self.filled(inputs))
-        tensors, _ = tensors_of(tree)
-        return tuple(tensors[i] for i in self.picked)
-
-
-@dataclass(eq=False, kw_only=True)
-class ModuleCall(Call):
-    """A call of a module that is computed again, in place of the layers' calls inside it.
-
-    Attributes:
-        recomputation: how to compute the call again.
-        stops: where its inputs come from in the graph.
-    """
-
-    by_rule: ClassVar[bool] = False
-
-    recomputation: Recomputation
-    stops: frozenset[Edge]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,12 +117,11 @@ class ModuleCall(Call):
         if not self.awaited.issubset(self._arrived):
             return None
         arrived, self._arrived = self._arrived, {}
-        records = self.recomputation.records
         parts = [
-            arrived[i].reshape(records, -1)
+            arrived[i].reshape(self.records, -1)
             if i in arrived
-            else g.new_zeros(records, shape.numel() // records)
-            for i, (shape, _) in enumerate(self.recomputation.shapes)
+            else g.new_zeros(self.records, shape.numel() // self.records)
+            for i, (shape, _) in enumerate(self.shapes)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -243,5 +131,85 @@ class ModuleCall(Call):
         return Counter({name: found[name] for name in self.site.names.values()})
 
     def uses(self, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
+        """Return what the call adds to the gradients of its parameters, as of `Call.uses`.
+
+        Raises:
+            UnsupportedLayerError: if the module cannot be computed again.
+        """
         self.check_rows(g, batch * rows)
-        return self.recomputation.uses(self.site.names, self.inputs(), g, batch)
+        # With one row of the model's batch there is nothing to split. Rows of a record come one
+        # after the other.
+        split = [b and self.records > 1 for b in self.batched]
+        inputs = [
+            x.reshape(batch, -1, *x.shape[1:]) if b else x
+            for x, b in zip(self.inputs(), split, strict=True)
+        ]
+        sizes = [shape.numel() // self.records for shape, _ in self.shapes]
+        gradients = [
+            part.reshape(batch, -1, *shape[1:]).to(dtype)
+            for part, (shape, dtype) in zip(g.split(sizes, 1), self.shapes, strict=True)
+        ]
+        formed = self.gradients(inputs, gradients, split)
+        return [(self.site.names[local], DirectUse(h, owned=True)) for local, h in formed.items()]
+
+    def gradients(
+        self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], split: Sequence[bool]
+    ) -> dict[str, Tensor]:
+        """Form the parameters' per-example gradients, ``(B, *shape)`` each, by local names."""
+        parameters = {name: p.detach() for name, p in self.parameters.items()}
+        module, rule, batch = self.site.module, self.site.rule, len(gradients[0])
+        assert isinstance(rule, AutomaticRule)
+
+        def one(rows: Sequence[Tensor], gs: Sequence[Tensor]) -> Any:
+            pulled: Any = vjp(lambda values: self._run(values, rows), parameters)
+            return pulled[1](tuple(gs))[0]
+
+        if batch > 1 and not rule.loops:
+            size = -(-batch // _PARTS) if any(module.children()) else batch
+            dims = [0 if b else None for b in split], [0] * len(gradients)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of functions that vmap runs in a loop
+                    mapped = vmap(one, in_dims=dims, chunk_size=size)
+                    found: dict[str, Tensor] = mapped(list(inputs), list(gradients))
+                return found
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                rule.loops = True
+        formed = []
+        for i in range(batch):
+            rows = [x[i] if b else x for x, b in zip(inputs, split, strict=True)]
+            values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+            try:
+                with torch.enable_grad():
+                    outputs = zip(self._run(values, rows), gradients, strict=True)
+                pairs = [(y, g[i]) for y, g in outputs if y.requires_grad]
+                with self.paused():  # what is checkpointed inside runs once more here
+                    formed.append(
+                        torch.autograd.grad(
+                            [y for y, _ in pairs],
+                            [*values.values()],
+                            [g for _, g in pairs],
+                            materialize_grads=True,
+                        )
+                    )
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise UnsupportedLayerError(
+                    f"{type(module).__name__} has no rule, and could not be computed again for one "
+                    f"record ({type(error).__name__}: {error}); expected a module whose forward "
+                    "does so. Freeze its parameters (requires_grad_(False)) or pass "
+                    "rules={'module.Class': rule}"
+                ) from error
+        return dict(zip(parameters, map(torch.stack, zip(*formed, strict=True)), strict=True))
+
+    def _run(
+        self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        named = {f"inner.{name}": p for name, p in parameters.items()}
+        with self.paused(), self.precision():
+            tree = functional_call(_Forward(self.site.module), named, self.filled(inputs))
+        tensors, _ = tensors_of(tree)
+        return tuple(tensors[i] for i in self.picked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,7 @@ class ClippingBatch:
         losses: Tensor,
         rows: int,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
-        thresholds: Sequence[float] | Sequence[Tensor] | None = None,
+        thresholds: Sequence[Any] | None = None,
     ) -> None:
         self.capture = clipper.capture
         self.groups = clipper.groups
@@ -290,19 +290,20 @@ class ClippingBatch:
         factors = torch.stack([self._factors[k].to(device) for k in every], 1)
         return norms, factors, norms.isfinite().all() & self._finite.all()
 
-    def _entries(self, k: int, book: Book) -> list[Entry]:
-        """Return the parameters of group ``k`` that took part."""
-        return [book[name] for name in self.groups[k].parameters if name in book]
+    def _total(self, k: int, book: Book, examined: bool = False) -> SquaredNorm:
+        """Join the squared norms of group ``k``'s parameters that took part.
 
-    def _total(self, k: int, book: Book) -> SquaredNorm:
-        return self._joint([entry.squared_norm for entry in self._entries(k, book)])
-
-    def _joint(self, parts: Sequence[SquaredNorm]) -> SquaredNorm:
-        """Join squared norms of parameters; of none, there is nothing to clip."""
-        if not parts:
+        ``examined`` computes again what cancellation has made doubtful.
+        """
+        entries = [book[name] for name in self.groups[k].parameters if name in book]
+        if not entries:  # there is nothing to clip
             dtype = torch.promote_types(self.losses.dtype, torch.float32)
             zeros = self.losses.new_zeros(self.size, dtype=dtype)
             return SquaredNorm(zeros, zeros)
+        parts = [
+            recomputed(norm, uses) if examined and uses and not norm.exact else norm
+            for norm, uses in entries
+        ]
         value = _sum([part.value for part in parts])
         roundings = [part.rounding for part in parts if part.rounding is not None]
         rounding = _sum(roundings) if roundings else None
@@ -311,11 +312,7 @@ class ClippingBatch:
 
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
         """Return a group's norms without what cancellation made doubtful, and dropped records."""
-        parts = [
-            norm if norm.exact or not uses else recomputed(norm, uses)
-            for norm, uses in self._entries(k, book)
-        ]
-        squared = self._joint(parts).allowing().clamp(min=0)
+        squared = self._total(k, book, examined=True).allowing().clamp(min=0)
         dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
         if not bool(dropped.any()):
             return squared, None

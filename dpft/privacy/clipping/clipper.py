@@ -266,8 +266,9 @@ class Clipper:
             exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
             with self._watched(losses), exact:
                 structure = self._seen(losses, captured, rows, real)
-                self._form_sums(ClippingBatch(self, structure, losses, rows))
-        self._keep_real(real)
+                self._form_sums(ClippingBatch(self, structure, losses, rows), real)
+        if not (some and self.private):
+            self._keep_real(real)
         self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
@@ -331,12 +332,13 @@ class Clipper:
     def finish(self, started: Started) -> None:
         """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
         with torch.no_grad():
-            self._form_sums(self.batch_of(started))
-            self._keep_real(started.real)
+            self._form_sums(self.batch_of(started), started.real)
 
     def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
-        self._take_over(batch)
+        self.norms, self.factors = batch.result()
+        self._careful |= batch.dropped
+        self._unfinished = False
         self._keep_real(real)
 
     def sums(
@@ -469,21 +471,15 @@ class Clipper:
             observer.before_sums(losses, structure, rows, real)
         return structure
 
-    def _form_sums(self, batch: ClippingBatch) -> None:
+    def _form_sums(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""
         self._unfinished = True
         try:
             PRIVATE_PLANS[self.plan](batch)
-            self._take_over(batch)
+            self.conclude(batch, real)
         except LostRecordError:
             self._careful = True
             raise
-
-    def _take_over(self, batch: ClippingBatch) -> None:
-        """Take over norms and factors of a batch whose sums are formed."""
-        self.norms, self.factors = batch.result()
-        self._careful |= batch.dropped
-        self._unfinished = False
 
     def _keep_real(self, real: Tensor | None) -> None:
         """Forget the norms of padding, and count the others' where thresholds adapt."""

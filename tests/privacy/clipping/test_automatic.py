@@ -247,9 +247,9 @@ def test_a_table_where_the_records_rows_were_before_is_not_shared_out(size, styl
 
 
 def test_a_wrong_gradient_is_found_by_the_check_against_autograd(monkeypatch):
-    right = recomputation.Recomputation.gradients
+    right = recomputation.ModuleCall.gradients
     monkeypatch.setattr(
-        recomputation.Recomputation,
+        recomputation.ModuleCall,
         "gradients",
         lambda *given: {name: 1.1 * h for name, h in right(*given).items()},
     )

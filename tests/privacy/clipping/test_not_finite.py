@@ -39,8 +39,8 @@ def losses_of(model, x, rows, poison, bad):
     return losses
 
 
-# Backwards enough that the checks of the rules come back, and that they do so twice.
-MANY, MORE = 66, 200
+# Backwards enough that the rules are checked again, and that they are checked more rarely.
+MANY, MORE = 3, 70
 PLANS = {
     "bk": "bk",
     "ghost": "ghost",
