@@ -6,7 +6,7 @@ from torch import nn
 
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping import clipper as clippers
-from tests.privacy.reference import clear, grads_of
+from tests.privacy.reference import clear, grads_of, reference_clip_groups
 
 FROM_GRAMS = ["bk", "ghost", "per_layer"]
 
@@ -19,6 +19,29 @@ def two_layers():
 
 def losses_of(model, x):
     return model(x).square().sum((1, 2))
+
+
+@pytest.mark.parametrize("thresholds", [(0.01, 2.0), (0.3, 0.05)])
+@pytest.mark.parametrize("plan", ["materialised", "bk", "fused"])
+def test_each_group_is_clipped_by_its_own_factor(plan, thresholds):
+    """By another group's, one of the two would be let through whole, or lost."""
+    model, x = two_layers()
+    clipper = make_clipper(model, "per_layer", thresholds=thresholds, plan=plan)
+    parts = [group.parameters for group in clipper.groups]
+    with clipper.paused():
+        norms, total = reference_clip_groups(
+            model,
+            lambda i: losses_of(model, x[i : i + 1])[0],
+            len(x),
+            parts,
+            lambda k, n: min(1.0, thresholds[k] / n),
+        )
+    clipper.backward(losses_of(model, x))
+    expected = torch.tensor(thresholds, dtype=torch.float64) / norms
+    torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=0)
+    torch.testing.assert_close(clipper.factors, expected.clamp(max=1), rtol=1e-10, atol=0)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, total[name], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("waits", [False, True])
