@@ -23,7 +23,7 @@ BLANK = -1
 
 _NARROWEST = 16
 # Microbatches of one shape that a logical batch fills if all its units have it. Cut smaller they
-# have fewer blanks; what is too small wastes the hardware.
+# have less padding; what is too small wastes the hardware.
 _SHARE = 16
 # Each is one program, whose start costs as much as some rows, and each shape a compilation.
 _COMPILED_SHARE, _COMPILED_NARROWEST = 6, 32
@@ -53,7 +53,7 @@ def padded(width: int, most: int, coarse: bool = False) -> int:
 
 
 def widest(shapes: Iterable[Sequence[int]]) -> Shape:
-    """The shape that all of these fit in."""
+    """Return the smallest shape that all of these fit in."""
     return tuple(map(max, zip(*shapes, strict=True)))
 
 
@@ -63,8 +63,8 @@ class FixedShapes:
 
     Attributes:
         batch_size: expected number of units in a logical batch, which is public.
-        places: units and blanks of every logical batch, where all have one shape; None: units have
-            different shapes, and batches as many as were drawn.
+        places: units and padding examples of every logical batch, where all have one shape; None:
+            units have different shapes, and batches as many as were drawn.
         compiled: whether each shape is a program: then there are few, of large microbatches.
 
     Guarantee: the shapes that a unit is computed in follow from that unit and from settings:
@@ -90,7 +90,7 @@ class FixedShapes:
         )
 
     def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
-        """The shape of a microbatch; one of blanks alone has one only where all have the same."""
+        """Return the shape of a microbatch; of padding alone, only where all have the same."""
         units = piece if self.places is not None else filter(BLANK.__ne__, piece)
         return widest(set(map(shape_of, units)))
 
@@ -100,7 +100,7 @@ class FixedShapes:
         """Cut a logical batch into microbatches of one shape each.
 
         Args:
-            batch: indices of units; where all have one shape, blanks too.
+            batch: indices of units; where all have one shape, padding too.
             shape_of: the shape that a unit is padded to, by its index.
             token_budget: most positions in one microbatch, unless two units alone take more.
 

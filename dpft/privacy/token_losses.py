@@ -21,11 +21,12 @@ _SHARE = 32
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
+    """Return the cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
 
     The backward writes the logits' gradient in their place, unless the graph is kept for another
-    one, or their memory is a parameter's or holds one number for several. Whoever has a use of them
-    after that must copy them; autograd says so where it has. There is no second derivative.
+    one, or their memory is a parameter's or holds one number for several. A caller that uses
+    them after that must copy them; autograd raises an error where it is affected. There is no
+    second derivative.
 
     Args:
         logits: ``(B, T, V)``.
@@ -39,7 +40,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class TokenLosses(torch.autograd.Function):
-    """See `token_losses`. A token's loss and gradient depend on that token's logits alone."""
+    """The function of `token_losses`: a token's loss depends on that token's logits alone."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ def _losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _pieces(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of some tokens of each: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
+    """Iterate over views of some tokens: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
     size = max(1, max(_PIECE, logits.numel() // _SHARE) // logits.shape[-1])
     every = (logits, *others)
     runs: Iterable[tuple[Tensor, ...]] = zip(*every, strict=True)

@@ -34,7 +34,7 @@ class Untouched:
         self._sums = self._of(self._tensors)
 
     def changed(self) -> list[str]:
-        """Names of those that are not what they were, bit for bit."""
+        """Return the names of those that are not what they were, bit for bit."""
         now = {name: tensor for name, tensor in _saved(self._model) if name in self._tensors}
         for name, before in self._tensors.items():
             # What is sharded is put together for the time that it is used.
@@ -61,7 +61,7 @@ def written(names: list[str], model: nn.Module) -> str:
 
 
 def _saved(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, and the buffers that are saved with them."""
+    """Iterate over parameters, and the buffers that are saved with them."""
     for prefix, module in model.named_modules():
         tensors = {**module._parameters, **module._buffers}
         for name, tensor in tensors.items():

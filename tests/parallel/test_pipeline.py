@@ -145,7 +145,7 @@ def several_ranks(cohort, cases):
         sent = dict(counted.bytes)
         clippers.collect()
         found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
-        groups = [k for own in clippers._own.values() for k in own]
+        groups = [*clippers.own_groups]
         held.append((found, groups, np.concatenate([e.norms.numpy() for e in observed]), sent))
         clippers.close()
     return held

@@ -1,4 +1,4 @@
-"""Thresholds at the ends of what float32 can tell, and beyond them."""
+"""Thresholds at the ends of the range of float32, and beyond them."""
 
 import math
 

@@ -38,7 +38,7 @@ class Meter(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
-    """Of few tokens each, as logits of a real vocabulary are cut."""
+    """Cut the logits into pieces of few tokens, as those of a real vocabulary are."""
     monkeypatch.setattr(token_losses, "_PIECE", 3 * VOCAB)
     monkeypatch.setattr(token_losses, "_SHARE", 64)
 

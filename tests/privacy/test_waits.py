@@ -1,4 +1,4 @@
-"""How often a host would wait for an accelerator, and what is not looked at for it."""
+"""One look at the norms at the end of a microbatch, where the host waits for a device."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_one_look_at_the_end_leaves_the_same_sums(style, bad, monkeypatch):
 @pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-5, 1e-3, 1.0])
 @pytest.mark.parametrize("length", [60, 400])
 def test_a_norm_that_cancels_is_never_understated_without_a_look(noise, length):
-    """Positions that cancel to less than float32 can tell."""
+    """Positions that cancel to less than float32 can represent."""
     generator = torch.Generator().manual_seed(length)
     a = torch.randn(16, length // 2, 40, generator=generator).repeat_interleave(2, 1)
     a = a * (1 + noise * torch.randn(a.shape, generator=generator))

@@ -48,7 +48,7 @@ class Outputs(nn.Module):
 
 
 class Positions(nn.Module):
-    """What the records share: a lookup of (T,), a table that is read from its layer, and a bias."""
+    """The records share a lookup of (T,), a table that is read from its layer, and a bias."""
 
     def __init__(self):
         super().__init__()
@@ -131,7 +131,7 @@ class Turned(nn.Module):
 
 
 class Scores(nn.Module):
-    """Of eight places, whose rows go through a layer of their own."""
+    """Scores of eight places, whose rows go through a separate layer."""
 
     def __init__(self):
         super().__init__()
@@ -209,9 +209,9 @@ PAIRS = [*zip(MODULES, itertools.cycle(STYLES))]
 
 @pytest.mark.parametrize(("name", "style"), PAIRS)
 def test_any_module_equals_the_autograd_loop(name, style):
-    """Of other shapes in later batches; as many records as positions, and a single one."""
+    """Later batches have other shapes; as many records as positions, and a single one."""
     shapes = [(5, 3), (8, 3), (4, 4), (4, 2), (1, 2), (8, 2), (3, 5)]
-    if style in ("ghost", "per_layer"):  # the first batch has nothing to tell apart
+    if style in ("ghost", "per_layer"):  # the first batch has nothing to compare
         shapes = [(1, 2), *shapes]
     compare(model_of(name), batches(*shapes), style)
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_computed_again_is_refused_by_name(how, reason):
 
 
 class DropPath(nn.Module):
-    """Of transformers' vision models: drops the branch of some rows."""
+    """A vision model's module that drops the branch of some rows."""
 
     def __init__(self, rate):
         super().__init__()
@@ -309,14 +309,14 @@ class DropPath(nn.Module):
 
 
 class Branched(nn.Module):
-    """A scale that is no layer's, with something beside it in the same module."""
+    """A scale that is no layer's, with another module inside the same one."""
 
-    def __init__(self, beside):
+    def __init__(self, inner):
         super().__init__()
-        self.beside, self.scale = beside, nn.Parameter(torch.randn(D))
+        self.inner, self.scale = inner, nn.Parameter(torch.randn(D))
 
     def forward(self, x):
-        return x + self.beside(x * self.scale)
+        return x + self.inner(x * self.scale)
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -17,7 +17,7 @@ FLOAT32 = 1e-5
 
 
 def by_itself(use, weights):
-    """What each record adds, from the numbers that are multiplied, summed in float64."""
+    """Return what each record adds, from the numbers that are multiplied, summed in float64."""
     left, right = use._weighted(weights)
     return torch.bmm(left.double().transpose(1, 2), right.double())
 
@@ -72,7 +72,7 @@ def test_no_record_exceeds_its_threshold(
 
 
 def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
-    """Positions that are alike: with some thresholds every number is rounded away from zero."""
+    """Equal positions: with some thresholds every number is rounded away from zero."""
     a, g = torch.ones(3, 9, 4).bfloat16(), torch.ones(3, 9, 3).bfloat16()
     thresholds = torch.linspace(5.0, 10.0, 50).tolist()
     for threshold in thresholds:

@@ -48,7 +48,7 @@ class FusedViT(nn.Module):
 
 
 class Tied(nn.Module):
-    """A head that shares its weight with the embedding and has a bias of its own."""
+    """A head that shares its weight with the embedding and has a separate bias."""
 
     def __init__(self):
         super().__init__()

@@ -19,7 +19,7 @@ STYLES = ("bk", "materialised", "ghost", "lee_kifer", "per_layer")
 
 
 class Adapted(nn.Module):
-    """A frozen layer in bfloat16, beside it two trained ones in float32."""
+    """A frozen layer in bfloat16, and two trained ones in float32 next to it."""
 
     def __init__(self, inputs, outputs, type_of_b=nn.Linear):
         super().__init__()

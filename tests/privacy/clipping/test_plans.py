@@ -51,7 +51,7 @@ def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(
     style, bias, waits, monkeypatch
 ):
     """Its gradient is zero, exactly: huge terms that come in pairs. The sum of a batch adds them
-    one after the other, and would lose what the records before it had added. Also beside a bias,
+    one after the other, and would lose what the records before it had added. Also with a bias,
     whose norm is exact, and on a device for which the host waits and does not look."""
     monkeypatch.setattr(clippers, "waits", lambda device: waits)
     threshold, others, width = 1e-3, 19, 64

@@ -258,7 +258,7 @@ def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
 
 @pytest.mark.parametrize("formed", [False, True])
 def test_norms_behind_a_standardisation_own_up_to_what_it_removes(formed):
-    """Of a constant image all that a filter is given is its mean, which is taken off again."""
+    """For a constant image all that a filter is given is its mean, which is taken off again."""
     module = shaken(WeightStandardizedConv2d(4, 6, 3)).float()
     x = torch.cat([torch.ones(8, 4, 5, 5), torch.randn(1, 4, 5, 5)])
     use = KNOWN.find(module).uses(module, x, torch.randn(9, 6, 3, 3))["weight"]

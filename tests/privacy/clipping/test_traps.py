@@ -1,4 +1,4 @@
-"""What other implementations got wrong, or refuse: each is a test here."""
+"""Cases that other implementations get wrong, or refuse."""
 
 import gc
 import math
@@ -334,7 +334,7 @@ def autocast(function, *inputs):
 
 
 class Recomputing(torch.autograd.Function):
-    """Runs a layer without gradients, and again in a backward of its own."""
+    """Runs a layer without gradients, and again in its own backward."""
 
     @staticmethod
     def forward(ctx, x, layer):
@@ -370,7 +370,7 @@ def test_functions_that_run_layers_in_their_own_backward_are_refused(style):
     clipper = make_clipper(model, style, threshold=0.1)
     with pytest.raises(UnsupportedLayerError, match=r"again.*RecomputingBackward"):
         released(model, clipper, model(x))
-    # A method that is not the model's forward tells nobody; what arrives in .grad does.
+    # A method that is not the model's forward shows nothing; what arrives in .grad does.
     clipper.reset()
     with pytest.raises(UnsupportedLayerError, match=r"'again\.(weight|bias)'.*unclipped"):
         released(model, clipper, model.losses(x))

@@ -20,7 +20,7 @@ from tests.privacy.users import (
 
 
 def step_sums(model, data, style, threshold, budget=300):
-    """What one real step releases, before division by the batch, noise off, all users sampled."""
+    """Return what one real step releases of all users, without noise, before the division."""
     clipper = clipper_of(model, style, threshold)
     thresholds = tuple(group.threshold for group in clipper.groups)
     mechanism = Mechanism(len(data), len(data), 1, 0.0, thresholds, 1e-5)
