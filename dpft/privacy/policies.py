@@ -39,12 +39,7 @@ class ThresholdPolicy:
         return sensitivity(self.thresholds)
 
     def observe(self, norms: Tensor, factors: Tensor) -> None:
-        """Count the norms of a microbatch.
-
-        Args:
-            norms: of the records' gradients by group, ``(B, K)``, without padding.
-            factors: the clip factors, ``(B, K)``; 0 where a gradient is not finite.
-        """
+        """Count the norms of a microbatch's records by group, ``(B, K)`` like the clip factors."""
 
     def collect(self, cohort: Cohort, device: torch.device) -> None:
         """Add up the counts of all processes, on ``device``."""
@@ -54,10 +49,8 @@ class ThresholdPolicy:
     ) -> tuple[float, ...]:
         """Return what a step releases of the counts; set the thresholds of the next step.
 
-        Args:
-            batch_size: ``B``, expected number of records in a logical batch.
-            std: standard deviation of the noise on each count.
-            draw: returns so many standard normal numbers.
+        ``batch_size`` is the expected one, ``std`` the standard deviation of the noise on each
+        count, and ``draw`` returns so many standard normal numbers.
         """
         return ()
 
@@ -79,7 +72,7 @@ class QuantileThresholds(ThresholdPolicy):
         estimates: the quantile estimates ``C_k``.
         below: ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the last release, ``(K,)`` in
             float64. One record changes each entry by at most 1/2; a gradient that is not finite
-            counts nothing.
+            (whose factor is 0) counts nothing.
     """
 
     rule: Quantiles

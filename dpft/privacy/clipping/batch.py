@@ -100,8 +100,8 @@ class ClippingBatch:
         self.capture = clipper.capture
         self.groups = clipper.groups
         self.parameters = clipper.parameters
-        # Stages of a pipeline wait for each other.
         self.looks = thresholds is None
+        # Stages of a pipeline wait for each other.
         self.careful = self.looks and (clipper.careful or arrived is not None)
         self.structure = structure
         self.losses = losses

@@ -34,19 +34,6 @@ class FusedBlock(nn.Module):
         self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
 
-class FusedViT(nn.Module):
-    """The layout of timm's ViT. The class token and positions are frozen: the papers' 75 and 150
-    are the layers without them."""
-
-    def __init__(self, d=384, depth=12):
-        super().__init__()
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, d), requires_grad=False)
-        self.pos_embed = nn.Parameter(torch.zeros(1, 197, d), requires_grad=False)
-        self.patch_embed = nn.Conv2d(3, d, 16, 16)
-        self.blocks = nn.Sequential(*(FusedBlock(d) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 100)
-
-
 class Tied(nn.Module):
     """A head that shares its weight with the embedding and has a separate bias."""
 
@@ -92,7 +79,6 @@ def parts_of(model, name, **settings):
         (gpt2, (), (12, 76, 149)),
         (gpt2, (True,), (12, 75, 148)),
         (gpt2_medium, (), (24, 148, 293)),
-        (FusedViT, (), (12, 75, 150)),
     ],
 )
 def test_models_have_the_papers_numbers_of_groups(build, arguments, expected):
@@ -110,7 +96,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), FusedViT, Tied])
+@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), Tied])
 def test_every_parameter_is_in_exactly_one_group_and_in_order(build):
     model = on_meta(build)
     order = {parameter: i for i, parameter in enumerate(trainable(model))}
