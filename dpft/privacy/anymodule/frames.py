@@ -1,4 +1,4 @@
-"""Which module's call is to be computed again for parameters that no layer rule covers.
+"""The choice of the module whose call is computed again, for parameters without a layer rule.
 
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
 between its inputs and outputs shows which parameters were used in it, and how often beyond the
@@ -10,8 +10,8 @@ else, unless a layer meets rows that are not the records', or a module runs that
 before.
 
 A shape does not show whether rows are of records: a table of 512 rows may meet 8 records. Where it
-could be either, the model is run on fewer records for comparison, once for rows of a shape. That
-records do not depend on each other within a frame is for the checks of the whole batch to find.
+could be either, the model is run on fewer records for comparison, once for rows of a shape. Records
+may not depend on each other within a frame: two are computed alone, once for rows of a shape.
 """
 
 from collections import Counter, defaultdict
@@ -29,6 +29,7 @@ from dpft.privacy.anymodule.recomputation import (
     AutomaticRule,
     Fill,
     ModuleCall,
+    close,
     tensors_of,
 )
 from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
@@ -86,6 +87,7 @@ class AnyModule(Handler):
         self._rules: dict[str, AutomaticRule] = defaultdict(AutomaticRule)
         self._batched: dict[Key, dict[Shapes, tuple[bool, ...]]] = {}
         self._others: set[Key] = set()  # calls that were given rows which are not of records
+        self._trusted: set[tuple[Key, Shapes, bool]] = set()  # calls that were computed alone
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
         self._covered: set[str] = set()
@@ -239,6 +241,25 @@ class AnyModule(Handler):
             if missing := [name for name in wanted if name not in local]:
                 raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
             records, batched = self._split(frame, inputs, [tensors[i] for i in picked])
+            # A view, so that uses of an output outside differ from its uses inside.
+            outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
+            rule, own = self._rules[frame.name], {local[name]: name for name in wanted}
+            call = ModuleCall(
+                Site(frame.name, frame.module, rule, own),
+                None,
+                tuple(map(get_gradient_edge, outputs.values())),
+                root=True,  # unless the graph says otherwise
+                parameters={k: capture.parameters[name] for k, name in own.items()},
+                filled=filled,
+                batched=batched,
+                stops=stops,
+                picked=tuple(picked),
+                shapes=tuple((y.shape, y.dtype) for y in outputs.values()),
+                records=records,
+                precision=_autocast_as_now(tensors[picked[0]].device.type),
+                paused=capture.paused,
+            )
+            self._try(frame, call, inputs, [tensors[i] for i in picked])
         except _ImpossibleError as reason:
             whose = f"{frame.name or 'the model'} ({type(frame.module).__name__})"
             for name in wanted:
@@ -249,28 +270,10 @@ class AnyModule(Handler):
         self._covered |= wanted.keys()
         for name in wanted:
             self.reasons.pop(name, None)
-        # So that uses of an output outside differ from uses inside.
-        outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
-        rule = self._rules[frame.name]
-        site = Site(frame.name, frame.module, rule, {local[n]: n for n in wanted})
         capture.calls[frame.start :] = [
-            call for call in inside_calls if wanted.keys().isdisjoint(call.site.names.values())
+            other for other in inside_calls if wanted.keys().isdisjoint(other.site.names.values())
         ]
-        call = ModuleCall(
-            site,
-            capture.save(*inputs),
-            tuple(map(get_gradient_edge, outputs.values())),
-            root=True,  # unless the graph says otherwise
-            parameters={local[name]: capture.parameters[name] for name in wanted},
-            filled=filled,
-            batched=batched,
-            stops=stops,
-            picked=tuple(picked),
-            shapes=tuple((y.shape, y.dtype) for y in outputs.values()),
-            records=records,
-            precision=_autocast_as_now(tensors[picked[0]].device.type),
-            paused=capture.paused,
-        )
+        call.saved = capture.save(*inputs)
         capture.add(call, list(outputs.values()))
         return returned([outputs.get(i, x) for i, x in enumerate(tensors)])
 
@@ -321,6 +324,37 @@ class AnyModule(Handler):
             if not any(batched):
                 raise _ImpossibleError("has no input with rows of the records")
         return records, batched
+
+    def _try(
+        self, frame: Frame, call: ModuleCall, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> None:
+        """Compute two records alone, the first time for rows of these shapes, and compare."""
+        records = call.records
+        trusted = frame.key, tuple(x.shape[1:] for x in inputs), records > 1
+        if trusted in self._trusted:
+            return
+        # A record that is not finite shows nothing: two others are taken.
+        rows = (y.detach().reshape(records, -1).isfinite().all(1).tolist() for y in outputs)
+        finite = [record for record, of_all in enumerate(zip(*rows, strict=True)) if all(of_all)]
+        for record in {*finite[:1], *finite[-1:]}:
+            try:
+                with torch.no_grad(), random_state_kept(*inputs):
+                    alone = call.alone(inputs, record)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise _ImpossibleError(
+                    f"fails on one record alone ({type(error).__name__}: {error})"
+                ) from error
+            for y, whole in zip(alone, outputs, strict=True):
+                mine = whole.detach().unflatten(0, (records, -1))[record]
+                if y.shape != mine.shape or not close(y, mine):
+                    raise _ImpossibleError(
+                        "gives another output for a record alone: it has dropout, or its records "
+                        "depend on each other"
+                    )
+        if finite:
+            self._trusted.add(trusted)
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
         """Return for each input, whether its rows are of records; raises _ImpossibleError.

@@ -27,6 +27,9 @@ from dpft.privacy.clipping.rules import DirectUse, Rule, UnsupportedLayerError, 
 # activations are held in addition to those of the whole model.
 _PARTS = 4
 
+# By how much of its norm a record's output may differ when it is computed alone.
+_ROUNDING, _HALF_ROUNDING = 1e-3, 5e-2
+
 Fill = Callable[[Sequence[Tensor]], Any]
 """Returns arguments, or what a call returned, with these tensors in place of the original ones."""
 
@@ -205,6 +208,14 @@ class ModuleCall(Call):
                 ) from error
         return dict(zip(parameters, map(torch.stack, zip(*formed, strict=True)), strict=True))
 
+    def alone(self, inputs: Sequence[Tensor], record: int) -> tuple[Tensor, ...]:
+        """Compute the outputs of one record, with nothing else in the batch."""
+        rows = [
+            x.unflatten(0, (self.records, -1))[record].clone() if b else x
+            for x, b in zip(inputs, self.batched, strict=True)
+        ]
+        return self._run({}, rows)
+
     def _run(
         self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
@@ -213,3 +224,13 @@ class ModuleCall(Call):
             tree = functional_call(_Forward(self.site.module), named, self.filled(inputs))
         tensors, _ = tensors_of(tree)
         return tuple(tensors[i] for i in self.picked)
+
+
+def close(y: Tensor, expected: Tensor) -> bool:
+    """Return whether rounding explains the difference, where ``expected`` is finite."""
+    if not y.is_floating_point():
+        return True
+    allowed = _HALF_ROUNDING if y.dtype.itemsize < 4 else _ROUNDING
+    whole = expected.double().where(expected.isfinite(), 0)
+    difference = (y.double() - whole).where(expected.isfinite(), 0).norm()
+    return bool(difference <= allowed * whole.norm())

@@ -283,7 +283,7 @@ class Coupled(nn.Module):
     ("how", "reason"),
     [
         ("dropout", r"1\.scale.*Coupled\) draws random numbers"),
-        ("mean", r"parameter '1\.scale' gives another gradient than autograd"),
+        ("mean", r"1\.scale.*Coupled\) gives another output for a record alone"),
         ("state", r"1\.scale.*Coupled\) changes its input or a buffer in place"),
     ],
 )

@@ -72,7 +72,7 @@ def test_one_user_moves_a_step_by_at_most_the_threshold(style, count):
 @pytest.mark.parametrize(
     ("name", "named"),
     [
-        ("vit", r"embeddings\.patch_embeddings\.projection \(Conv2d\)"),
+        ("vit", r"embeddings \(ViTEmbeddings\)"),
         ("wrn", r"\((Conv|GroupNorm|WeightStandardized)"),
     ],
 )
