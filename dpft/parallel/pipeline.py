@@ -158,7 +158,7 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> i
 
             def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
                 uses = cheapest_forms(uses, batch.size, transient=False)
-                book[name] = Entry(batch.squared_norm(name, uses), uses)
+                book[name] = Entry(batch.squared_norm(uses), uses)
 
             batch.backward(complete)
             squared, dropped = batch.squared_group_norm(0, book)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dpft.privacy.clipping.groups import Group
     from dpft.privacy.cohort import Cohort
     from dpft.privacy.mechanism import Mechanism
-    from dpft.privacy.quantiles import Quantiles
+    from dpft.privacy.policies import ThresholdPolicy
 
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
@@ -50,8 +50,7 @@ class ClippedSums(Protocol):
 
     Attributes:
         sizes: how many numbers each trained parameter of the model has, by name.
-        below: how many norms lie below the estimates, less how many above, halved; of all records
-            in all processes once `collect` was called.
+        policy: of the whole model's thresholds; has counted all processes after `collect`.
         unfinished: whether the last backward broke off.
     """
 
@@ -62,19 +61,12 @@ class ClippedSums(Protocol):
     @property
     def groups(self) -> Sequence[Group]: ...
     @property
-    def adaptive(self) -> Quantiles | None: ...
+    def policy(self) -> ThresholdPolicy: ...
     @property
     def cohort(self) -> Cohort | None: ...
     @property
-    def estimates(self) -> tuple[float, ...]: ...
-    @property
-    def thresholds(self) -> tuple[float, ...]: ...
-    @property
-    def below(self) -> Tensor: ...
-    @property
     def unfinished(self) -> bool: ...
     def collect(self) -> None: ...
-    def move(self, estimates: Sequence[float]) -> None: ...
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]: ...
 
 
@@ -140,7 +132,8 @@ class GaussianNoise:
         self._next = step + 1
         clipper.collect()
         # Scaled to the thresholds that this step was clipped with.
-        stds = mechanism.noise_stds(clipper.thresholds)
+        thresholds = clipper.policy.thresholds
+        stds = mechanism.noise_stds(thresholds)
         of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
         slices = list[Slice]()
         for name, parameter in clipper.parameters.items():
@@ -156,18 +149,11 @@ class GaussianNoise:
                 parameter.grad.div_(mechanism.batch_size)
         noisy_means_(slices, mechanism.batch_size)
         self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
-        if mechanism.quantiles is None:
-            return Released()
-        counts = clipper.below.tolist()
-        draws = normals.normals(keys.derive(self._key, "quantiles", step), 0, len(counts))
-        sigma_b = mechanism.count_noise or 0.0
-        fractions = tuple(
-            0.5 + (count + sigma_b * z) / mechanism.batch_size
-            for count, z in zip(counts, draws.tolist(), strict=True)
+        key = keys.derive(self._key, "quantiles", step)
+        fractions = clipper.policy.release(
+            mechanism.batch_size, mechanism.count_noise or 0.0, partial(normals.normals, key, 0)
         )
-        released = Released(fractions, clipper.thresholds)
-        clipper.move(mechanism.quantiles.updated(clipper.estimates, fractions))
-        return released
+        return Released(fractions, thresholds) if fractions else Released()
 
 
 class Slice(NamedTuple):
@@ -249,14 +235,15 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | N
 def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
     if clipper.groups:
         check_single_process(cohort=clipper.cohort)
+    policy = clipper.policy
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
     named = [name for group in clipper.groups for name in group.parameters]
     sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
     for what, found, stated in (
         ("first thresholds", first, mechanism.thresholds),
-        ("rule of adaptive thresholds", clipper.adaptive, mechanism.quantiles),
-        ("thresholds", first if clipper.adaptive else clipper.thresholds, mechanism.thresholds),
+        ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
+        ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
         ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
         ("sizes of groups", sizes, mechanism.dimensions or sizes),
     ):

@@ -207,7 +207,7 @@ def prepare(
             **({"plugins": own} if own else {}),
         },
     }
-    if clipper.adaptive is not None:  # the groups that each step's thresholds belong to
+    if clipper.policy.rule is not None:  # the groups that each step's thresholds belong to
         header["groups"] = [group.name for group in clipper.groups]
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:

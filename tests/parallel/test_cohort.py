@@ -137,7 +137,7 @@ def test_flat_thresholds_that_move_are_those_of_every_stage():
         model, adaptive = gpt2(), Quantiles(0.5, 0.3)
         whole = make_clipper(model, "flat_adaptive", threshold=3.2, adaptive=adaptive, cohort=ranks)
         clippers, _ = pipelined(model, whole, Partition("per_device", 4), ranks)
-        clippers.move([0.7])
+        clippers.policy.move([0.7])
         assert clippers.thresholds == (0.7,)
         assert [own.thresholds for own in clippers.clippers.values()] == [(0.7,)] * 2
         clippers.close()

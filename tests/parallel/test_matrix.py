@@ -186,7 +186,7 @@ def _taken(clipper, norms):
         sums[name] = first, part.numpy().copy()
         parameter.grad = None
     clipper.close()
-    return Summed(sums, clipper.below.numpy() if clipper.adaptive else None, norms)
+    return Summed(sums, clipper.policy.below.numpy() if clipper.policy.rule else None, norms)
 
 
 @cache

@@ -100,7 +100,7 @@ def one_process(name, style, drawn, **options):
     norms = np.concatenate(norms) if norms else np.empty((0, len(clipper.groups)))
     assert np.isfinite(norms).all()
     clipped = float((np.concatenate(factors) < 1).mean()) if factors else 0.0
-    return sums, norms, clipped, clipper.below.numpy() if clipper.adaptive else None
+    return sums, norms, clipped, clipper.policy.below.numpy() if clipper.policy.rule else None
 
 
 class Counted:
@@ -145,7 +145,7 @@ def several_ranks(cohort, cases):
         sent = dict(counted.bytes)
         clippers.collect()
         found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
-        groups = [k for own in clippers._own.values() for k in own]
+        groups = [*clippers.own_groups]
         held.append((found, groups, np.concatenate([e.norms.numpy() for e in observed]), sent))
         clippers.close()
     return held
@@ -244,8 +244,8 @@ def mechanism_of(clipper, allocation):
         tuple(group.threshold for group in clipper.groups),
         allocation=allocation,
         dimensions=sizes,
-        quantiles=clipper.adaptive,
-        count_noise=None if clipper.adaptive is None else 3.0,
+        quantiles=clipper.policy.rule,
+        count_noise=None if clipper.policy.rule is None else 3.0,
     )
 
 

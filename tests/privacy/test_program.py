@@ -108,15 +108,15 @@ def test_weights_and_thresholds_are_inputs():
     with torch.no_grad():
         for parameter in case.model.parameters():
             parameter.mul_(1.1)
-    clipper.move([0.01 * (1 + k) for k in range(len(clipper.groups))])
+    clipper.policy.move([0.01 * (1 + k) for k in range(len(clipper.groups))])
     found = program([*case.data.values()], None)
     clipper.backward(case.all_losses())
-    eager, below = {n: p.grad for n, p in clipper.parameters.items()}, clipper.below.clone()
+    eager, below = {n: p.grad for n, p in clipper.parameters.items()}, clipper.policy.below.clone()
     same_sums(found, clipper, eager)
     # Taken over, they are added up, and so is what thresholds adapt to.
     clipper.add(found)
     same_sums(found, clipper, {n: p.grad / 2 for n, p in clipper.parameters.items()})
-    assert torch.equal(clipper.below, 2 * below)
+    assert torch.equal(clipper.policy.below, 2 * below)
 
 
 @pytest.mark.parametrize("style", ["bk", "per_layer"])

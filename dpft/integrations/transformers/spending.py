@@ -217,8 +217,8 @@ class Spending(Closing):
                     sum(clipper.sizes[name] for name in group.parameters)
                     for group in clipper.groups
                 ),
-                quantiles=clipper.adaptive,
-                quantile_budget=self.arguments.quantile_budget if clipper.adaptive else None,
+                quantiles=clipper.policy.rule,
+                quantile_budget=self.arguments.quantile_budget if clipper.policy.rule else None,
             )
             start = self._take_up(checkpoint, model)
             header = {
@@ -273,8 +273,7 @@ class Spending(Closing):
             "step": step,
             "weights": self._weights(self._clipper.parameters),
         }
-        if self._clipper.adaptive is not None:
-            held["estimates"] = list(self._clipper.estimates)
+        held |= self._clipper.policy.state()
         runs.fsync_tree(checkpoint)
         text = json.dumps(sealed(held), indent=1, sort_keys=True)
         write_atomic(checkpoint / MANIFEST, f"{text}\n")
@@ -329,8 +328,8 @@ class Spending(Closing):
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
         self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if "estimates" in manifest and self._clipper is not None:
-            self._clipper.move(manifest["estimates"])
+        if self._clipper is not None:
+            self._clipper.policy.restore(manifest)
         return int(manifest["step"])
 
 
