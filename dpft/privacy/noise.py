@@ -185,18 +185,12 @@ def noisy_means_(slices: Sequence[Slice], batch_size: int) -> None:
     Guarantee: any slices that together make the whole have the noise that the whole would have, bit
     for bit, wherever they are.
     """
-    rest = list[Slice]()
-    for one in slices:
-        sums = one.sums
-        if add := _kernel(sums.device, sums.dtype):
-            add(sums, one.key, one.std, 1 / batch_size, one.first)
-        else:
-            rest.append(one)
-    if rest:
-        _in_tiles(rest, 1 / batch_size)
+    for kind in {(one.sums.device, one.sums.dtype): None for one in slices}:
+        some = [one for one in slices if (one.sums.device, one.sums.dtype) == kind]
+        (_kernel(*kind) or in_tiles)(some, 1 / batch_size)
 
 
-def _in_tiles(slices: Sequence[Slice], scale: float) -> None:
+def in_tiles(slices: Sequence[Slice], scale: float) -> None:
     """Compute it by torch, on their device or, where that rounds otherwise, on the CPU."""
     asked = [(key, first, first + sums.shape[0]) for sums, key, _, first in slices]
     for drawn in normals.tiles(asked, slices[0].sums.device):
@@ -214,7 +208,9 @@ def _in_tiles(slices: Sequence[Slice], scale: float) -> None:
 
 
 @cache
-def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | None:
+def _kernel(
+    device: torch.device, dtype: torch.dtype
+) -> Callable[[Sequence[Slice], float], None] | None:
     """Return one Triton kernel for all, where it gives the bits of torch's operations."""
     if device.type != "cuda" or normals.drawing_device(device).type != "cuda":
         return None
@@ -224,19 +220,21 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | N
         return None
     if dtype not in fused.DTYPES:
         return None
-    # Far into the keystream, beginning and ending amid a block, with sums that count.
+    # Two parameters, one far into its keystream; both begin and end amid a block.
     sums = torch.linspace(-1, 1, 100_001, dtype=dtype, device=device)
-    found, expected = sums.clone(), sums
-    arguments = (bytes(range(32)), 0.7, 1 / 3, (1 << 34) + 5)
+    found, expected = (
+        [Slice(x[:700], bytes(32), 1.5, 3), Slice(x[700:], bytes(range(32)), 0.7, (1 << 34) + 5)]
+        for x in (sums.clone(), sums.clone())
+    )
     try:
-        fused.noisy_mean_(found, *arguments)
-    except Exception as error:  # whatever a compiler says: the numbers are to be had without it
+        fused.noisy_means_(found, 1 / 3)
+    except Exception as error:  # whatever a compiler raises: torch draws the same numbers
         why = f"could not be made ({type(error).__name__}: {error})"
     else:
-        key, std, scale, first = arguments
-        _in_tiles([Slice(expected, key, std, first)], scale)
-        if torch.equal(found, expected):
-            return fused.noisy_mean_
+        in_tiles(expected, 1 / 3)
+        pairs = zip(found, expected, strict=True)
+        if all(torch.equal(one.sums, other.sums) for one, other in pairs):
+            return fused.noisy_means_
         why = "gives other bits"
     warnings.warn(
         f"the kernel of noise {why} on {device}, so noise is drawn by operations of torch: slower, "
