@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import Qwen2Config
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -16,6 +15,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
+from dpft.models.standins import FAMILIES
 from dpft.plan import estimate
 from dpft.plan.cut import cut, sampled
 from dpft.plan.estimate import (
@@ -132,24 +132,24 @@ def test_every_kind_of_task_has_a_step(words, length, parameters):
         assert training.losses(model, batch).shape == (1,)
 
 
-ARCHITECTURES = (
-    *("model=random-gpt2 clip=bk", "model=random-llama clip=per_layer", "task=e2e model=random-t5"),
-    *("task=sst2 model=random-roberta", "task=cifar10 model=random-vit", "qwen2"),
-)
+TASKS = {"bert": "sst2", "roberta": "sst2", "vit": "cifar10", "wrn": "cifar10"}
 
 
-@pytest.mark.parametrize("words", ARCHITECTURES)
-def test_every_architecture_has_a_time_and_a_peak(words, tmp_path):
-    if words == "qwen2":  # with fewer heads of keys than of queries
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 99, **heads}
-        Qwen2Config(**sizes).save_pretrained(tmp_path)
-        words = f"model=custom model.path={tmp_path}"
-    run = run_of(*words.split())
-    shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
-    cost, time, _ = plan(run, shape, DEVICE, check=False)
-    assert time.seconds > 0
-    assert cost.peak > cost.held
+@pytest.mark.parametrize(("number", "family"), enumerate(FAMILIES))
+def test_auto_and_the_time_are_found_for_every_architecture(number, family, monkeypatch):
+    """Llama has fewer heads of keys than of queries."""
+    gpu = SimpleNamespace(total_memory=2**32)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    task, style = TASKS.get(family, "e2e"), ("bk", "per_layer")[number % 2]
+    words = [f"task={task}", f"model=random-{family}", f"clip={style}", "precision=bfloat16"]
+    words += ["optim.batch_size=6", *(["task.max_length=12"] if task != "cifar10" else [])]
+    run = run_of(*words)
+    shape = shape_of(run, 1)
+    assert fitted(run, torch.device("cuda")).optim.tokens == (6 + 1) * shape.length
+    if family in ("llama", "roberta", "t5", "vit"):
+        cost, time, _ = plan(run, shape, DEVICE, check=False)
+        assert time.seconds > 0
+        assert cost.peak > cost.held
 
 
 def test_auto_is_what_fits_the_whole_gpu(monkeypatch):
