@@ -9,20 +9,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dpft.privacy import keys, normals
 from dpft.privacy.verification.processes import check_single_process
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from dpft.privacy.clipping.groups import Group
-    from dpft.privacy.cohort import Cohort
+    from dpft.privacy.clipping.clipper import Clipper
     from dpft.privacy.mechanism import Mechanism
-    from dpft.privacy.quantiles import Quantiles
 
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
@@ -42,42 +39,6 @@ class Released:
     thresholds: tuple[float, ...] = ()
 
 
-class ClippedSums(Protocol):
-    """Whoever leaves clipped sums in ``.grad``, see `Clipper`.
-
-    A process may hold a part of the model. Then ``parameters`` are those of that part; all else is
-    of the whole model, the same in every process.
-
-    Attributes:
-        sizes: how many numbers each trained parameter of the model has, by name.
-        below: how many norms lie below the estimates, less how many above, halved; of all records
-            in all processes once `collect` was called.
-        unfinished: whether the last backward broke off.
-    """
-
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]: ...
-    @property
-    def sizes(self) -> Mapping[str, int]: ...
-    @property
-    def groups(self) -> Sequence[Group]: ...
-    @property
-    def adaptive(self) -> Quantiles | None: ...
-    @property
-    def cohort(self) -> Cohort | None: ...
-    @property
-    def estimates(self) -> tuple[float, ...]: ...
-    @property
-    def thresholds(self) -> tuple[float, ...]: ...
-    @property
-    def below(self) -> Tensor: ...
-    @property
-    def unfinished(self) -> bool: ...
-    def collect(self) -> None: ...
-    def move(self, estimates: Sequence[float]) -> None: ...
-    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]: ...
-
-
 class GaussianNoise:
     """Turns sums of clipped gradients into the noisy mean that an optimizer may see.
 
@@ -90,6 +51,9 @@ class GaussianNoise:
     replayed after a kill repeats it, no other step can. One object releases each step at most once,
     in order.
 
+    A process may hold a part of the model: then the clipper's ``parameters`` are those of that
+    part, and all else is of the whole model, the same in every process.
+
     Attributes:
         deviations: standard deviation of the noise that the last release has on each coordinate of
             a parameter's ``.grad``, by the parameter's name; empty before the first.
@@ -99,7 +63,7 @@ class GaussianNoise:
         UnsupportedLayerError: in one of several processes that are no cohort.
     """
 
-    def __init__(self, mechanism: Mechanism, key: bytes, clipper: ClippedSums) -> None:
+    def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
         _check(mechanism, clipper)
         self._mechanism = mechanism
         self._key = key
@@ -142,7 +106,7 @@ class GaussianNoise:
         # Scaled to the thresholds that this step was clipped with.
         stds = mechanism.noise_stds(clipper.thresholds)
         of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
-        slices = list[Slice]()
+        slices, means = list[Slice](), list[Tensor]()
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -153,7 +117,9 @@ class GaussianNoise:
                 sums, first = clipper.own_slice(parameter.grad)
                 slices.append(Slice(sums, key, std, first))
             else:
-                parameter.grad.div_(mechanism.batch_size)
+                means.append(parameter.grad)
+        if means:
+            torch._foreach_div_(means, mechanism.batch_size)
         noisy_means_(slices, mechanism.batch_size)
         self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
         if mechanism.quantiles is None:
@@ -173,7 +139,7 @@ class GaussianNoise:
 class Slice(NamedTuple):
     """A slice of a flattened parameter's sum of clipped gradients."""
 
-    sums: torch.Tensor  # (n,)
+    sums: Tensor  # (n,)
     key: bytes  # of the step's noise on the whole parameter
     std: float  # standard deviation of the noise on the sum
     first: int = 0  # where the slice begins in the whole
@@ -244,7 +210,7 @@ def _kernel(
     return None
 
 
-def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
+def _check(mechanism: Mechanism, clipper: Clipper) -> None:
     if clipper.groups:
         check_single_process(cohort=clipper.cohort)
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
@@ -260,14 +226,7 @@ def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
     ):
         if found != stated:
             raise ValueError(
-                f"the clipper's {what} {_brief(found)} differ from {_brief(stated)}, for which the "
-                "noise is scaled; expected them equal: make the mechanism with `Mechanism.over` "
-                "from the clipper's groups"
+                f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for which "
+                "the noise is scaled; expected them equal: make the mechanism with "
+                "`Mechanism.over` from the clipper's groups"
             )
-
-
-def _brief(values: object) -> str:
-    """Return the values, or the ends of them where they are many."""
-    if not isinstance(values, tuple | list) or len(values) <= 4:
-        return str(values)
-    return f"({values[0]}, {values[1]}, ... {values[-1]}; {len(values)} in all)"
