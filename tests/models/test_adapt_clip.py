@@ -8,7 +8,6 @@ from dpft.privacy import make_clipper
 from tests.covering import covering
 from tests.models.adapted import SMALL, adapted
 from tests.privacy.reference import clear, clip_records, grads_of, record_gradients, same_grads
-from tests.privacy.test_token_losses import Meter
 from tests.privacy.users import (
     ONE_EACH,
     clipper_of,

@@ -126,16 +126,16 @@ def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
 
 @pytest.mark.parametrize("fault", [None, "gives other bits", "could not be made"])
 def test_a_kernel_is_used_where_it_gives_the_bits_of_torchs_operations(monkeypatch, fault):
-    def one_pass(sums, *arguments):
+    def one_pass(slices, scale):
         if fault == "could not be made":
             raise OSError("no compiler")
-        key, std, scale, first = arguments
-        noise._in_tiles([Slice(sums, key, std, first)], scale)
+        noise.in_tiles(slices, scale)
         if fault:
-            sums[-1] = sums[-1].nextafter(torch.ones(()))
+            last = slices[-1].sums[-1:]
+            last.copy_(last.nextafter(torch.ones(1)))
 
     linspace, cuda = torch.linspace, torch.device("cuda")
-    kernels = SimpleNamespace(noisy_mean_=one_pass, DTYPES=(torch.float32,))
+    kernels = SimpleNamespace(noisy_means_=one_pass, DTYPES=(torch.float32,))
     monkeypatch.setitem(sys.modules, "dpft.privacy.fused", kernels)
     monkeypatch.setattr(privacy, "fused", kernels, raising=False)
     # No GPU here: what is asked of one is computed on the CPU.

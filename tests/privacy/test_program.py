@@ -195,15 +195,15 @@ def test_a_model_that_reads_a_number_is_no_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("halved", [False, True])
-def test_compiled_code_gives_the_same(halved):
-    case = build("llama") if halved else gpt2(True, dropout=0.3)
+def test_compiled_code_gives_the_same():
+    """In bfloat16, with dropout; compiling takes half a minute."""
+    case = gpt2(True, dropout=0.3, layers=1)
     case.model.float()
     clipper = make_clipper(case.model, "bk", threshold=0.7)
     clipper.looks = False
 
     def losses(model, data):
-        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+        with torch.autocast("cpu", torch.bfloat16):
             return causal_losses(model, data).float()
 
     torch.manual_seed(0)
@@ -217,6 +217,5 @@ def test_compiled_code_gives_the_same(halved):
     found = program([*case.data.values()], None)
     torch.set_rng_state(drawn)
     clipper.backward(losses(case.model, case.data))
-    tolerance = 2e-2 if halved else 1e-5
-    torch.testing.assert_close(found.norms, clipper.norms, rtol=tolerance, atol=0)
-    same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()}, tolerance)
+    torch.testing.assert_close(found.norms, clipper.norms, rtol=2e-2, atol=0)
+    same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()}, 2e-2)
