@@ -9,7 +9,7 @@ import torch
 from dpft.config.errors import DpftError
 from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
-from dpft.runs.norms import NormsLog, read_norms
+from dpft.runs.log import NormsLog, read_norms
 from dpft.sweep.folder import BEGUN, Event, Journal, SweepFolder
 from dpft.sweep.points import read_list
 from dpft.tasks import load_task

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -10,15 +9,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dpft.config.errors import RecordError
 from dpft.config.files import regular
 from dpft.config.flags import sentence
 from dpft.config.published import with_part_flags
 from dpft.privacy.guarantee import Guarantee
-from dpft.runs.atomic import parse_json, write_atomic
+from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
-from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
-from dpft.runs.log import noiseless_names
+from dpft.runs.log import finite, noiseless_names
 
 SCHEMA_VERSION = 2
 TABLE = "records.jsonl.gz"
@@ -49,7 +48,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class _Named(_Section):
+class _Task(_Section):
     name: str
 
 
@@ -62,16 +61,16 @@ class _Decode(_Section):
 
 
 class Settings(_Section):
-    """The settings that readers ask for, among those of `dpft.config.schema.Run.recorded`."""
+    """The settings that readers use, among those of `dpft.config.schema.Run.recorded`."""
 
-    task: _Named
+    task: _Task
     clip: _Clip
     decode: _Decode
     seed: int
 
 
 class Mechanism(_Section):
-    """The parts of ``Mechanism.to_dict`` that readers ask for."""
+    """The parts of ``Mechanism.to_dict`` that readers use."""
 
     noise_multiplier: NonNegative = _optional()
     total_noise_multiplier: NonNegative = _optional()
@@ -127,7 +126,7 @@ class Epsilon(_Section):
 
 
 class Training(_Section):
-    """What training cost. Losses and norms are noiseless and stay under ``private/``."""
+    """The cost of training. Losses and norms are noiseless and stay under ``private/``."""
 
     steps: Count
     seconds: NonNegative
@@ -153,7 +152,7 @@ class Score(_Section):
 
 
 class Model(_Section):
-    """What was trained."""
+    """The model that was trained."""
 
     base_model: str | None = None
     hub_model: str | None = None  # None for a base that is not on the hub
@@ -166,7 +165,7 @@ class Model(_Section):
 
 
 class Audit(_Section):
-    """What an audit's canaries prove; ``epsilon_lower`` is None where it is infinite."""
+    """The lower bound that an audit's canaries prove; ``epsilon_lower`` None is infinite."""
 
     epsilon_lower: float | None
     confidence: float
@@ -253,8 +252,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
             f"the record is of run {record.get('config_hash')}, but {run.path} holds run "
             f"{run.config_hash}: give `write_record` the directory that the record is of"
         )
-    private = noiseless_names(record.get("training"), "training")
-    if private:
+    if private := noiseless_names(record.get("training"), "training"):
         raise RecordError(
             f"run record holds {', '.join(private)}, computed from private data without noise; "
             f"expected them only in {run.metrics}: log them with MetricsLog"
@@ -265,7 +263,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
     except TypeError as error:
         raise RecordError(
             f"run record cannot be written ({error}); expected plain numbers, strings, lists and "
-            f"mappings: convert tensors with `.item()` and paths with `str`"
+            "mappings: convert tensors with `.item()` and paths with `str`"
         ) from error
     if wrong := _fault(text):
         raise RecordError(f"the record cannot be written: {wrong}; expected dpft.runs.RunRecord")
@@ -275,7 +273,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
     except OSError as error:
         raise RecordError(
             f"could not write {run.record}: {disk_report(run.path, error)}. What was there before "
-            f"is unchanged: free some space and run the same command again"
+            "is unchanged: free some space and run the same command again"
         ) from error
 
 
@@ -283,10 +281,7 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
     """Put sections into an existing record, as decoding and scoring do, and write it.
 
     ``scores`` and ``generations`` are merged split by split, other sections are replaced. Scores of
-    another number of instances than was published get a flag.
-
-    Returns:
-        The whole record, as read back.
+    another number of instances than was published get a flag. Returns the whole record.
     """
     record = read_record(run.record)
     for name, section in sections.items():
@@ -299,11 +294,7 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read the record at ``path``: a ``record.json`` or the run directory around it.
-
-    Returns:
-        A mapping with the keys of `RunRecord`.
-    """
+    """Return the record at ``path``: a ``record.json`` or the run directory around it."""
     file = path / "record.json" if path.is_dir() else path
     try:
         record = parse_json(regular(file).read_bytes())
@@ -349,17 +340,6 @@ def _fault(text: str) -> str | None:
         place = ".".join(map(str, first["loc"])) or "the record"
         return f"{place}: {first['msg']}, got {str(first['input'])[:60]!r}"
     return None
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with null for each number that JSON lacks."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def read_table(folder: Path) -> dict[str, dict[str, Any]]:

@@ -18,9 +18,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RunLockedError
 from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import RunLockedError
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.log import Log, damaged, read_log

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.compose import compose
-from dpft.config.errors import DivergedError, DpftError, TrainingError
+from dpft.config.errors import DivergedError, DpftError, RunLockedError, TrainingError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
-from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dpft.runs.errors  # noqa: F401 - kinds of errors
 from dpft.config.errors import DpftError, RankError, TrainingError
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpft import runs
+from dpft.config.errors import LogError
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism
 from dpft.runs.atomic import Closing
-from dpft.runs.errors import LogError
 from dpft.runs.log import read_checked
 from dpft.tasks.scores import lower_is_better
 from dpft.training.held_out import Figures, HeldOut

@@ -12,9 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError, RankError
-from dpft.config.schema import Parallel
-from dpft.parallel.cohort import Pipelines, Replicas, SingleProcess, UnansweredError, _connected
-from dpft.parallel.layouts import _pipelines, _sharded
+from dpft.parallel.cohort import Pipelines, RankGoneError, Replicas, SingleProcess, _collective
 from dpft.parallel.parts import taken_apart
 from dpft.parallel.pipelined_sums import pipelined
 from dpft.parallel.sharded import Shards
@@ -146,10 +144,10 @@ def test_flat_thresholds_that_move_are_those_of_every_stage():
 def test_the_ledger_tells_layouts_from_each_other():
     """The same noise on sums that are rounded otherwise would be another release."""
     with fake_ranks(4):
-        cpu = torch.device("cpu")
-        shards = [_sharded(cpu, 4, number).layout["shards"] for number in (2, 4)]
-        told = dict(_pipelines(Parallel("pipeline", None, 2, "zbv", 4)).layout)
-    assert shards == [2, 4]
+        names = ("copy", "shard")
+        meshes = [init_device_mesh("cpu", (n, 4 // n), mesh_dim_names=names) for n in (2, 1)]
+        assert [Shards(mesh).layout["shards"] for mesh in meshes] == [2, 4]
+        told = dict(Pipelines(2, "zbv", 4).layout)
     assert told == {
         "ranks": 4, "layout": "pipeline", "pipeline": 2, "schedule": "zbv", "microbatches": 4,
     }  # fmt: skip
@@ -192,13 +190,13 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
             pass
 
         def _largest(self, numbers, word):
-            raise UnansweredError(RuntimeError("connection closed"))
+            raise RankGoneError(RuntimeError("connection closed"))
 
     with pytest.raises(ValueError, match="why"):
         Left().meet(ValueError("why"))
-    with pytest.raises(UnansweredError):
+    with pytest.raises(RankGoneError):
         Left().meet()
-    with pytest.raises(torch.OutOfMemoryError), _connected():
+    with pytest.raises(torch.OutOfMemoryError), _collective():
         raise torch.OutOfMemoryError("of this rank")
 
 

@@ -142,7 +142,7 @@ def test_ranks_of_unlike_layouts_stop_at_once(server):
     [
         ("fail", "rank 1 of 2 stopped: there is no train.csv"),
         ("fail amid", "rank 1 of 2 stopped: there is no train.csv"),
-        ("stop", "rank 1 of 2 was told to stop; the same command continues"),
+        ("stop", "rank 1 of 2 was interrupted; the same command continues"),
     ],
 )
 def test_those_who_are_left_behind_say_why(server, what, reason):

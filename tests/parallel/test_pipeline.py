@@ -339,7 +339,7 @@ def broken_off(cohort):
 def test_a_stage_that_fails_ends_all_at_once():
     first, second = together(broken_off, 2)
     assert second == ["ZeroDivisionError: of a test"]
-    assert first[0].startswith("UnansweredError: another rank does not answer")
+    assert first[0].startswith("RankGoneError: another rank does not answer")
 
 
 REFUSED = [

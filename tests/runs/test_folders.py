@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RecordError
 from dpft.report.gather import gather
-from dpft.runs.errors import RecordError
 from dpft.runs.folders import (
     check_no_trial,
     generations_files,

@@ -6,9 +6,8 @@ import os
 import pytest
 
 from dpft.cli import sweep
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, LogError
 from dpft.runs import RunLockedError
-from dpft.runs.errors import LogError
 from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep import folder as events

@@ -133,7 +133,7 @@ class Spending(Closing):
     def guarantee(self) -> Guarantee:
         """Return what all planned steps guarantee, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = [*lineage.ancestral_caveats(self.ancestry), _SCORES]
+        caveats = [*lineage.lineage_caveats(self.ancestry), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
@@ -237,7 +237,7 @@ class Spending(Closing):
             self.key = self._stored
             if seed is None:
                 self.key = runs.run_key(self._stored, held, header)
-            self._ledger = runs.Ledger(self.ledger, header, held)
+            self._ledger = runs.Ledger(self.ledger, header)
             was, now = self._ledger.stretch, self._ledger.go_on(start)
             if now != was:
                 listed = "\n  ".join(differences(was.compute, now.compute))
@@ -272,7 +272,7 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **lineage.flagged(self.descent()),
+            "flags": self.descent(),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
             "files": {
@@ -460,7 +460,7 @@ def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
         options: Any = {f"_raise_exceptions_for_{of}": False for of in quiet}
         found = name and cached_file(name, lineage.FILE, **options)
     file = Path(found) if found else None
-    flags = lineage.ancestry(file)
+    flags = lineage.read_lineage(file)
     # Loaded by peft, which does not keep where a LoRA was: a new one changes nothing until it is
     # trained. Others begin with what they take out of the base.
     configs = (getattr(model, "peft_config", None) or {}).values()

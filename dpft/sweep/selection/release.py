@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RunError
 from dpft.config.schema import Audit
 from dpft.privacy.accounting import RDPCurve, run_curve
 from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
-from dpft.runs.atomic import fsync_directory, fsync_tree
-from dpft.runs.errors import RunError
+from dpft.runs.atomic import fsync, fsync_tree
 from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
@@ -123,7 +122,7 @@ def release(
     # release, which is made once.
     os.utime(selection.description)
     fresh.rename(selection.chosen)
-    fsync_directory(selection.path)
+    fsync(selection.path)
     return chosen
 
 
