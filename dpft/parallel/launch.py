@@ -1,4 +1,4 @@
-"""How this process was started: alone, as a rank of torchrun, or by another launcher."""
+"""The way this process was started: alone, as a rank of torchrun, or by another launcher."""
 
 import os
 
@@ -27,7 +27,7 @@ def restarted() -> bool:
 def check_launcher(ranks: int | None = None) -> None:
     """Refuse to be one of several processes that are no group, or of another number than ``ranks``.
 
-    Each of them would train and release a run of its own.
+    Each of them would train and release a separate run.
 
     Raises:
         ConfigError: naming the environment variable.

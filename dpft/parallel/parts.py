@@ -44,7 +44,7 @@ def write(
     """Write what the ranks hold, durably; collective.
 
     Args:
-        folder: empty, the same on every rank that holds tensors of its own.
+        folder: empty, the same on every rank that holds other tensors.
         tensors: by name. Parts of one tensor have its name on every rank; copies are written once.
         cohort: the ranks. If each holds a whole copy, the first one writes.
 
@@ -195,9 +195,12 @@ class _Writer(StorageWriter):
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)  # numbers begin at multiples of eight bytes
         text = len(text).to_bytes(8, "little") + text
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(text)
         with self._file.open("xb") as stream:
-            for data in (text, *(_bytes_of(planner.resolve_data(item)) for item in plan.items)):
+            stream.write(text)
+            for item in plan.items:
+                tensor: Any = planner.resolve_data(item)
+                data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
                 digest.update(data)
                 stream.write(data)
             stream.flush()
@@ -226,12 +229,6 @@ class _Writer(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return True
-
-
-def _bytes_of(tensor: Any) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().flatten()
-    data: memoryview = flat.view(torch.uint8).numpy().data
-    return data
 
 
 @contextmanager

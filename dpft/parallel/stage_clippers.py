@@ -1,7 +1,7 @@
-"""The clippers of a pipeline's stages, with the groups of the whole model.
+"""The clippers of a pipeline's stages, as one that knows the groups of the whole model.
 
 Noise is scaled by the thresholds of all groups, and the counts that move them are released
-together. So every rank knows all groups and thresholds, clips its own, and adds up the counts.
+together. So every process knows all groups and thresholds, clips its own, and adds up the counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,21 +20,21 @@ from dpft.privacy.spec import TWO_BACKWARDS
 
 
 class StageClippers:
-    """The clipper of a model in a pipeline, for the stages of this rank.
+    """Stands for the model's clipper where the model lies on several processes.
 
     Args:
-        whole: a closed clipper of the whole model, with all groups.
-        parts: this rank's stages, by number.
+        whole: made on the whole model, with all groups; closed.
+        parts: of the stages that this process holds, by number.
         cut: of the model.
-        cohort: all ranks of the run.
-        copies: the ranks that hold the same stages and another share of each batch, if any.
+        cohort: all processes of the run.
+        copies: those that hold the same stages and another share of each batch, if any.
 
     Attributes:
         clippers: of each stage here.
-        flat: whether one group spans the stages, so that norms are added up over them.
+        flat: whether one group spans the stages, so that norms have to be added up over them.
         parameters: of the stages here, by the whole model's names.
         sizes: of the whole model's trained parameters.
-        groups, adaptive, estimates, thresholds, below: as of the whole model's `Clipper`.
+        groups, adaptive, estimates, thresholds, below: of the whole model, as of `Clipper`.
 
     Guarantee: every trained parameter of the model is in one stage and in one group, and one record
     changes the sums of all stages together by at most `dpft.privacy.thresholds.sensitivity`.
@@ -69,7 +69,7 @@ class StageClippers:
         for group, stages in zip(self.groups, owners, strict=True):
             if len(stages) > 1 and not self.flat:
                 raise ConfigError(
-                    f"clipping group {group.name!r} spans the stages {sorted(stages)} of the "
+                    f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
                     "pipeline, so that its norm would have to travel; expected groups within a "
                     "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
                     "group with norms added up over the stages"
@@ -78,29 +78,28 @@ class StageClippers:
         self.clippers: dict[int, Clipper] = {}
         for stage, part in sorted(parts.items()):
             own = tuple(k for k, stages in enumerate(owners) if stage in stages)
-            groups = []
-            for group in (self.groups[k] for k in own):
-                names = tuple(name for name in group.parameters if cut.stage_of[name] == stage)
-                groups.append(Group(group.name, names, group.threshold))
+            groups = [_within(self.groups[k], cut, stage) for k in own]
             self.clippers[stage], self._own[stage] = whole.for_part(part, groups), own
         held = {n: p for clipper in self.clippers.values() for n, p in clipper.parameters.items()}
         self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
         self._spread()
 
-    private = True
+    @property
+    def private(self) -> bool:
+        return True
 
     @property
     def unfinished(self) -> bool:
-        """Whether a logical batch broke off: ``.grad`` may hold a part of it."""
+        """Return whether a logical batch broke off: ``.grad`` may hold a part of it."""
         return self._running or any(clipper.unfinished for clipper in self.clippers.values())
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Mark the batch as `unfinished` if a part of it breaks off; refuse to go on after that."""
+        """Mark the batch as `unfinished` if a part of it breaks off; refuse to go on behind one."""
         if self.unfinished:
             raise RuntimeError(
                 "the last pass through the pipeline broke off and may have left sums in .grad; "
-                "expected a fresh start: set .grad to None, call reset(), and start the logical "
+                "expected a fresh start: set .grad to None, call reset(), and begin the logical "
                 "batch again"
             )
         self._running = True
@@ -108,14 +107,14 @@ class StageClippers:
         self._running = False
 
     def reset(self) -> None:
-        """Reset the clippers, as `Clipper.reset`, on every rank."""
+        """Reset the clippers; as of `Clipper`, on every process."""
         for clipper in self.clippers.values():
             clipper.reset()
         self._running = False
         self._spread()
 
     def collect(self) -> None:
-        """Add up counts over the stages, and sums over the ranks that hold the same stages."""
+        """Add up counts over the stages, and sums over whoever holds the same ones."""
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -140,7 +139,7 @@ class StageClippers:
         self._spread()
 
     def _spread(self) -> None:
-        """Give each clipper its estimates and thresholds, and set the counts to zero."""
+        """Give each clipper its own estimates and thresholds, and begin to count anew."""
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
         for stage, clipper in self.clippers.items():
             own = self._own[stage]
@@ -148,20 +147,20 @@ class StageClippers:
                 clipper.move([self.estimates[k] for k in own], [self.thresholds[k] for k in own])
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
-        """Return all of the gradient: a stage holds whole parameters."""
+        """Return all of it: a stage holds whole parameters."""
         return grad.view(-1), 0
 
     def whole(self, grad: Tensor) -> Tensor:
-        """Return the gradient: a stage holds whole parameters."""
+        """Return it: a stage holds whole parameters."""
         return grad
 
     @property
     def own_groups(self) -> tuple[int, ...]:
-        """The numbers of the groups whose norms this rank sees, stage by stage."""
+        """Return the numbers of the groups whose norms this process sees, stage by stage."""
         return (0,) if self.flat else tuple(k for own in self._own.values() for k in own)
 
     def check_rows(self, rows: int) -> None:
-        """Refuse records of so many rows where `Clipper.check_rows` does."""
+        """Check, as of `Clipper`, that a record may have so many rows."""
         for clipper in self.clippers.values():
             clipper.check_rows(rows)
 
@@ -169,3 +168,9 @@ class StageClippers:
         """Remove all hooks."""
         for clipper in self.clippers.values():
             clipper.close()
+
+
+def _within(group: Group, cut: Cut, stage: int) -> Group:
+    """Return the part of a group that lies in a stage; its threshold is the group's."""
+    names = tuple(name for name in group.parameters if cut.stage_of[name] == stage)
+    return Group(group.name, names, group.threshold)

@@ -125,11 +125,14 @@ class RunDirectory(Closing):
 
     @property
     def is_done(self) -> bool:
-        """Whether exactly this configuration ran to its end."""
+        """True if exactly this configuration ran to its end."""
         return is_finished(self.path, self.config_hash)
 
     def reopen(self) -> None:
-        """Remove the done-marker, and first the damaged files that nothing would show later."""
+        """Remove the done-marker before anything is done again; a kill may come at any time.
+
+        What it shows to be damaged and is made again goes first: later nothing would show it.
+        """
         for damage in damages(self.path, (RECORD, MODEL, ADAPTER)):
             (self.path / damage.name).unlink(missing_ok=True)
         self.done_marker.unlink(missing_ok=True)
@@ -193,10 +196,10 @@ class RunDirectory(Closing):
         kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
         if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
             return
-        for file in (self.identity, self.config_file):
-            file.unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.private):
-            shutil.rmtree(folder, ignore_errors=True)
+        self.identity.unlink(missing_ok=True)
+        self.config_file.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.private, ignore_errors=True)
         # Last: from then on the same command may start here, and draw its key.
         (self.path / LOCK_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other files are in it
@@ -208,7 +211,7 @@ class RunDirectory(Closing):
 
     @property
     def _own(self) -> tuple[Path, ...]:
-        """What every run has from its start on, or may have."""
+        """The files and folders of a run."""
         settings = self.identity, self.config_file
         results = self.record, self.model, self.done_marker
         return *settings, self.ledger, self.checkpoints, self.private, *results

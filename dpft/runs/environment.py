@@ -1,4 +1,4 @@
-"""What a run ran on: code, packages and machine, as far as results and speed depend on them."""
+"""Code, packages and machine of a run, as far as results and speed depend on them."""
 
 import contextlib
 import functools

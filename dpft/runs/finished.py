@@ -1,4 +1,4 @@
-"""Whether a run is finished, and whether its files are still what they were.
+"""The marker of a finished run, which lists its files.
 
 ``DONE`` is the marker and the list of what a finished run consists of, with size and SHA-256 of
 each file: record, ledger, settings, model and generations. The card (``model/README.md``), pages of
@@ -120,12 +120,13 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
 
 def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     """Refuse a finished run of which something is damaged; the arguments are those of `damages`."""
-    found = [str(damage) for damage in damages(folder, parts) if damage.name != CARD]
+    found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         raise RunError(
-            f"the finished run {folder} is damaged: {'; '.join(found)}. Type dpft train "
-            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
-            "or put back what is damaged from a copy"
+            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}; expected the "
+            f"files that {DONE} lists. Put them back from a copy, or remove {DONE} and type dpft "
+            f"train {shlex.quote(f'resume={folder}')}, which makes everything but the ledger again "
+            "from the last checkpoint"
         )
 
 

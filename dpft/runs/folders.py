@@ -1,4 +1,4 @@
-"""Where runs are stored: the name of a run's folder, the search for runs, and files in one."""
+"""Names of run folders, the search for runs, and files in a run's folder."""
 
 import os
 import re

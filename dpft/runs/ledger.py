@@ -55,12 +55,12 @@ class Stretch:
 
 @dataclass
 class LedgerContents:
-    """The content of a ledger file."""
+    """The content of a ledger; its ``stretches`` are those after the first."""
 
     header: dict[str, Any]  # what every step was spent under: mechanism, data and key
     # A release each; the first of a stretch has its ``compute``.
     entries: list[dict[str, Any]] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)  # all but the first
+    stretches: list[Stretch] = field(default_factory=list)
     chain: bytes = b""  # of the last line, which the next line's follows from
 
     @property
@@ -80,7 +80,7 @@ class LedgerContents:
 
     @property
     def next_step(self) -> int:
-        """Number of the step after the last one on file."""
+        """Number of the step after the last one on file, in the latest stretch."""
         return self.steps_spent - self.repeated
 
     @property
@@ -167,7 +167,7 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
                 raise damaged(path, 2 + index, why, _REMEDY)
 
 
-class Ledger(Closing):
+class Ledger(LedgerContents, Closing):
     """Append-only record of the privatised steps of one run, one JSON line each.
 
     Steps are counted from 0. The file holds no times and nothing of the data, so a run that was
@@ -202,12 +202,14 @@ class Ledger(Closing):
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.path = path
-        self._header: dict[str, Any] = canonical(header, "ledger header")
-        self._held = read_ledger(path) if path.exists() else LedgerContents({})
-        if self._held.entries:
-            self._check_header()
+        asked: dict[str, Any] = canonical(header, "ledger header")
+        self._compute = asked.get(_COMPUTE)
+        held = read_ledger(path) if path.exists() else LedgerContents(asked)
+        super().__init__(held.header, held.entries, held.stretches, held.chain)
+        if self.entries:
+            self._check_header(asked)
         else:
-            first = chained_lines(self._header, [])
+            first = chained_lines(asked, [])
             try:
                 # Unlike a step, atomically: no kill can leave it half there.
                 write_atomic(path, first, mode=0o600)
@@ -216,42 +218,26 @@ class Ledger(Closing):
                     f"could not create {path}: {disk_report(path.parent, error)}. Nothing was "
                     "spent: free some space and run the same command again"
                 ) from error
-            self._held = LedgerContents(self._header, chain=first[_HEX])
-        self._stretch = self._held.stretch
+            self.header, self.chain = asked, first[_HEX]
         with _as_ledger_error():
             self._log = Log(path, _REMEDY)
 
-    def _check_header(self) -> None:
+    def _check_header(self, asked: Mapping[str, Any]) -> None:
         """Refuse to add steps under another header; ``compute`` is for `go_on` to check."""
-        held = dict(self._held.header)
-        if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
-            held[_COMPUTE] = self._header[_COMPUTE]
-        if spelled(held) == spelled(self._header):
+        held = dict(self.header)
+        if isinstance(held.get(_COMPUTE), dict) and isinstance(self._compute, dict):
+            held[_COMPUTE] = self._compute
+        if spelled(held) == spelled(asked):
             return
         if _COMPUTE in held:  # what differs there is listed too
-            held[_COMPUTE] = self._held.stretch.compute
-        listed = "\n  ".join(differences(held, self._header))
+            held[_COMPUTE] = self.stretch.compute
+        listed = "\n  ".join(differences(held, asked))
         raise LedgerMismatchError(
             f"{self.path} spent {self.steps_spent} steps under another header (old -> new):\n"
             f"  {listed}\nExpected the same mechanism, data and key, and for the same "
             f"noise_version the dpft that started the run. Undo the change and run the same "
             f"command again, or {START_OVER}"
         )
-
-    @property
-    def steps_spent(self) -> int:
-        """Releases on file: the number the accountants must be asked about."""
-        return self._held.steps_spent
-
-    @property
-    def next_step(self) -> int:
-        """Number of the first step whose `spend` is no replay."""
-        return self.steps_spent - self._stretch.repeated
-
-    @property
-    def stretch(self) -> Stretch:
-        """The stretch of the next step: the latest on file, or the one that `go_on` has started."""
-        return self._stretch
 
     def go_on(self, step: int) -> Stretch:
         """Set which step comes next, as a replay or as a new release at the end of the ledger.
@@ -268,17 +254,16 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: the weights are ahead of the ledger.
         """
-        if step > self._held.next_step:
+        self.stretches = [one for one in self.stretches if one.position < self.steps_spent]
+        if step > self.next_step:
             raise LedgerMismatchError(
                 f"the checkpoint has {step} steps behind it but {self.path} holds "
-                f"{self._held.next_step}; expected at least {step}: the ledger lost lines and "
+                f"{self.next_step}; expected at least {step}: the ledger lost lines and "
                 f"would under-report what was spent. Restore it, or {START_OVER}"
             )
-        latest, compute = self._held.stretch, self._header.get(_COMPUTE)
-        if compute != latest.compute or step < latest.step:
-            latest = Stretch(compute, self.steps_spent, step, self._held.chain)
-        self._stretch = latest
-        return latest
+        if self._compute != self.stretch.compute or step < self.stretch.step:
+            self.stretches.append(Stretch(self._compute, self.steps_spent, step, self.chain))
+        return self.stretch
 
     def spend(self, step: int, **entry: Any) -> None:
         """Record that ``step`` is being spent; call it before the optimizer moves the weights.
@@ -302,7 +287,7 @@ class Ledger(Closing):
                 f"ledger entry holds {', '.join(private)}, computed from private data without "
                 f"noise; expected public values only: log it with MetricsLog, under private/"
             )
-        stretch, compute = self._stretch, self._header.get(_COMPUTE)
+        stretch, compute = self.stretch, self._compute
         if stretch.compute != compute:
             listed = ", ".join(differences(stretch.compute or {}, compute or {}))
             raise LedgerMismatchError(f"{self.path} was not asked to go on with {listed}")
@@ -314,13 +299,12 @@ class Ledger(Closing):
                 f"below that step"
             )
         line = {**entry, "step": step}
-        starts = stretch.position > 0 and place == stretch.position
-        if starts:
+        if place == stretch.position > 0:
             line[_COMPUTE] = compute
         with _as_ledger_error(f"step {step} was not taken: "):
             text = spelled(line)
             if place < self.steps_spent:
-                old = self._held.entries[place]
+                old = self.entries[place]
                 if spelled(old) == text:
                     return
                 listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
@@ -330,12 +314,10 @@ class Ledger(Closing):
                     "device and number of threads. Restore them and run the same command again, "
                     f"or {START_OVER}"
                 )
-            written = _chained(self._held.chain, text)
+            written = _chained(self.chain, text)
             self._log.append_line(written)
-        self._held.chain = written[_HEX]
-        if starts:
-            self._held.stretches.append(stretch)
-        self._held.entries.append(line)
+        self.chain = written[_HEX]
+        self.entries.append(line)
 
     def close(self) -> None:
         """Close the file; `spend` refuses from now on."""

@@ -1,4 +1,4 @@
-"""What a trained model carries along for runs that train it further: the small file `FILE`.
+"""The small file `FILE` of a trained model, for runs that train it further.
 
 The epsilon of such a run covers its own records and steps alone.
 """

@@ -1,4 +1,4 @@
-"""How much memory this process has held at most, and whether it ran out."""
+"""The peak memory of this process, and errors of running out of memory."""
 
 import resource
 import sys

@@ -43,7 +43,7 @@ Flags = list[Annotated[dict[str, Any], AfterValidator(_known)]]
 
 
 class _Section(BaseModel):
-    """A part of the record. Keys beyond those named here are kept."""
+    """A part of the record. Further keys are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -107,22 +107,21 @@ class Dataset(_Section):
     counts: dict[str, Count]
 
 
-class PRVEpsilon(_Section):
-    """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
-
-    lower: NonNegative | None
-    estimate: NonNegative | None
-    upper: NonNegative | None
-    note: str = _optional()
-
-
 class Epsilon(_Section):
     """Epsilon at delta by each accountant; None where there is no finite number."""
+
+    class PRV(_Section):
+        """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
+
+        lower: NonNegative | None
+        estimate: NonNegative | None
+        upper: NonNegative | None
+        note: str = _optional()
 
     pld: NonNegative | None = None
     rdp: NonNegative | None
     gdp_clt: NonNegative | None
-    prv: PRVEpsilon | None
+    prv: PRV | None
 
 
 class Training(_Section):
@@ -260,12 +259,10 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
     body = {"schema_version": SCHEMA_VERSION, **finite(record)}
     try:
         text = json.dumps(body, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
+        wrong = _fault(text)
     except TypeError as error:
-        raise RecordError(
-            f"run record cannot be written ({error}); expected plain numbers, strings, lists and "
-            "mappings: convert tensors with `.item()` and paths with `str`"
-        ) from error
-    if wrong := _fault(text):
+        wrong = f"{error}"
+    if wrong:
         raise RecordError(f"the record cannot be written: {wrong}; expected dpft.runs.RunRecord")
     try:
         with replacing(run.path, run.record, text + "\n"):
@@ -303,14 +300,10 @@ def read_record(path: Path) -> dict[str, Any]:
             f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
             "again, which continues where it stopped, or give another folder, such as runs/NAME"
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        problem = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
         raise RecordError(
-            f"{file} cannot be read ({error.strerror}); expected a run record: restore it from a "
-            "copy"
-        ) from error
-    except ValueError as error:
-        raise RecordError(
-            f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
+            f"{file} {problem} ({error}); expected a run record: restore it from a copy"
         ) from error
     return check_record(record, file)
 

@@ -1,4 +1,4 @@
-"""Which runs a report is about, and where its page goes: a run, several, a folder, or a sweep."""
+"""The runs of a report, and the folder of its page: a run, several, a folder, or a sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -55,7 +55,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep will run."""
+    """The runs of a sweep."""
 
     # Each configuration once, in Hydra's order; None where a sweeper chooses them as it goes.
     points: tuple[SweepPoint, ...] | None

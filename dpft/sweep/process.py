@@ -1,4 +1,4 @@
-"""Hydra's multirun in a process group of its own, which does not outlive its parent.
+"""Hydra's multirun in a separate process group, which does not outlive its parent.
 
 The child holds the reading end of a pipe of which only the parent has the other end. When the
 parent is gone, even by SIGKILL, the kernel closes that end and reading returns. The child then ends

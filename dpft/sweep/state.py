@@ -78,7 +78,7 @@ class States:
 
     @property
     def searched(self) -> bool:
-        """Whether a sweeper chooses the points while it runs."""
+        """True if a sweeper chooses the points while it runs."""
         return self._points is None
 
     def rows(self) -> list[PointState]:

@@ -1,4 +1,4 @@
-"""What is released of a private selection: the best trial, and the price of having chosen it."""
+"""The release of a private selection: the best trial, and the price of having chosen it."""
 
 import json
 import math
@@ -118,8 +118,8 @@ def release(
         text = marked(fresh, marker.config_hash).spelled()
         (fresh / DONE).write_text(text, encoding="utf-8")
     fsync_tree(fresh)
-    # When the trials began and ended would tell how many there were; a kill may come after the
-    # release, which is made once.
+    # The times of the trials would show how many there were; a kill may come after the release,
+    # which is made once.
     os.utime(selection.description)
     fresh.rename(selection.chosen)
     fsync(selection.path)
@@ -202,7 +202,7 @@ def of_selection(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder, without times: the original's tell how many trials came after it."""
+    """Copy a file or a folder without its times, which show how many trials followed."""
     if source.is_file():
         shutil.copyfile(source, target)
     elif source.is_dir():
