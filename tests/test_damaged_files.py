@@ -112,7 +112,7 @@ def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
         assert (copy / name).name in str(caught.value), kind
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "part-00000"])
+@pytest.mark.parametrize("name", ["manifest.json", "part-00000.safetensors"])
 def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
     for kind in ("empty", "half", "noise", "directory"):
         copy = shutil.copytree(whole, tmp_path / kind)

@@ -59,7 +59,7 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
     broken = settings(tmp_path, "name=broken", f"adapt={name}")
     train_only(broken, monkeypatch)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
-    (newest / "part-00000").write_bytes(b"")  # damaged: the one before is taken
+    (newest / "part-00000.safetensors").write_bytes(b"")  # damaged: the one before is taken
     run_experiment(broken)
     for file in (f"model/{weights}", "ledger.jsonl", "generations/test.jsonl"):
         left, right = tmp_path / "whole" / file, tmp_path / "broken" / file
