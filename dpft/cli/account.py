@@ -31,7 +31,7 @@ def main(
 
     load_task(run.task)  # refuses wrong settings; the rest of what it offers is not needed here
     from dpft.privacy.rounding import delta, down, up
-    from dpft.runs.record import finite
+    from dpft.runs.log import finite
     from dpft.training.mechanisms import make_mechanism, published_size
 
     size = published_size(run)

@@ -17,7 +17,6 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
 from dpft.runs import atomic
-from dpft.runs.errors import disk_report
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -119,7 +118,7 @@ def main(
         unnamed.replace(out)
     except OSError as error:
         unnamed.unlink(missing_ok=True)
-        raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
+        raise DataError(f"cannot write {out}: {atomic.disk_report(out.parent, error)}") from error
     _print(content, out)
     place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
     echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")

@@ -17,7 +17,7 @@ from dpft.report.terminal import echo, secho
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of
+from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of, latest_attempt
 from dpft.sweep.points import (
     SweepPlan,
     chooses_by_test,
@@ -92,7 +92,9 @@ def run_sweep(
                 Console().print(as_table(rows, summary(rows)))
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
         # Impossible settings, which belong to no run.
-        stray = [e for e in folder.journal.attempt() if e.event == FAILED and not e.digest]
+        stray = [
+            e for e in latest_attempt(folder.journal.read()) if e.event == FAILED and not e.digest
+        ]
         failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in stray]
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)

@@ -40,7 +40,7 @@ from dpft.models.partial import without_weights
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
-from dpft.runs.lineage import ancestry
+from dpft.runs.lineage import read_lineage
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -185,7 +185,7 @@ def load_model(
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
         _refuse_adapters(origin)
-        flags += [x for x in ancestry(origin.file(ANCESTRY)) if x not in flags]
+        flags += [x for x in read_lineage(origin.file(ANCESTRY)) if x not in flags]
     torch.manual_seed(seed)
     empty = None if weights else without_weights(auto, config)
     if empty is not None:

@@ -86,7 +86,7 @@ class Session(Closing):
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
         if directory is not None and self._mechanism.private:
-            self._ledger = runs.Ledger(directory.ledger, prepared.header, prepared.ledger)
+            self._ledger = runs.Ledger(directory.ledger, prepared.header)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
         # Each rank of a pipeline trains the parameters of its stages.
@@ -259,7 +259,7 @@ class Session(Closing):
             return 0
         held = {
             name.removeprefix(_OPTIMIZER): like
-            for name, like in saved.described().items()
+            for name, like in saved.written.items()
             if name.startswith(_OPTIMIZER)
         }
         own = {key: like for key, like in held.items() if key.rpartition("/")[0] in self._own}

@@ -261,7 +261,10 @@ def check(case, ranks):
             assert (rank.below == expected.below).all(), case
 
 
-@pytest.mark.parametrize(("layout", "size"), LAUNCHES)
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one[1] > 2)) for one in LAUNCHES],
+)
 def test_sums_are_those_of_one_process(layout, size):
     given = [(case, shares(size, number)) for number, case in enumerate(cases(layout, size))]
     ranks = together(added_up, size, layout, given)
