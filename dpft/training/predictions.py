@@ -59,7 +59,7 @@ def predict(
     """
     several, size = cohort or SingleProcess(), settings.batch_size
     advice = (
-        f"type dpft decode RUN decode.batch_size={size // 2}; what was trained is kept"
+        f"type dpft score RUN decode.batch_size={size // 2}; what was trained is kept"
         if size > 1
         else "type fewer decode.beams or decode.max_new_tokens, or take a machine with more"
     )

@@ -138,7 +138,7 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
             for damage in damaged:
                 progress.warn(
                     f"{path} was finished, but {damage}; it is made again from the last checkpoint "
-                    "(other texts than the run's own by dpft decode)"
+                    "(texts that dpft score decoded with other settings are lost)"
                 )
             if directory.moved is not None:
                 progress.warn(
@@ -185,9 +185,9 @@ def _check_ledger(directory: runs.RunDirectory, damaged: Sequence[runs.Damage]) 
 
 
 def _added(run: Run, damaged: Sequence[runs.Damage], path: Path) -> dict[str, dict[str, Any]]:
-    """Return what ``dpft decode`` and ``score`` added to a record that is made again.
+    """Return the texts and scores that ``dpft score`` added to a record that is made again.
 
-    A lost record loses them: `dpft decode` makes them again.
+    If the record itself is lost, `dpft score` can make them again.
     """
     try:
         record = {} if RECORD in {damage.name for damage in damaged} else runs.read_record(path)

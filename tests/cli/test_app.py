@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from dpft.cli.app import VERBS, app, main
-from dpft.cli.decode import decoding
+from dpft.cli.score import decoding
 from dpft.cli.train import flags_first
 from dpft.cli.validate import check
 from dpft.config import folder
@@ -111,7 +111,7 @@ def test_every_shipped_config_is_valid():
     needs |= {f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")}
     for choice in SHIPPED:
         try:
-            check([choice, *needs.get(choice, ())], whole=False)
+            check([choice, *needs.get(choice, ())])
         except NotInstalledError:
             assert choice == "+hparams_search=optuna"
 

@@ -46,7 +46,7 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 
 dpft.config.offline.stay_offline_if_unreachable = lambda: print("asked")
-lines = ("decode nowhere", "score nowhere", "generate nowhere n=2")
+lines = ("score nowhere decode.beams=1", "score nowhere", "generate nowhere n=2")
 for line in (*lines, "report nowhere", "validate resume=nowhere"):
     result = CliRunner().invoke(app, line.split())
     print(result.exit_code, "nowhere" in result.stderr, result.stdout)

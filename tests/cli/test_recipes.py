@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.cli.cp import RECIPES
-from dpft.cli.run_file import expanded, settings_in
+from dpft.cli.recipe import RECIPES, expanded, settings_in
 from dpft.cli.validate import check
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
@@ -46,17 +45,17 @@ def file_of(name):
 
 def test_a_copy_is_the_file_and_overwrites_nothing(tmp_path):
     place = tmp_path / "mine.yaml"
-    assert invoke("cp", "lora-chat-8b", str(place)).exit_code == 0
+    assert invoke("recipe", "lora-chat-8b", str(place)).exit_code == 0
     assert place.read_text() == file_of("lora-chat-8b").read_text()
-    assert invoke("cp", "glue-sst2", str(place)).exit_code == 2
+    assert invoke("recipe", "glue-sst2", str(place)).exit_code == 2
     assert place.read_text() == file_of("lora-chat-8b").read_text()
-    assert "did you mean 'lora-chat-8b'" in invoke("cp", "lora-chat-8").stderr
+    assert "did you mean 'lora-chat-8b'" in invoke("recipe", "lora-chat-8").stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_says_how_it_is_run_and_is_valid(name):
     text = file_of(name).read_text()
-    assert f"dpft cp {name} mine.yaml" in text
+    assert f"dpft recipe {name} mine.yaml" in text
     assert re.search(r"dpft (train|sweep) --config mine\.yaml", text)
     assert max(map(len, text.splitlines())) <= 100
     words = [word for word in settings_in(file_of(name)) if not word.startswith("hydra")]
@@ -65,7 +64,7 @@ def test_a_recipe_says_how_it_is_run_and_is_valid(name):
     if "_file=" in " ".join(words) or "task.source=sample" in words:  # its size is not known
         words.append("task.train_size=20000")
     # Noise is given, whose calibration takes longer than all else.
-    assert check([*words, "eps=null", "privacy.noise_multiplier=1"], whole=False) == []
+    assert check([*words, "eps=null", "privacy.noise_multiplier=1"]) == []
     # What it chooses is said: nothing that matters is left to a default that may change.
     keys = {word.partition("=")[0] for word in words}
     assert keys >= {"task", "model", "clip", "eps", "optim.lr"}

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.cli.cp import RECIPES
+from dpft.cli.recipe import RECIPES
 from dpft.config import defaults, folder
 from dpft.config.compose import compose, compose_by_hydra
 from dpft.config.defaults import ROWS, Row, origin_in_words

@@ -155,7 +155,7 @@ def test_logs_and_texts_of_a_run_are_those_of_one_process(complete, tmp_path):
     file = run / "generations/test.jsonl"
     written = file.read_bytes()
     file.unlink()
-    processes = ranks(["decode", "runs/run"], *[tmp_path] * 3)
+    processes = ranks(["score", "runs/run", "decode.split=test"], *[tmp_path] * 3)
     results = [process.finish() for process in processes]
     for process in processes:
         process.__exit__()

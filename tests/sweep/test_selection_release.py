@@ -133,7 +133,7 @@ def test_a_wrong_option_is_named_before_a_trial(tmp_path, more, said):
 
 @pytest.fixture
 def by_hand(tmp_path, monkeypatch):
-    """``dpft select`` of two candidates whose trials are written instead of run."""
+    """``dpft sweep --select`` of two candidates whose trials are written instead of run."""
     swept = []
 
     def run(scores, sizes=(48, 48), repeated=0, **others):

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpft import runs
-from dpft.cli.decode import main as decode
 from dpft.cli.report import main as report
-from dpft.cli.score import score_run
+from dpft.cli.score import decode, score_run
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.training.run import run_experiment
