@@ -1,4 +1,4 @@
-"""What is committed under results/ is what its records say."""
+"""The pages under results/ agree with their records."""
 
 from pathlib import Path
 

@@ -122,7 +122,7 @@ def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
     written = [json.loads(line)["messages"] for line in synthetic.read_text().splitlines()]
     assert 0 < len(written) < 48
     assert {turn["role"] for turns in written for turn in turns} == {"user", "assistant"}
-    beside = synthetic.with_name("train.jsonl.guarantee.md").read_text()
-    assert "adding or removing one user" in beside
+    side = synthetic.with_name("train.jsonl.guarantee.md").read_text()
+    assert "adding or removing one user" in side
     overlap = json.loads(Path("runs/patients/private/quality/train.json").read_text())
     assert overlap["file"] == "train.jsonl"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class GenerateSettings:
-    """What to write."""
+    """The settings of ``dpft generate``."""
 
     n: Count | None = None
     sources: str | None = None

@@ -1,8 +1,8 @@
-"""What a run on one's own data begins with, where nothing is typed: by model, method and task.
+"""Default settings of runs on one's own data, by model, method and task.
 
-One rate does not serve all: what trains every weight of GPT-2 leaves a new head as it was drawn.
-The papers' tasks, and runs with a typed preset, keep the settings of ``conf/``. The rows are in
-``defaults.yaml``.
+No learning rate serves all: one that trains every weight of GPT-2 hardly moves a new head. The
+papers' tasks, and runs with a typed preset, keep the settings of ``conf/``. ``defaults.yaml`` has
+the rows.
 """
 
 import copy
@@ -16,7 +16,7 @@ import yaml
 from dpft.config import folder
 from dpft.config.overrides import check_spellings, setting_of
 
-# A user types one of these, and means it instead of the others.
+# A typed one of these replaces the others.
 _SIZES = ("optim.batch_size", "optim.sampling_rate", "optim.rate_like")
 
 
@@ -40,11 +40,11 @@ ROWS = tuple(
 def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     """Return the config with the settings of its row in place of those that were not typed.
 
-    What was taken is added as ``origin``: ``values`` by name, and the ``source``.
+    The taken settings are added as ``origin``: ``values`` by name, and the ``source``.
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
-        words: what was typed; `check_spellings` refuses two values of one setting.
+        words: the typed overrides.
     """
     check_spellings(config, words)
     typed = set(map(setting_of, words))
@@ -93,7 +93,7 @@ def _applies(key: str, config: folder.Config) -> bool:
 
 
 def origin_in_words(origin: Mapping[str, Any]) -> str:
-    """Return one line: which settings were taken, and from where."""
+    """Return a line with the settings that were taken, and their source."""
     values = " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in origin["values"].items()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
@@ -34,7 +34,7 @@ from dpft.models.architecture import (
 from dpft.models.files import Files
 from dpft.models.needs import Needs
 from dpft.models.partial import without_weights
-from dpft.models.sizes import FAMILIES, refuse
+from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
@@ -258,21 +258,6 @@ def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model of texts, as `load_model` has it, without the model."""
     origin = find(settings)
     return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
-
-
-def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
-    """Return the model without its weights, as `load_model` has it.
-
-    None for a model of the hub, which is not asked: of a shipped one the kind is checked.
-    """
-    origin = find(settings)
-    if not (isinstance(origin, Files) and origin.on_hub):
-        return load_model(settings, needs, seed, weights=False)
-    if settings.path in FAMILIES:
-        # Of the family's defaults, which may lack what the published model has.
-        config = AutoConfig.for_model(FAMILIES[settings.path], decoder_start_token_id=0)
-        kind_of(settings, needs, config)
-    return None
 
 
 def _check_base(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Published models of the hub: their families, and the sizes that `dpft plan` simulates."""
+"""Published models of the hub: the sizes that `dpft plan` simulates."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,16 +55,6 @@ _TABLE: Mapping[str, tuple[str, tuple[int, ...]]] = {
     # never published. Attention is dense here, and every other layer's was sparse.
     f"{PREFIX}gpt3-175b": ("gpt2", (12_288, 96, 96, 2048)),
 }
-# Shipped models whose sizes are their family's defaults, or are not simulated.
-_OTHERS = {
-    "distilbert/distilgpt2": "gpt2",
-    "facebook/bart-base": "bart",
-    "facebook/bart-large": "bart",
-    "google-bert/bert-base-uncased": "bert",
-    "google-bert/bert-large-uncased": "bert",
-    "google/flan-t5-base": "t5",
-    "openai-community/openai-gpt": "openai-gpt",
-}
 
 
 def _sized(path: str) -> Any:
@@ -79,10 +69,6 @@ SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {path: partial(_sized, path) for path in _TABLE}
 )
 """By ``model.path``: each makes a configuration of transformers."""
-FAMILIES: Mapping[str, str] = MappingProxyType(
-    {path: family for path, (family, _) in _TABLE.items() if not path.startswith(PREFIX)} | _OTHERS
-)
-"""By ``model.path`` of a shipped model of the hub: ``model_type`` of its ``config.json``."""
 
 
 def refuse(path: str) -> ModelError:

@@ -14,8 +14,7 @@ from dpft.config import imported
 from dpft.config.errors import ConfigError, RankError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model, without_hub
-from dpft.models.sizes import FAMILIES
+from dpft.models.load import LoadedModel, load_model
 from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
@@ -27,7 +26,6 @@ from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task
-from dpft.tasks.own_texts import FROM_DATA
 from dpft.training.mechanisms import quantiles_of
 
 if TYPE_CHECKING:
@@ -253,27 +251,6 @@ def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> Fixe
     if not compiled and (not mechanism.private or free):
         return None
     return FixedShapes(mechanism.batch_size, compiled=compiled)
-
-
-def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
-    """Check without weights that task, model, adaptation and clipping go together.
-
-    Returns:
-        What was not checked, and why; None: all was.
-    """
-    if run.task.get("classes") == FROM_DATA:
-        return "the classes are not known without the data, so the model was not checked"
-    loaded = without_hub(run.model, task.needs, run.seed)
-    if loaded is None:
-        checked = "its kind alone" if run.model.path in FAMILIES else "nothing of it"
-        return f"{run.model.path} is on the hub, which was not asked: {checked} was checked"
-    loaded = adapt(loaded, run.adapt, task.needs, run.seed)
-    task.objective(loaded)
-    clipper = attach_clipper(run.clip, loaded.model.train())
-    if mechanism is not None:
-        over_groups(mechanism, run.clip, clipper)
-    clipper.close()
-    return None
 
 
 # Parts that the user wrote (`dpft.config.imported`): checked, and recorded.

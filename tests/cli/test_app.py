@@ -117,7 +117,7 @@ def test_every_shipped_config_is_valid():
 
 
 def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
-    """All but METEOR itself, whose start takes ten seconds and which has tests of its own."""
+    """All but METEOR itself, whose start takes ten seconds and which other tests cover."""
     monkeypatch.setattr("dpft.tasks.metrics.coco.meteor", lambda predictions, references: 0.25)
     lines = [
         {"prediction": "Aromi is a pub.", "references": ["Aromi is a pub.", "A pub: Aromi."]},
@@ -197,7 +197,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("typed", "message"), REFUSED)
-def test_what_hydra_refuses_is_told_in_one_sentence(typed, message):
+def test_an_error_of_hydra_is_one_sentence(typed, message):
     result = invoke("account", *typed.split(" ") if "=[" not in typed else [typed])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"dpft: {message}")
@@ -212,8 +212,8 @@ def test_what_hydra_refuses_is_told_in_one_sentence(typed, message):
         ("--cfg job tsk=e2e", "unknown setting tsk; did you mean 'task'?"),
     ],
 )
-def test_train_tells_the_same(tmp_path, arguments, message):
-    """In a process of its own: Hydra sets up logging for the whole of one."""
+def test_train_prints_the_same(tmp_path, arguments, message):
+    """In another process, since Hydra sets up logging for the whole of one."""
     result = dpft("train", *arguments.split(), cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith(f"dpft: {message}")

@@ -1,4 +1,4 @@
-"""A signal before anything has begun: a sentence and its status, at whichever import it comes."""
+"""A signal before anything is started: a sentence and its exit status, at any import."""
 
 import os
 import signal
@@ -31,8 +31,8 @@ main()
 
 def interrupted(module, handler="default_int_handler", number=signal.SIGINT, **environment):
     code = CODE.format(module=module, handler=handler, number=int(number))
-    told = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=told)
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
 
 
 @pytest.mark.parametrize("module", ["typer", "dpft.cli.ls"])
@@ -49,7 +49,7 @@ def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
     assert (done.returncode, done.stderr) == (143, "")
 
 
-def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
+def test_a_library_that_trips_over_an_interrupt_does_not_hide_it(capsys):
     """As omegaconf does, which is interrupted before it has set what it puts back."""
 
     def verb():
@@ -73,7 +73,7 @@ def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
         (False, ["step 2 is saved"], "step 2 is saved; the same command starts over"),
     ],
 )
-def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes, said):
+def test_the_message_promises_to_continue_what_was_started(capsys, resumes, notes, said):
     def verb():
         error = Stopped(signal.SIGINT)
         error.__notes__ = notes
@@ -85,7 +85,7 @@ def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes,
 
 
 def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, capsys):
-    """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
+    """One of two ranks is killed, and torchrun stops the other while that prints its error."""
 
     def verb():
         raise ConfigError("rank 1 of 2 stopped")
@@ -100,7 +100,7 @@ def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, cap
 
 
 def test_a_signal_after_the_verb_ends_the_process_by_itself():
-    """Typer would give status 130 to any signal, even while the error of another rank is printed."""
+    """Typer would give status 130 to any signal, even while a rank prints its error."""
 
     def verb():
         raise ConfigError("rank 1 of 2 stopped")
