@@ -13,14 +13,7 @@ from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import check_choices, conf_dir
-from dpft.config.overrides import (
-    check_budget,
-    check_flags,
-    check_words,
-    readable,
-    refusals_told,
-    setting_of,
-)
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
@@ -72,7 +65,6 @@ def main(arguments: Settings = None) -> None:
     if {"--help", "-h"} & {*words}:
         _show_help()
         return
-    check_words(words)
     check_budget(words)
     import hydra
     from omegaconf import DictConfig, OmegaConf
@@ -95,7 +87,7 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
-    with refusals_told():
+    with hydra_errors():
         job()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from dpft.config import folder
 from dpft.config.defaults import with_defaults
 from dpft.config.folder import Config
-from dpft.config.overrides import check_flags, check_words, readable, refusals_told
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable
 
 
 class _UnusualError(Exception):
@@ -31,7 +31,7 @@ def compose(overrides: Sequence[str]) -> Config:
     """
     check_flags([word for word in overrides if word.startswith("=")])
     overrides = [readable(word) for word in overrides]
-    check_words(overrides)
+    check_budget(overrides, of_point=True)
     try:
         return with_defaults(_composed_of_files(overrides), overrides)
     except _UnusualError:
@@ -52,7 +52,7 @@ def sweeper(overrides: Sequence[str]) -> Config:
 def _by_hydra(overrides: Sequence[str], resolve: bool, of_sweeper: bool = False) -> Config:
     from hydra import compose as hydra_compose
 
-    with initialised(), refusals_told():
+    with initialised(), hydra_errors():
         whole = hydra_compose("config", list(overrides), return_hydra_config=of_sweeper)
         return _plain(whole.hydra.sweeper if of_sweeper else whole, resolve)
 
@@ -72,7 +72,7 @@ def initialised() -> Iterator[None]:
 
 def resolved(config: Any, words: Sequence[str]) -> Config:
     """Return the config in a job of Hydra's, which composed ``words``."""
-    with refusals_told():
+    with hydra_errors():
         return with_defaults(_plain(config), words)
 
 

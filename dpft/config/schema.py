@@ -112,7 +112,7 @@ class Adapt:
             if getattr(self, name) is None:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
-        others = [n for n in _names(Adapt) if n not in ("name", *needs, *may_have)]
+        others = [n for n in _hints(Adapt) if n not in ("name", *needs, *may_have)]
         _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
 
 
@@ -320,7 +320,7 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         if self.every is None:
-            _without_effect("evaluate", self, _names(Evaluate), "by itself", "evaluate.every=epoch")
+            _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
         if self.file is not None:
             when = f"next to evaluate.file={self.file}"
             _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
@@ -551,14 +551,15 @@ class Run:
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide what is computed: the run's hash is taken of them.
+        """Return the settings that decide what is computed, of which a run's hash is made.
 
-        However they were typed: a run under two names would be trained, and paid for, twice.
+        They do not depend on how they were typed: otherwise one run could be trained, and paid for,
+        twice.
         """
         return experiment(vars(self), Effect.IDENTITY, Effect.REPETITION)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the settings that a record keeps, with defaults: not where a run is stored."""
+        """Return the settings that a record keeps, defaults included."""
         privacy = dataclasses.asdict(_spent(self.clip, self.privacy))
         return {
             name: privacy if name == "privacy" else self.raw[name]
@@ -588,9 +589,8 @@ def experiment(settings: Mapping[str, Any], *effects: Effect) -> dict[str, Any]:
     experiment (`dpft.reproduce.tables.record_index.match_key`).
 
     Args:
-        settings: of a `Run` by name; groups may be mappings, and those that are not there have
-            their defaults.
-        effects: of the settings that are returned.
+        settings: of a `Run` by name; a group may be a mapping, and a missing one has its defaults.
+        effects: those of the returned settings.
     """
     groups = {name: settings.get(name, {}) for name in GROUPS}
     built = {n: build(GROUPS[n], g, n) if isinstance(g, Mapping) else g for n, g in groups.items()}
@@ -638,7 +638,7 @@ def effects_of(cls: Any) -> Mapping[str, Effect]:
 
 
 def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
-    """Build a group, or another dataclass, from a mapping, and refuse unknown and wrong values.
+    """Build a group, or another dataclass, from a mapping, and check keys and values.
 
     Args:
         cls: a pydantic dataclass of this file, or a plain one such as a task.
@@ -647,14 +647,14 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         others: fields of ``cls`` that are no settings.
 
     Raises:
-        SettingError: naming the key as the user would type it.
+        SettingError: for the first wrong setting, with its key as it is typed.
     """
     if not isinstance(mapping, Mapping):
         example = "a group of settings, as in conf/config.yaml"
         raise SettingError(where, str(mapping)[:60], example)
     dot = where and f"{where}."
     group: Any = cls
-    known = [name for name in _names(group) if name not in others]
+    known = [name for name in _hints(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
             close = suggestion(str(key), known).removeprefix("; ")
@@ -670,38 +670,31 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             values = {key: getattr(checked, key) for key in values}
         return cls(**values, **others)
     except ValidationError as error:
-        raise refusal(error, cls, dot, mapping) from error
-
-
-def refusal(
-    error: ValidationError, cls: type, dot: str, mapping: Mapping[str, Any]
-) -> SettingError:
-    """Return the first thing that pydantic refuses as an error of a setting."""
-    errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
-    first = min(errors, key=lambda one: one["type"] in missing)
-    key = str(first["loc"][0])
-    if first["type"] in missing:
-        return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
-    got, advice = mapping[key], ""
-    said = [one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key]
-    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(said))).replace(
-        "tuple", "list"
-    )
-    if first["type"] == "literal_error":
-        advice = suggestion(str(got), re.findall(r"'(.*?)'", expected)).removeprefix("; ")
-    if first["type"] == "string_type" and type(got) in (int, float):
-        advice = f"as text, type \"{dot}{key}='{got}'\""
-    return SettingError(f"{dot}{key}", got, expected, advice)
+        errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
+        first = min(errors, key=lambda one: one["type"] in missing)
+        key, advice = str(first["loc"][0]), ""
+        typed = f"{dot}{key}"
+        if first["type"] in missing:
+            raise SettingError(typed, Missing.UNSET, advice=f"type {typed}=VALUE") from error
+        texts = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
+        expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(texts)))
+        if first["type"] == "literal_error":
+            names = re.findall(r"'(.*?)'", expected)
+            advice = suggestion(str(mapping[key]), names).removeprefix("; ")
+        if first["type"] == "string_type" and type(mapping[key]) in (int, float):
+            advice = f"as text, type \"{typed}='{mapping[key]}'\""
+        expected = expected.replace("tuple", "list")
+        raise SettingError(typed, mapping[key], expected, advice) from error
 
 
 def _without_effect(
     group: str, settings: Any, names: Iterable[str], when: str, choice: str
 ) -> None:
-    """Raise SettingError if one of the settings that are ignored here is not its default."""
-    changed, cls = _changed(settings), type(settings)
+    """Raise SettingError if a setting that has no effect here is not its default."""
+    changed = _changed(settings)
     for name in names:
         if name in changed:
-            default = next(f.default for f in dataclasses.fields(cls) if f.name == name)
+            default = _defaults(type(settings))[name]
             expected = "null" if default is None else str(default)
             advice = f"it has no effect {when}: leave it out, or type {choice}"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
@@ -715,25 +708,20 @@ def _tuples(value: Any) -> Any:
 # A table builds hundreds of configs, and resolving annotations takes half of that time.
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
+    """Return the settings of a group, or of a task, with their types."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hints[name] for name in _names(cls)}
-
-
-@functools.cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 @functools.cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    return {f.name: f.default for f in dataclasses.fields(cls)}
+    return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
 def _changed(group: Any) -> dict[str, Any]:
     """Return the settings of a group that are neither null nor their default."""
-    cls: Any = type(group)
-    defaults = _defaults(cls)
-    values = {name: getattr(group, name) for name in _names(cls)}
+    defaults = _defaults(type(group))
+    values = {name: getattr(group, name) for name in _hints(type(group))}
     return {name: v for name, v in values.items() if v is not None and v != defaults[name]}
 
 
