@@ -8,6 +8,7 @@ left to Hydra. A test compares both.
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -115,6 +116,9 @@ def _unresolved(chosen: tuple[str, ...]) -> Config:
 @cache
 def _key_and_value(word: str) -> tuple[str, Any]:
     """Return key and value of an override that only sets a value."""
+    key, _, text = word.partition("=")
+    if re.fullmatch(r"0|[1-9]\d*", text, re.ASCII) and re.fullmatch(r"[a-z_.]+", key):
+        return key, int(text)  # as Hydra, whose parser takes a tenth of a second to import
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import OverrideType
     from hydra.errors import HydraException

@@ -72,7 +72,7 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     try:
         path, task = config["model"]["path"], config["task"]["name"]
         method = config["adapt"]["name"]
-    except (KeyError, TypeError):  # refused, with a reason, where the config is read
+    except (KeyError, TypeError):  # `parse` raises the error
         return config
     rows = [row for row in ROWS if path in row.models and task in row.tasks]
     fitting = [row for row in rows if row.adapt == method or (row.usual and not chosen)]

@@ -165,9 +165,9 @@ def _explained(error: Exception) -> str:
             f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
             f"list type '{key}=[{value}]', for one text {_typed(key, value)}"
         )
-    if getattr(error, "full_key", None) and "nterpolation" in type(error).__name__:
+    if (key := getattr(error, "full_key", None)) and "Interpolation" in type(error).__name__:
         reason = text.partition("\n")[0]
-        return f"{error.full_key}: {reason}; expected a setting, as in ${{seed}}, or another value"
+        return f"{key}: {reason}; expected a setting, as in ${{seed}}, or another value"
     cause = error.__cause__
     texts = [text] if cause is None or str(cause) in text else [f"{text}:", str(cause)]
     return " ".join(" ".join(texts).split()) or type(error).__name__

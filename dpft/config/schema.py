@@ -691,10 +691,10 @@ def _without_effect(
     group: str, settings: Any, names: Iterable[str], when: str, choice: str
 ) -> None:
     """Raise SettingError if a setting that has no effect here is not its default."""
-    changed = _changed(settings)
+    changed, cls = _changed(settings), settings.__class__
     for name in names:
         if name in changed:
-            default = _defaults(type(settings))[name]
+            default = _defaults(cls)[name]
             expected = "null" if default is None else str(default)
             advice = f"it has no effect {when}: leave it out, or type {choice}"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
@@ -720,8 +720,9 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 def _changed(group: Any) -> dict[str, Any]:
     """Return the settings of a group that are neither null nor their default."""
-    defaults = _defaults(type(group))
-    values = {name: getattr(group, name) for name in _hints(type(group))}
+    cls: Any = type(group)
+    defaults = _defaults(cls)
+    values = {name: getattr(group, name) for name in _hints(cls)}
     return {name: v for name, v in values.items() if v is not None and v != defaults[name]}
 
 
