@@ -50,7 +50,8 @@ class Point(NamedTuple):
 
 def points() -> list[list[Point]]:
     """Return the points of each panel from the records."""
-    records, panels = read_table(ROOT / "results"), []
+    records = read_table(ROOT / "results")
+    panels: list[list[Point]] = []
     for _, folder, runs, metric in PANELS:
         panels.append([])
         for run in runs:

@@ -3,9 +3,8 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic.dataclasses import dataclass
@@ -144,34 +143,14 @@ def main(
     except OSError as error:
         unnamed.unlink(missing_ok=True)
         raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
-    _print(content, out)
-    compare = [
-        "dpft",
-        "generate",
-        str(path),
-        *([f"out={out}"] if settings.out else []),
-        "--overlap",
-    ]
-    echo(f"overlap with the training records: {shlex.join(compare)}")
-    # The digest: another file of this name has other records.
-    where, name = path.resolve(), f"{path.resolve().name}-on-{out.stem}-{digest[:8]}"
-    words = words_on(trained.run, out, len(synthetic.targets))
-    words += [override("runs_dir", str(where.parent)), override("name", name)]
-    echo(f"to train a model on them: {shlex.join(['dpft', 'train', *words])}")
-
-
-def _print(content: Mapping[str, Any], out: Path) -> None:
-    from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import side_path
-
-    records = content["records"]
-    empty = records["empty_left_out"]
-    left_out = f" ({empty} without text in its form)" if empty else ""
+    records, left_out = content["records"], ""
+    if empty := records["empty_left_out"]:
+        left_out = f" ({empty} without text in its form)"
     echo(f"{out}: {records['written']} records{left_out}")
     if stopped := records["stopped_before_their_end"]:
         warn(
             f"note: {stopped} of them were stopped before their end; "
-            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room"
+            f"decode.max_new_tokens={2 * how.max_new_tokens} leaves more room"
         )
     if cut := records["sources_cut_for_the_model"]:
         warn(f"note: {cut} of their sources were too long for the model, which saw a part of each")
@@ -182,6 +161,13 @@ def _print(content: Mapping[str, Any], out: Path) -> None:
         warn(f"note: {note}")
     if content["sources"]["distinct"]:
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")
+    run, typed = shlex.quote(str(path)), f" {shlex.quote(f'out={out}')}" if settings.out else ""
+    echo(f"overlap with the training records: dpft generate {run}{typed} --overlap")
+    # The digest: another file of this name has other records.
+    where, name = path.resolve(), f"{path.resolve().name}-on-{out.stem}-{digest[:8]}"
+    words = words_on(trained.run, out, len(synthetic.targets))
+    words += [override("runs_dir", str(where.parent)), override("name", name)]
+    echo(f"to train a model on them: {shlex.join(['dpft', 'train', *words])}")
 
 
 def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:
