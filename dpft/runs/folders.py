@@ -145,6 +145,6 @@ def generations_file(run: Path, name: str) -> Path:
         raise RecordError(
             f"{run}: got {name!r} as generations, which is elsewhere, perhaps by a link; "
             f"expected a file in the run's own folder {GENERATIONS}/, as dpft writes it: decode "
-            "again with dpft decode"
+            "again with dpft score"
         )
     return file

@@ -187,7 +187,7 @@ class Evaluation(_Section):
 
 
 class Selection(_Section):
-    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection."""
+    """How `dpft sweep --select` chose the run; ``privacy`` is then that of the whole selection."""
 
     metric: str
     best: str

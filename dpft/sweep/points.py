@@ -12,7 +12,7 @@ from typing import Any
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.files import regular
-from dpft.config.overrides import check_budget, check_flags, readable, refusals_told, setting_of
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
@@ -139,7 +139,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
         ConfigError: for the first point that could not run; two points that would share a folder.
     """
     with initialised():
-        with refusals_told():
+        with hydra_errors():
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
             check_budget(task)
@@ -157,7 +157,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             parse(base)
             return SweepPlan(None, 0, runs_dir, metric)
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
-        with refusals_told():
+        with hydra_errors():
             from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
             batches = BasicSweeper.split_arguments(_parsed([*params, *task]), None)

@@ -74,7 +74,7 @@ class Multirun(Closing):
                 typed.seek(0)
                 self._process = subprocess.Popen(
                     # -P: as the dpft script, which does not import from the working folder
-                    [sys.executable, "-P", "-m", "dpft.cli.piped"],
+                    [sys.executable, "-P", "-m", "dpft.cli.children", "typed"],
                     stdin=typed,
                     stdout=output,
                     stderr=subprocess.STDOUT,

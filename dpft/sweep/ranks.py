@@ -101,7 +101,7 @@ def _torchrun(folder: Path, ranks: int) -> int:
     """Run torchrun, and return its exit status."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # as the dpft script: -P, for ranks too
     environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would, with a warning
-    command = [sys.executable, "-P", "-m", "dpft.cli.ranks", str(folder), str(ranks)]
+    command = [sys.executable, "-P", "-m", "dpft.cli.children", str(folder), str(ranks)]
     process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()

@@ -57,7 +57,7 @@ def predict(
         TrainingError: memory runs out.
     """
     several, size = cohort or SingleProcess(), settings.batch_size
-    advice = "type dpft decode RUN with fewer decode.batch_size, beams or max_new_tokens"
+    advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (
         explained(f"decoding with decode.batch_size={size}", advice),
         progress.phase("predicting", len(instances)) as advance,

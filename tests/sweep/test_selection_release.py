@@ -106,7 +106,7 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
 
 @pytest.fixture
 def by_hand(tmp_path, monkeypatch):
-    """``dpft select`` of two candidates whose trials are written instead of run."""
+    """``dpft sweep --select`` of two candidates whose trials are written instead of run."""
     swept = []
 
     def run(scores, sizes=(48, 48), repeated=0, **others):

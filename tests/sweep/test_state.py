@@ -177,7 +177,7 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
 
 
 def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
-    """Also `dpft select`, whose second selection under another name would spend again."""
+    """Also `dpft sweep --select`, whose second selection under another name would spend again."""
     plan = SweepPlan((point(tmp_path, 1),), 0, tmp_path)
     alone = ParsedOverrides(("seed=1,2",))
     launched = ParsedOverrides(("seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"))
