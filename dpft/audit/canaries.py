@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError
 from dpft.privacy import keys, microbatches
+from dpft.privacy.policies import QuantileThresholds
 from dpft.privacy.precision import full_precision
 from dpft.tasks.objectives.evaluation import evaluating
 from dpft.tasks.objectives.records import LabelledImage, LabelledText, Record, TextRecord
@@ -139,9 +140,9 @@ class GradientCanaries(Canaries):
             self._before.append(flat[places].double())
             here = places[sampled]
             flat.index_add_(0, here, torch.full_like(here, threshold, dtype=flat.dtype))
-        if clipper.adaptive is not None:
+        if isinstance(clipper.policy, QuantileThresholds):
             # A norm at its threshold is counted as one below, centred as all counts are.
-            clipper.below += 0.5 * len(sampled)
+            clipper.policy.below += 0.5 * len(sampled)
 
     @torch.no_grad()
     def observe(self) -> None:

@@ -14,7 +14,7 @@ from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
-from dpft.runs.lineage import FILE, descent
+from dpft.runs.lineage import FILE, lineage_of
 from dpft.tasks.metrics.shown import cautions, shown
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
 
 def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
     """Put into the folder of the weights what a run that trains them further must know."""
-    write_atomic(model / FILE, descent(record))
+    write_atomic(model / FILE, lineage_of(record))
 
 
 @functools.cache

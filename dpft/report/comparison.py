@@ -16,7 +16,7 @@ from dpft.report.console import Console
 from dpft.report.guarantee import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.runs.folders import run_names
-from dpft.runs.lineage import begun_with, names_apart
+from dpft.runs.lineage import ambiguous, first_weights
 from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
@@ -69,7 +69,7 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
     remarks = [
         f"{name} had different weights in these runs: their records say which, under "
         "model.weights_sha256"
-        for name in names_apart(pair for _, record in records for pair in begun_with(record))
+        for name in ambiguous(pair for _, record in records for pair in first_weights(record))
     ]
     if any(cells["eps GDP-CLT"] not in ("none", "-") for cells in rows):
         remarks.insert(0, f"eps GDP-CLT is an {APPROXIMATION}")

@@ -84,7 +84,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Return epsilon and delta of releasing what all the runs released.
 
     Guarantee: the mechanisms' Renyi divergences add up order by order (Mironov 2017, Proposition
-    1), and the sum is converted at the least of the runs' deltas. A run that `dpft select` chose
+    1), and the sum is converted at the least of the runs' deltas. A run of `dpft sweep --select`
     adds the divergence of its whole selection. The sum holds for runs on the same records, or on
     parts of them, whose noise is independent, also where a later run's other settings, such as its
     learning rate, were chosen by what an earlier one showed. Where its noise, sampling rate or

@@ -336,20 +336,11 @@ def overlaps(
 _OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
 
 
-def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
+def words_on(run: Run, file: Path, records: int) -> list[str]:
     """Return the overrides of a run without privacy on synthetic records.
 
-    It is evaluated on the data of the run that wrote them, and decodes as that run did unless
-    ``decode=`` is typed.
+    It is evaluated on the data of the run that wrote them, and decodes as that run did.
     """
-    for word in overrides:
-        key = word.partition("=")[0].lstrip("+~")
-        if key == "decode.split" or key.partition(".")[0] == "task":
-            raise ConfigError(
-                f"{word} behind --train may have the new model tested on records that the run was "
-                "trained on. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
-                "yourself what it is tested on"
-            )
     name = run.task["name"]
     kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
     words = [f"task={name}", *_changed("task", kept, name)]
@@ -361,10 +352,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
     usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
-    # A typed choice decides all but the split: single settings would change it again.
-    decodes = any(word.startswith("decode=") for word in overrides)
-    settings = {"split": run.decode.split} if decodes else asdict(run.decode)
-    return [*words, "clip=none", *_changed("decode", settings, defaults()["decode"]), *overrides]
+    return [*words, "clip=none", *_changed("decode", asdict(run.decode), defaults()["decode"])]
 
 
 def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:

@@ -16,7 +16,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, model_card, on_hub
-from dpft.runs.errors import disk_report
+from dpft.runs.atomic import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.tasks.base import Generation
 from dpft.tasks.classification import Classification

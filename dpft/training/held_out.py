@@ -17,13 +17,12 @@ import numpy as np
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.errors import ConfigError, DataError, LogError, SplitError
 from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism, microbatches
 from dpft.privacy.untouched import random_state_kept
 from dpft.runs.atomic import Closing
-from dpft.runs.errors import LogError
 from dpft.runs.log import read_checked
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.scorers import token_perplexity

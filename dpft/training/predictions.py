@@ -13,8 +13,7 @@ from dpft.config.files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
-from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import disk_report
+from dpft.runs.atomic import disk_report, write_atomic
 from dpft.runs.memory import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
@@ -58,7 +57,7 @@ def predict(
         TrainingError: memory runs out.
     """
     several, size = cohort or SingleProcess(), settings.batch_size
-    advice = "type dpft decode RUN with fewer decode.batch_size, beams or max_new_tokens"
+    advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (
         explained(f"decoding with decode.batch_size={size}", advice),
         progress.phase("predicting", len(instances)) as advance,

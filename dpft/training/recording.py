@@ -13,7 +13,7 @@ from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.guarantee import price
 from dpft.runs import memory
-from dpft.runs.lineage import ancestral_caveats
+from dpft.runs.lineage import lineage_caveats
 from dpft.tasks.base import Task
 from dpft.training.setup import Prepared, own_parts
 
@@ -118,7 +118,7 @@ def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) ->
     return [
         *taken,
         *audit.caveats(task.unit_noun),
-        *ancestral_caveats(prepared.parts.loaded.flags),
+        *lineage_caveats(prepared.parts.loaded.flags),
     ]
 
 
@@ -134,5 +134,4 @@ def peak_memory(device: torch.device) -> int:
     """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = memory.resident("VmHWM")
-    return memory.lifetime_peak() if peak is None else peak
+    return memory.peak()

@@ -86,7 +86,7 @@ class Session(Closing):
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
         if directory is not None and self._mechanism.private:
-            self._ledger = runs.Ledger(directory.ledger, prepared.header, prepared.ledger)
+            self._ledger = runs.Ledger(directory.ledger, prepared.header)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
         # Each rank of a pipeline trains the parameters of its stages.
@@ -259,7 +259,7 @@ class Session(Closing):
             return 0
         held = {
             name.removeprefix(_OPTIMIZER): like
-            for name, like in saved.described().items()
+            for name, like in saved.written.items()
             if name.startswith(_OPTIMIZER)
         }
         own = {key: like for key, like in held.items() if key.rpartition("/")[0] in self._own}
@@ -269,8 +269,7 @@ class Session(Closing):
         saved.fill(targets)
         rest = saved.state["optimizer"]
         put_together(self._optimizer, self._names, self._own, state, rest)
-        if self._clipper.adaptive is not None:
-            self._clipper.move(saved.state["estimates"])
+        self._clipper.policy.restore(saved.state)
         return saved.step
 
     def _check(self, directory: runs.RunDirectory, saved: runs.Checkpoint | None) -> None:
@@ -357,8 +356,7 @@ class Session(Closing):
         }
         if self._evaluations is not None and self._evaluations.best is not None:
             state[runs.checkpoint.BEST] = self._evaluations.best
-        if self._clipper.adaptive is not None:
-            state["estimates"] = list(self._clipper.estimates)
+        state |= self._clipper.policy.state()
         if self.prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
             audited = self.prepared.auditor.state()

@@ -20,8 +20,7 @@ from dpft.config import imported
 from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model, stored_weights, without_hub
-from dpft.models.sizes import FAMILIES
+from dpft.models.load import LoadedModel, load_model, stored_weights
 from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
@@ -40,7 +39,6 @@ from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.own_texts import FROM_DATA
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
@@ -207,7 +205,7 @@ def prepare(
             **({"plugins": own} if own else {}),
         },
     }
-    if clipper.adaptive is not None:  # the groups that each step's thresholds belong to
+    if clipper.policy.rule is not None:  # the groups that each step's thresholds belong to
         header["groups"] = [group.name for group in clipper.groups]
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
@@ -436,27 +434,6 @@ def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> Fixe
     if not compiled and (not mechanism.private or free):
         return None
     return FixedShapes(mechanism.batch_size, compiled=compiled)
-
-
-def check_model(run: Run, task: Task, mechanism: Mechanism | None) -> str | None:
-    """Check without weights that task, model, adaptation and clipping go together.
-
-    Returns:
-        What was not checked, and why; None: all was.
-    """
-    if run.task.get("classes") == FROM_DATA:
-        return "the classes are not known without the data, so the model was not checked"
-    loaded = without_hub(run.model, task.needs, run.seed)
-    if loaded is None:
-        checked = "its kind alone" if run.model.path in FAMILIES else "nothing of it"
-        return f"{run.model.path} is on the hub, which was not asked: {checked} was checked"
-    loaded = adapt(loaded, run.adapt, task.needs, run.seed)
-    task.objective(loaded)
-    clipper = attach_clipper(run.clip, loaded.model.train())
-    if mechanism is not None:
-        over_groups(mechanism, run.clip, clipper)
-    clipper.close()
-    return None
 
 
 # Parts that the user wrote (`dpft.config.imported`): checked, and recorded.

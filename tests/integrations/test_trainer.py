@@ -42,7 +42,7 @@ from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, Priva
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.records import loss_of
 from dpft.privacy import keys
-from dpft.runs.lineage import ancestry
+from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
 from dpft.training.devices import rounds_like
 from tests.integrations.by_hand import take_steps
@@ -490,7 +490,7 @@ def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken
 
 def test_a_checkpoint_and_a_model_in_memory_say_that_they_were_trained_before(unbroken, tmp_path):
     folder, _ = unbroken
-    (before,) = ancestry(folder / "checkpoint-4" / "dpft.json")
+    (before,) = read_lineage(folder / "checkpoint-4" / "dpft.json")
     assert "PrivateTrainer" in before["data"]
     first = trainer_of(tmp_path / "first", max_steps=1)
     assert first.privacy.lineage == ()

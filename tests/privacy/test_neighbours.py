@@ -162,8 +162,8 @@ def played(entry: Entry, condition: str, folder: Path) -> Pair:
 def mechanism_of(clipper: Any, units: int, steps: int, **more: Any) -> Mechanism:
     thresholds = tuple(group.threshold for group in clipper.groups)
     mechanism = Mechanism(units, BATCH, steps, 1.0, thresholds[:1], 1e-3, **more)
-    budget = None if clipper.adaptive is None else 0.1
-    return mechanism.over(thresholds, quantiles=clipper.adaptive, quantile_budget=budget)
+    budget = None if clipper.policy.rule is None else 0.1
+    return mechanism.over(thresholds, quantiles=clipper.policy.rule, quantile_budget=budget)
 
 
 def own_loop(condition: str, present: bool, folder: Path) -> dict[str, Any]:

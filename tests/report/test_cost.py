@@ -112,8 +112,8 @@ def test_a_chosen_run_costs_its_whole_selection():
     assert composed([chosen()])[0] == pytest.approx(composed([plain] * 4)[0], rel=1e-12)
     assert composed([plain, chosen()])[0] == pytest.approx(composed([plain] * 5)[0], rel=1e-12)
     (said,) = remarks([plain, chosen()])
-    assert "dpft select chose, the whole selection is counted" in said
-    assert "dpft select chose" not in remarks([plain, plain])[0]
+    assert "dpft sweep --select chose, the whole selection is counted" in said
+    assert "dpft sweep --select chose" not in remarks([plain, plain])[0]
 
 
 def test_no_total_holds_where_runs_share_their_noise():

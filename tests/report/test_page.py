@@ -329,7 +329,7 @@ def test_secret_trials_are_on_no_page_and_are_not_counted(tmp_path):
         assert [target.name for target in find([folder], private=True).targets] == names
     text = text_of(tmp_path / "runs")
     assert "0.7777" not in text  # a trial's score
-    assert "Of 1 that dpft select chose, the whole selection is counted" in text
+    assert "Of 1 that dpft sweep --select chose, the whole selection is counted" in text
     trials = selection / "private/trials"
     with pytest.raises(ConfigError, match="secret trials"):
         find([trials / "a"])

@@ -1,6 +1,7 @@
 """Overlap of synthetic records, which stays private, and a model that is trained on them."""
 
 import json
+import shlex
 import stat
 
 import pytest
@@ -8,7 +9,6 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.synthesis.records import Overlap, overlaps, words_on
@@ -50,7 +50,7 @@ def story(tmp_path_factory):
     path = run_experiment(parse(compose(settings))).path
     made = invoke("generate", path, "n=6", "decode.top_p=0.3")
     assert made.exit_code == 0, made.output
-    judged = invoke("quality", path)
+    judged = invoke("generate", path, "--overlap")
     assert judged.exit_code == 0, judged.output
     return path, made.output, judged.output
 
@@ -61,12 +61,12 @@ def test_generated_conversations_are_read_back(story):
     turns = [one.turns for one in Chat(train_file=str(file)).records("train")]
     assert [("user", "Is it open?"), ("assistant", "Yes.")] in map(list, turns)
     assert "one user" in said
-    assert f"dpft quality {path} --train" in said
+    assert f"dpft generate {path} --overlap" in said
     checked = invoke("data", "check", "chat", f"task.train_file={file}")
     assert f"chat train: {len(turns)} records" in checked.output
 
 
-def test_the_overlap_is_stored_in_private_and_shown_on_request(story):
+def test_the_overlap_is_in_private_alone(story):
     path, _, said = story
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -74,9 +74,6 @@ def test_the_overlap_is_stored_in_private_and_shown_on_request(story):
     assert overlap["synthetic"]["copies"] > 0.5  # the one conversation that there is
     assert overlap["held_out"]["copies"] == 0
     assert f"{overlap['synthetic']['copies']:.4f}" not in said
-    asked = invoke("quality", path, "--private").output
-    assert f"{overlap['synthetic']['copies']:.4f}" in asked
-    assert "must not be published" in asked
     assert not (path / "quality").exists()
 
 
@@ -86,28 +83,23 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
         (tmp_path / name).write_bytes((path / "synthetic" / name).read_bytes())
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write(json.dumps(talk("Yes.")) + "\n")
-    result = invoke("quality", path, "--file", tmp_path / "train.jsonl")
-    assert result.exit_code == 2
-    assert "was changed since" in result.output
-    for arguments, message in (
-        (["optim.epochs=1"], "type --train too"),
-        (["--file", "none"], "does not exist"),
+    for file, message in (
+        (tmp_path / "train.jsonl", "was changed since"),
+        ("none", "does not exist"),
     ):
-        result = invoke("quality", path, *arguments)
+        result = invoke("generate", path, f"out={file}", "--overlap")
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())
 
 
-def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
-    path, *_ = story
-    result = invoke(
-        *("quality", path, "--train", "optim.steps=1", "optim.batch_size=2"),
-        *("decode=greedy", "decode.max_new_tokens=4", "threads=1"),
-    )
-    assert result.exit_code == 0, result.output
-    (file,) = path.parent.glob("patients-on-train-*/record.json")
-    made = json.loads(file.read_text())
-    assert f"{made['scores']['test']['metrics']['perplexity']:.4f}" in result.output
+def test_the_printed_command_trains_on_them_and_scores_on_real_records(story):
+    path, said, _ = story
+    (typed,) = (line for line in said.splitlines() if line.startswith("to train a model on them"))
+    _, *words = shlex.split(typed.partition(": ")[2])
+    small = ["optim.steps=1", "optim.batch_size=2", "decode.max_new_tokens=4", "threads=1"]
+    words = [w for w in words[1:] if not w.startswith(("decode.max_new", "optim.batch"))]
+    made = run_experiment(parse(compose([*words, *small]))).record
+    assert made["scores"]["test"]["metrics"]["perplexity"] > 0
     assert made["mechanism"] is None
     assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
     task = json.loads((path / "record.json").read_text())["config"]["task"]
@@ -127,27 +119,9 @@ def test_the_new_run_is_tested_on_the_same_data(tmp_path):
         "optim.batch_size=12",
     ]
     run = parse(compose(typed))
-    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270, [])))
+    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270)))
     changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
     assert again.task == {**run.task, **changed}
     assert again.task["before"] == 'say "x, y": '
     assert again.model == run.model
     assert (again.optim.batch_size, again.clip.private) == (64, False)
-
-
-OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
-
-
-@pytest.mark.parametrize(
-    ("held_out", "typed"),
-    [
-        ("task.test_share=0.2", "task.split_seed=1"),
-        ("task.test_file=b.csv", "++task.test_file=a.csv"),
-        ("task.test_share=0.2", "+decode.split=train"),
-    ],
-)
-def test_what_is_held_out_cannot_be_typed_behind_the_new_runs_settings(tmp_path, held_out, typed):
-    """Noiseless scores of records that the run was trained on would be published."""
-    run = parse(compose([*OWN, held_out]))
-    with pytest.raises(ConfigError, match="tested on records that the run was trained on"):
-        words_on(run, tmp_path / "made.jsonl", 20, [typed])

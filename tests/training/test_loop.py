@@ -79,11 +79,11 @@ def run(
     )
     mechanism = mechanism.over(
         thresholds,
-        quantiles=clipper.adaptive,
-        quantile_budget=None if clipper.adaptive is None else 0.1,
+        quantiles=clipper.policy.rule,
+        quantile_budget=None if clipper.policy.rule is None else 0.1,
     )
     if estimates is not None:
-        clipper.move(estimates)
+        clipper.policy.move(estimates)
     optimizer = optimizer or make_optimizer(settings, iter(clipper.parameters.values()))
     train(
         model=model,
@@ -363,7 +363,7 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
         tuple(group.threshold for group in clipper.groups),
         allocation="weighted",  # each group has noise of its own
         dimensions=tuple(sum(clipper.sizes[n] for n in g.parameters) for g in clipper.groups),
-        quantiles=clipper.adaptive,
+        quantiles=clipper.policy.rule,
         quantile_budget=0.1,
     )
     assert mechanism.overflow > 0.4
@@ -411,7 +411,7 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
             share = 0.5 + (below + mechanism.count_noise * draws[k]) / 4
             estimates[k] *= math.exp(-eta * (share - q))
     assert max(map(len, map(usual.batch, range(4)))) > 4  # some batch was cut
-    assert clipper.estimates == pytest.approx(estimates, rel=1e-10)
+    assert clipper.policy.estimates == pytest.approx(estimates, rel=1e-10)
     assert len(set(stds)) > 1
     for name, parameter in other.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), parameter, rtol=1e-9, atol=1e-10)

@@ -115,7 +115,7 @@ def test_frozen_parameters_are_checked_before_anything_is_saved(tmp_path, monkey
     spend = Session._spend
     run = settings(tmp_path, "optim.steps=2", "adapt=bias")
     monkeypatch.setattr(Session, "_spend", write)
-    with pytest.raises(ModelError, match=r"writes to .*, which nobody trains"):
+    with pytest.raises(ModelError, match=r"writes to .*, which is not trained"):
         trained(run)
     assert not list((run_path(run) / "checkpoints").iterdir())
 

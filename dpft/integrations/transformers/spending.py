@@ -136,7 +136,7 @@ class Spending(Closing):
     def guarantee(self) -> Guarantee:
         """Return the guarantee of all planned steps, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = [*lineage.ancestral_caveats(self.lineage), _SCORES]
+        caveats = [*lineage.lineage_caveats(self.lineage), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
@@ -217,8 +217,8 @@ class Spending(Closing):
                     sum(clipper.sizes[name] for name in group.parameters)
                     for group in clipper.groups
                 ),
-                quantiles=clipper.adaptive,
-                quantile_budget=self.arguments.quantile_budget if clipper.adaptive else None,
+                quantiles=clipper.policy.rule,
+                quantile_budget=self.arguments.quantile_budget if clipper.policy.rule else None,
             )
             start = self._take_up(checkpoint, model)
             header = {
@@ -233,10 +233,10 @@ class Spending(Closing):
                 "compute": rounds_like(next(model.parameters()).device),
             }
             # A public seed hides nothing, and its draws are to be the same elsewhere.
-            self.key = (
-                self._stored if seed is not None else runs.run_key(self._stored, held, header)
-            )
-            self._ledger = runs.Ledger(self.ledger, header, held)
+            self.key = self._stored
+            if seed is None:
+                self.key = runs.run_key(self._stored, held, header)
+            self._ledger = runs.Ledger(self.ledger, header)
             was, now = self._ledger.stretch, self._ledger.go_on(start)
             if now != was:
                 listed = "\n  ".join(differences(was.compute, now.compute))
@@ -269,12 +269,11 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **lineage.flagged(self.flags()),
+            "flags": self.flags(),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
         }
-        if self._clipper.adaptive is not None:
-            held["estimates"] = list(self._clipper.estimates)
+        held |= self._clipper.policy.state()
         runs.fsync_tree(checkpoint)
         text = json.dumps(sealed(held), indent=1, sort_keys=True)
         write_atomic(checkpoint / MANIFEST, f"{text}\n")
@@ -329,8 +328,8 @@ class Spending(Closing):
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
         self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if "estimates" in manifest and self._clipper is not None:
-            self._clipper.move(manifest["estimates"])
+        if self._clipper is not None:
+            self._clipper.policy.restore(manifest)
         return int(manifest["step"])
 
 
@@ -401,7 +400,7 @@ def lineage_of(model: Any, folder: Path) -> Sequence[Stored]:
     if trained_in is not None:
         return tuple(before if trained_in == folder.absolute() else after)
     file = Path(getattr(model, "name_or_path", None) or "") / lineage.FILE
-    flags = lineage.ancestry(file if file.is_file() else None)
+    flags = lineage.read_lineage(file if file.is_file() else None)
     checkpoint = file.absolute().parent
     if checkpoint.match("checkpoint-*") and checkpoint.parent == folder.absolute():
         return flags[:-1]  # this very run continues, whose own flag is the last

@@ -68,8 +68,7 @@ class CpuMeter:
             self.method = "ru_maxrss, warm-up and verification included"
 
     def peak(self) -> int:
-        peak = memory.resident("VmHWM") if self.method == CpuMeter.method else None
-        return memory.lifetime_peak() if peak is None else peak
+        return memory.peak()
 
 
 Meter = CudaMeter | CpuMeter

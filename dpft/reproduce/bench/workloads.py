@@ -190,7 +190,6 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     if private:
         options["threshold"] = threshold
     clipper = make_clipper(workload.model, style, **options)
-    adaptive = clipper.adaptive
 
     def run(inputs: Inputs) -> None:
         # As in training: where rules are to be checked, on some records ahead of the batch.
@@ -200,10 +199,7 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
             clipper.check(forward(workload, workload.model, few, dtype, private))
         losses = forward(workload, workload.model, inputs, dtype, private)
         clipper.backward(losses)
-        if adaptive is not None:
-            # As in training, but for the noise on the counts.
-            fractions = (0.5 + clipper.below / len(losses)).tolist()
-            clipper.move(adaptive.updated(clipper.estimates, fractions))
+        clipper.policy.release(len(losses))  # as in training, but for the noise on the counts
 
     return Step(run, workload.model.zero_grad, lambda: left_in(workload.model))
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeVar
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RunError
 from dpft.privacy.spec import style_in
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.papers import show_label
-from dpft.runs.errors import RunError
-from dpft.runs.log import read_log
-from dpft.runs.norms import NORMS, Norms, read_norms
+from dpft.runs.log import NORMS, Norms, read_log, read_norms
 from dpft.runs.record import read_record
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from dpft.reproduce.tables.plan import (
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
-from dpft.runs.lineage import begun_with, names_apart
+from dpft.runs.lineage import ambiguous, first_weights
 
 WITHIN = 0.03
 _GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
@@ -262,8 +262,8 @@ def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
-    begun = (pair for one in records for pair in begun_with(one))
-    return apart + [f"weights of {name}" for name in names_apart(begun)]
+    begun = (pair for one in records for pair in first_weights(one))
+    return apart + [f"weights of {name}" for name in ambiguous(begun)]
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:

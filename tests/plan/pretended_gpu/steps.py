@@ -104,8 +104,7 @@ def train(clip, precision, family, users=False):
             check_gradients(clipper, step, None)
             optimizer.step()
             check_weights(optimizer, step, None)
-            if clipper.adaptive is not None:
-                clipper.move(clipper.estimates)
+            clipper.policy.release(len(EXAMPLES))
         statistics.summary()
         clipper.close()
 

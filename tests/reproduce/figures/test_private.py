@@ -7,7 +7,7 @@ import torch
 
 from dpft.reproduce.figures.catalog import load
 from dpft.reproduce.figures.private import WARNING
-from dpft.runs.norms import NormsLog
+from dpft.runs.log import NormsLog
 from tests.report.pages.example import record as whole
 from tests.reproduce.figures import example
 from tests.reproduce.tables.example import write_record
