@@ -30,7 +30,7 @@ def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str
         "| Clipping threshold | 0.1, on the whole gradient |",
         "a secret key from the system's entropy",
         "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
-        "Mind: subset",
+        "Note: subset",
         "commit abc123 with uncommitted changes",
     ):
         assert said in card
@@ -47,15 +47,6 @@ def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str,
     assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")
     assert "- Classes, in the order of its outputs: no, yes\n" in card
     assert 'ModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2, ' in card
-
-
-def test_warnings_stand_above_the_statement(record: dict[str, Any]) -> None:
-    record["privacy"]["warnings"] = ["Do not release this model."]
-    record["seeds"]["noise"] = 0
-    card = model_card(record)
-    statement = card.index(record["privacy"]["statement"])
-    assert card.index("> **Warning:** Do not release this model.") < statement
-    assert "explicit seed 0 (no secret" in card
 
 
 def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
@@ -75,9 +66,9 @@ def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     assert "\\<script>alert(1)\\</script>" in card
 
 
-def test_a_model_that_learned_nothing_is_told_on_its_card(record: dict[str, Any]) -> None:
+def test_the_card_names_a_model_that_learned_nothing(record: dict[str, Any]) -> None:
     record["scores"] = {"test": CONSTANT}
     scores = model_card(record).partition("## Scores")[2]
-    assert "**Mind:** test: all 5 answers are the same, 'yes'" in scores
-    assert "Always the most frequent class: accuracy 0.6 (test)." in scores
+    assert "**Note:** test: all 5 answers are the same, 'yes'" in scores
+    assert "Always answering the most frequent class: accuracy 0.6 (test)." in scores
     assert "True class no (test) was answered: yes 2." in scores

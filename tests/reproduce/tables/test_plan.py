@@ -1,7 +1,5 @@
 """From a table's file to composed runs, and to the commands of those that are missing."""
 
-import shlex
-
 import pytest
 
 from dpft.config.compose import compose
@@ -98,16 +96,6 @@ def test_every_shipped_row_composes_at_both_scales():
     for task in tasks.values():
         load_task(task)
     assert not wrong, "\n".join(wrong)
-
-
-def test_missing_runs_are_named_once_with_each_seed_as_commands(tmp_path):
-    lacking = missing(plan(extra=('task.data_dir="a b"',)), make_index([tmp_path]))
-    assert [one.seed for one in lacking] == [0, 1] * 4
-    assert len({one.line for one in lacking}) == len(lacking)
-    one = lacking[2]
-    run = parse(compose(shlex.split(one.line)))
-    assert run.task["data_dir"] == "a b"
-    assert config_hash(run.identity()) == one.planned.config_hash(one.seed)
 
 
 def test_what_is_recorded_is_not_missing(tmp_path):
