@@ -1,10 +1,9 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from dpft.config.flags import Flag, flag
-from dpft.report.card import ModelFacts, model_card
+from dpft.report.card import model_card
 from tests.runs.example import example_record, without_privacy
 
 CONSTANT = {
@@ -37,16 +36,6 @@ def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str
     left_out = card.partition("### What is not covered")[2]
     assert "Hyperparameter search" in left_out
     assert "Two earlier runs on the same data were set aside." in left_out
-
-
-def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str, Any]) -> None:
-    record["model"]["pipeline"] = "text-classification"
-    card = model_card(record, ModelFacts("ann/base", "ann/base", ("no", "yes")))
-    head = yaml.safe_load(card.split("---\n")[1])
-    assert (head["base_model"], head["base_model_relation"]) == ("ann/base", "adapter")
-    assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")
-    assert "- Classes, in the order of its outputs: no, yes\n" in card
-    assert 'ModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2, ' in card
 
 
 def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:

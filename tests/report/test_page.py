@@ -100,20 +100,11 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
         "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
         "Epsilon spent at least, by an audit of this run 3.456 at 95% confidence",
         "Noise multiplier 0.7103",
-        "What is not covered Hyperparameter search.",
         "test BLEU 0.5900 - 630",
-        "test NIST not computed",
-        "0:01:01",
-        "1.00 GiB",
-        "A Processor",
         "dataset.fingerprint 484b02cba9a223a2",
-        "dpft.commit abc123 dpft.dirty true",
-        "environment.packages.torch 2.13.0",
-        "optim.lr 0.004",
         "task.data_dir …/e2e",
         "8 of 20 generations",
         "asked ask 17 written say 17 references one 17 two 17",
-        "Epsilon spent by Renyi accounting",
     ):
         assert said in text, said
     assert "say 1 " not in text

@@ -131,7 +131,8 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
         from dpft.models.load import BUNDLED
 
         folder, kind = str(BUNDLED / name), "GPT2LMHeadModel"
-        config: Any = hf.GPT2Config.from_pretrained(folder, trust_remote_code=False, **_NO_DROPOUT)
+        config: Any = hf.GPT2Config.from_pretrained(folder, trust_remote_code=False)
+        config.update(_NO_DROPOUT)
     else:
         config_kind, kind, options = _CONFIGS[name]
         config = getattr(hf, config_kind)(**options)

@@ -3,22 +3,8 @@
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.catalog import STYLES
 
 from .fakes import settings
-
-
-@pytest.mark.parametrize(
-    ("typed", "styles"),
-    [
-        ("bk, ghost", ("none", "bk", "ghost")),
-        ("bk,none,bk", ("none", "bk")),
-        ("uniform:6,two_group:3,uniform", ("none", "uniform:6", "two_group:3", "uniform")),
-        ("all", STYLES),
-    ],
-)
-def test_none_is_always_measured_first(typed, styles):
-    assert settings(styles=typed).styles == styles
 
 
 def test_peers_are_compared_on_an_untied_model():

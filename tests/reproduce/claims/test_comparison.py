@@ -70,17 +70,6 @@ def test_the_margin_decides_what_counts(kind, first, outcome):
     assert printed(kind, -first, -85.0, higher=False).outcome is outcome
 
 
-def test_a_printed_deviation_takes_the_place_of_one_per_cent():
-    assert printed("above", 90.0, 85.0, std=2.4).outcome is HOLDS
-    assert printed("above", 90.0, 85.0, std=2.5).outcome is CLOSE
-    # At a laptop's scale it says nothing.
-    first, second = ({"printed": 90.0, "std": 5.0, "ours": x} for x in (70.0, 65.0))
-    assert ours("above", first, second, Side.LAPTOP).outcome is HOLDS
-    assert ours("above", first, second, Side.PAPER).outcome is CLOSE
-    noisy = ({"ours": 70.0, "deviation": 3.0}, {"ours": 65.0, "deviation": 0.1})
-    assert ours("above", *noisy, Side.LAPTOP).outcome is CLOSE
-
-
 def test_ours_are_compared_with_what_the_paper_copied():
     own, copied = {"ours": 88.0}, {"printed": 85.0, "source": "Somebody 2019"}
     assert ours("above", own, copied, Side.PAPER).outcome is HOLDS

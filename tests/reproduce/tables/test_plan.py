@@ -14,16 +14,6 @@ from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 
-def test_columns_share_a_run_unless_their_splits_differ():
-    the_plan = plan()
-    assert run_of(the_plan, "full") is run_of(the_plan, "full", column="rouge_l")
-    dev = run_of(the_plan, "full", column="dev_bleu")
-    assert dev.run.decode.split == "dev"
-    assert dev.words[-1] == "decode.split=dev"
-    assert len({run.words for run in the_plan.runs.values()}) == 4
-    assert dev.key == run_of(the_plan, "full").key  # one record may hold both scores
-
-
 def test_laptop_replaces_setting_swaps_words_and_skips():
     the_plan = plan("laptop")
     assert [row.name for row in the_plan.skipped] == ["LoRA, 3"]
