@@ -298,7 +298,7 @@ def variant(style: str, how: str, name: str, batch: int, length: int) -> tuple[A
         clipper = make_clipper(model, style, threshold=None if style == "none" else 0.1)
 
         def losses(model: Any, rows: Any) -> Any:
-            return workloads.forward(workload, model, rows.batch.tensors, "bfloat16", own=True)
+            return workloads.losses(workload, model, rows.batch.tensors, "bfloat16", own=True)
 
         units: Any = SimpleNamespace(losses=losses)
         programs = executors.Programs(units, model, clipper, "bfloat16", NOW.backend)

@@ -101,7 +101,7 @@ class EpsilonCell:
 
     @property
     def within(self) -> bool:
-        """Whether it is reproduced, to `WITHIN`."""
+        """Return whether it is reproduced, to `WITHIN`."""
         return self.difference is not None and abs(self.difference) <= WITHIN + 1e-9
 
 
@@ -129,7 +129,7 @@ class Filled:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many cells have a number of ours, and how many a run could give one."""
+        """Return how many cells have a number of ours, and how many a run could give one."""
         possible = sum(1 for _ in self.plan.runnable)
         return sum(cell.ours is not None for cell in self.cells), possible
 
@@ -262,8 +262,8 @@ def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
-    begun = (pair for one in records for pair in first_weights(one))
-    return apart + [f"weights of {name}" for name in ambiguous(begun)]
+    pairs = (pair for one in records for pair in first_weights(one))
+    return apart + [f"weights of {name}" for name in ambiguous(pairs)]
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:

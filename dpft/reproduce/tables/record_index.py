@@ -26,7 +26,7 @@ _REPEATED = "some of its steps were released twice: its epsilon is more than it 
 
 
 def match_key(config: Mapping[str, Any]) -> str:
-    """Return a hash that is equal for configs whose scores stand for the same cells.
+    """Return a hash that is equal for configs whose scores fill the same cells.
 
     It is of the settings with `Effect.IDENTITY`; published data are equal from files and the hub.
     """
@@ -45,7 +45,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexedRun:
-    """A record (see `dpft.runs.RunRecord`) and the run directory that it lies in."""
+    """A record (see `dpft.runs.RunRecord`) and the run directory that holds it."""
 
     path: Path
     record: Mapping[str, Any]
