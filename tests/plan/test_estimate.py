@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dpft.models.standins import FAMILIES
+from dpft.models.families import STANDINS
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -111,7 +111,7 @@ def test_what_cannot_be_planned_is_an_error():
 TASKS = {"bert": "sst2", "roberta": "sst2", "vit": "cifar10", "wrn": "cifar10"}
 
 
-@pytest.mark.parametrize(("number", "family"), [*enumerate(FAMILIES)])
+@pytest.mark.parametrize(("number", "family"), [*enumerate(STANDINS)])
 def test_auto_and_the_time_are_found_for_every_architecture(number, family, monkeypatch):
     """Llama has fewer heads of keys than of queries."""
     gpu = SimpleNamespace(total_memory=2**32)
