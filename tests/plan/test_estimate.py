@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dpft.models.standins import FAMILIES
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -14,6 +13,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
+from dpft.models.families import STANDINS
 from dpft.models.load import find, load_model
 from dpft.plan import estimate
 from dpft.plan.estimate import (
@@ -111,7 +111,7 @@ def test_what_cannot_be_planned_is_an_error():
 TASKS = {"bert": "sst2", "roberta": "sst2", "vit": "cifar10", "wrn": "cifar10"}
 
 
-@pytest.mark.parametrize(("number", "family"), [*enumerate(FAMILIES)])
+@pytest.mark.parametrize(("number", "family"), [*enumerate(STANDINS)])
 def test_auto_and_the_time_are_found_for_every_architecture(number, family, monkeypatch):
     """Llama has fewer heads of keys than of queries."""
     gpu = SimpleNamespace(total_memory=2**32)
