@@ -1,10 +1,10 @@
 # `make demo` and `make test` need nothing but a clone, Python 3.11 or newer, and a network.
 # Variables that may be given on the command line:
 #   PYTHON=python3.12       which Python builds the environment
-#   VENV=.venv              where the environment lies
+#   VENV=.venv              folder of the environment
 #   EXTRAS=dev,docs,sweep   which of pyproject.toml's extras are installed
 #   WORKERS=4               how many tests run at once, on one thread each
-#   ARGS="-k clipping"      what else pytest is told
+#   ARGS="-k clipping"      more arguments for pytest
 #   KILLS=1000              how many times `make torture` kills a run
 
 SHELL := /bin/sh

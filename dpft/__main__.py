@@ -3,13 +3,13 @@
 import os
 import sys
 
-from dpft.cli.interrupts import heed_at_once
+from dpft.cli.interrupts import end_at_signals
 
 
 def main() -> None:
-    """Heed Ctrl-C first, then import what it takes."""
+    """Handle Ctrl-C first, then import the rest."""
     open_standard_descriptors()
-    heed_at_once()
+    end_at_signals()
     from dpft.cli.app import main as run
 
     run()

@@ -176,7 +176,7 @@ def run(given: str) -> None:
 
     from dpft.parallel.cohort import Replicas
     from dpft.parallel.sharded import Shards
-    from dpft.training import assembly
+    from dpft.training import setup
     from tests import small_runs
 
     words, file, layout, backend, size, rank = json.loads(given)
@@ -184,9 +184,9 @@ def run(given: str) -> None:
     if size:
         dist.init_process_group(backend, f"file://{file}.store", rank=rank, world_size=size)
         mesh = init_device_mesh("cuda" if NOW.cuda else "cpu", (size,))
-        cohort, attach = Shards(mesh) if layout == "fsdp" else Replicas(), assembly.attach_clipper
+        cohort, attach = Shards(mesh) if layout == "fsdp" else Replicas(), setup.attach_clipper
         # Alone, a rank has its collectives too.
-        assembly.attach_clipper = lambda clip, model, _: attach(clip, model, cohort)
+        setup.attach_clipper = lambda clip, model, _: attach(clip, model, cohort)
     settings = small_runs.settings(Path(f"{file}-runs"), *words)
     found = list(small_runs.trained(settings, cohort).parts.loaded.model.parameters())
     found = [p.detach() if cohort is None else cohort.whole(p.detach()) for p in found]
@@ -298,7 +298,7 @@ def variant(style: str, how: str, name: str, batch: int, length: int) -> tuple[A
         clipper = make_clipper(model, style, threshold=None if style == "none" else 0.1)
 
         def losses(model: Any, rows: Any) -> Any:
-            return workloads.forward(workload, model, rows.batch.tensors, "bfloat16", own=True)
+            return workloads.losses(workload, model, rows.batch.tensors, "bfloat16", own=True)
 
         units: Any = SimpleNamespace(losses=losses)
         programs = executors.Programs(units, model, clipper, "bfloat16", NOW.backend)
@@ -389,12 +389,12 @@ def kernels() -> None:
         emit("tests on a GPU", not done.returncode, said=done.stdout.strip().splitlines()[-1:])
     size = 10_000 if NOW.small else 124_439_808
     sums = torch.zeros(size, device=NOW.device)
+    slices = [noise.Slice(part, bytes(32), 0.7) for part in sums.chunk(148)]
     kernel = noise._kernel(sums.device, sums.dtype)
-    for name, add in {"torch": noise._in_tiles, "one kernel": kernel}.items():
+    for name, add in {"torch": noise.in_tiles, "one kernel": kernel}.items():
         with turn(ALONE, f"noise, {name}"):
             if add is not None:
-                draw = partial(add, sums, bytes(32), 0.7, 1 / 3, 0)
-                times = [seconds(draw) for _ in range(3)]
+                times = [seconds(partial(add, slices, 1 / 3)) for _ in range(3)]
                 emit(f"noise, {name}, {size:,} numbers", ms=1e3 * min(times))
 
 

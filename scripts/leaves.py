@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LEAVES = {
     "trainer": ("integrations", "tests/integrations"),
     "selection": ("sweep/selection cli/select.py", "tests/sweep/test_selection"),
-    "audit": ("audit cli/audit.py", "tests/audit"),
+    "audit": ("audit", "tests/audit"),
     "plan": ("plan cli/plan.py", "tests/plan"),
-    "synthesis": ("synthesis cli/generate.py cli/quality.py", "tests/synthesis"),
+    "synthesis": ("synthesis cli/generate.py", "tests/synthesis"),
     "trackers": ("training/trackers.py", "tests/training/test_trackers.py"),
     "claims": ("reproduce/claims cli/claims.py", "tests/reproduce/claims"),
 }

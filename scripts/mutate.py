@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 JOURNAL = ROOT / "build/mutation.jsonl"
 # Modules of dpft, and the files of tests that ought to notice a bug there.
 PAIRS = """
-privacy/noise privacy/mechanism privacy/quantiles: privacy/test_noise privacy/test_mechanism \
-privacy/test_quantiles privacy/clipping/test_single_process
+privacy/noise privacy/mechanism privacy/quantiles privacy/policies: privacy/test_noise \
+privacy/test_mechanism privacy/test_quantiles privacy/clipping/test_single_process
 privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/test_units
 privacy/clipping/plans privacy/clipping/batch privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users \

@@ -13,34 +13,61 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pretrain_ladder import byte_level_tokenizer, gpt2
 from public_e2e import ORDINARY, generate
 
 from dpft.tasks.e2e import linearise
 
 FOLDER = Path(__file__).parents[1] / "dpft" / "models" / "tiny"
 LENGTH, BATCH, RATE = 256, 16, 2e-3
+END = "<|endoftext|>"
 # Token ids of a row, and where its target begins: the reference and the end token.
 Example = tuple[list[int], int]
 
 
 def texts(rows: list[tuple[str, str]]) -> Iterator[str]:
-    """What the tokenizer is trained on."""
+    """Yield the texts that the tokenizer is trained on."""
     for mr, ref in rows:
         yield linearise(mr)
         yield " " + ref
     for word in ORDINARY:
         # Often enough to become one token, ahead of the pieces of made-up names.
         yield f" {word} {word.capitalize()}" * 150
+
+
+def byte_level_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+    """Return a byte-level BPE tokenizer; begin, end and padding are one token, `END`."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[END], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    bpe.train_from_iterator(texts, trainer)
+    same = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **same, model_max_length=LENGTH)
+
+
+def gpt2(tokenizer: Any) -> Any:
+    """Return a GPT-2 with tied embeddings, random weights and no dropout."""
+    end = tokenizer.eos_token_id
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=128, n_layer=2, n_head=4, n_positions=LENGTH,
+        activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=end, eos_token_id=end, pad_token_id=end,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
 
 
 def encode(tokenizer: Any, rows: list[tuple[str, str]]) -> list[Example]:
@@ -118,9 +145,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
     rows = generate("train", args.rows, 0)
-    tokenizer = byte_level_tokenizer(texts(rows), 2560, LENGTH)
+    tokenizer = byte_level_tokenizer(texts(rows), 2560)
     torch.manual_seed(0)
-    model: Any = gpt2(tokenizer, width=128, layers=2, heads=4, length=LENGTH)
+    model: Any = gpt2(tokenizer)
     train(model, encode(tokenizer, rows))
     model.save_pretrained(args.folder)
     tokenizer.save_pretrained(args.folder)

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.record import read_table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parent.parent
-# A panel: title, folder of results/, its runs, the score, and what it is.
+# A panel: title, folder of results/, its runs, and the score.
 PANELS = (
     (
         "E2E, all 42,061 records\nGPT-2 of 0.76 million parameters, 10 epochs",
@@ -38,9 +38,8 @@ PANELS = (
 MAJORITY = {"accuracy": 0.509}
 
 
-@dataclass(frozen=True)
-class Point:
-    """A run's score; epsilon is None without privacy."""
+class Point(NamedTuple):
+    """The score of a run; epsilon is None without privacy."""
 
     folder: str
     run: str
@@ -48,31 +47,30 @@ class Point:
     epsilon: float | None
     score: float
 
-    @property
-    def line(self) -> str:
-        """Of the CSV."""
-        epsilon = "none" if self.epsilon is None else f"{self.epsilon:.4f}"
-        return f"{self.folder},{self.run},{self.metric},{epsilon},{self.score:.4f}"
-
 
 def points() -> list[list[Point]]:
-    """Of each panel, read from the records."""
-    return [[_point(folder, run, metric) for run in runs] for _, folder, runs, metric in PANELS]
+    """Return the points of each panel from the records."""
+    records = read_table(ROOT / "results")
+    panels: list[list[Point]] = []
+    for _, folder, runs, metric in PANELS:
+        panels.append([])
+        for run in runs:
+            record = records[f"{folder}/{run}"]
+            guarantee = Guarantee.of_record(record)
+            found = record["scores"][record["config"]["decode"]["split"]]
+            score = shown(metric, found["metrics"][metric], found.get("signature"))
+            epsilon = guarantee.stated if guarantee.private else None
+            panels[-1].append(Point(folder, run, metric, epsilon, score))
+    return panels
 
 
 def csv(panels: list[list[Point]]) -> str:
-    """The numbers that are drawn."""
-    lines = [point.line for panel in panels for point in panel]
-    return "\n".join(["folder,run,metric,epsilon_at_most,score", *lines, ""])
-
-
-def _point(folder: str, run: str, metric: str) -> Point:
-    path = f"{folder}/{run}"
-    record = read_table(ROOT / "results")[path]
-    guarantee = Guarantee.of_record(record)
-    found = record["scores"][record["config"]["decode"]["split"]]
-    score = shown(metric, found["metrics"][metric], found.get("signature"))
-    return Point(folder, run, metric, guarantee.stated if guarantee.private else None, score)
+    """Return the numbers that are drawn."""
+    lines = ["folder,run,metric,epsilon_at_most,score"]
+    for folder, run, metric, epsilon, score in itertools.chain(*panels):
+        at_most = "none" if epsilon is None else f"{epsilon:.4f}"
+        lines.append(f"{folder},{run},{metric},{at_most},{score:.4f}")
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:

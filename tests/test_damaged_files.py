@@ -9,7 +9,7 @@ import torch
 from dpft.config.errors import DpftError
 from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
-from dpft.runs.norms import NormsLog, read_norms
+from dpft.runs.log import NormsLog, read_norms
 from dpft.sweep.folder import BEGUN, Event, Journal, SweepFolder
 from dpft.sweep.points import read_list
 from dpft.tasks import load_task
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
         assert (copy / name).name in str(caught.value), kind
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "part-00000"])
+@pytest.mark.parametrize("name", ["manifest.json", "part-00000.safetensors"])
 def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
     for kind in ("empty", "half", "noise", "directory"):
         copy = shutil.copytree(whole, tmp_path / kind)

@@ -1,4 +1,4 @@
-"""What is committed under results/ is what its records say."""
+"""The pages under results/ agree with their records."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from dpft.config.schema import Audit, build
 from dpft.privacy.accounting import rdp_curve, spent
 from dpft.report.comparison import as_markdown, row
 from dpft.runs.record import check_record, read_table
+from scripts.utility_figure import csv, points
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLLECTED = read_table(RESULTS)
@@ -61,3 +62,9 @@ def test_records_and_pages_agree():
         page = RESULTS / group / "README.md"
         if page.is_file():
             assert as_markdown(rows) in page.read_text(), group
+
+
+def test_the_readmes_chart_has_the_numbers_of_the_records():
+    drawn = points()
+    assert csv(drawn) == (RESULTS / "figures/utility.csv").read_text()
+    assert all(any(point.epsilon is None for point in panel) for panel in drawn)

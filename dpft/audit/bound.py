@@ -1,11 +1,11 @@
-"""How many right guesses a claimed guarantee allows: auditing in one run.
+"""Bound epsilon from below by guesses: auditing in one run.
 
-A fair coin puts each of ``m`` canaries into the training data or leaves it out. Whoever sees what
-training released guesses some coins, and differential privacy bounds how many guesses can be right,
-for all canaries of one run together. The game is that of Steinke, Nasr & Jagielski (2023,
+A fair coin puts each of ``m`` canaries into the training data or leaves it out. An observer of the
+releases guesses some coins, and differential privacy bounds the number of right guesses, for all
+canaries of one run together. The game is that of Steinke, Nasr & Jagielski (2023,
 arXiv:2305.08846), the statistics those of Mahloujifar, Melis & Chaudhuri (2024, arXiv:2410.22235):
-what is put to the test is the whole curve of guarantees that a run claims, epsilon at every delta.
-At one delta alone, ``m`` times delta is lost, which on small data is all that a test has.
+the whole curve of guarantees that a run claims is tested, epsilon at every delta. At one delta
+alone, ``m`` times delta is lost, which on small data is all that a test has.
 """
 
 import math
@@ -35,7 +35,7 @@ Claim = Callable[[float], tuple[float, PrivacyProfile]]
 
 @dataclass(frozen=True)
 class Guesses:
-    """What was guessed of the coins by one rule."""
+    """Guesses of some coins by one rule."""
 
     score: str  # the name of the scores that the guesses go by
     canaries: int  # m, in and out
@@ -60,7 +60,7 @@ def guess(
     attempts |= {(0, max(1, round(share * m))) for share in TOP_ALONE}  # one at least
     found = []
     for name, rule in scores.items():
-        # Ties broken by position, which says nothing of the coins.
+        # Ties are broken by position, which is independent of the coins.
         right = coins[np.argsort(np.asarray(rule), kind="stable")]
         for bottom, top in sorted(attempts):
             if bottom + top:
@@ -96,7 +96,7 @@ def unlikely(
         sum_{j > i} j p_j / m  <=  f'( sum_{j >= i} (r - j) p_j / m )
 
     Suppose ``v`` or more are right with probability ``tau``; it costs least to have exactly ``v``.
-    From ``i = v - 1`` down the inequality says how much probability must lie at ``i`` and above. If
+    From ``i = v - 1`` down the inequality gives the probability that ``i`` and above must have. If
     more than 1 is needed in the end, ``tau`` was too large.
     """
     m = np.array([a.canaries for a in attempts], dtype=np.float64)
@@ -153,7 +153,7 @@ def lower_bound(
         if epsilon < _SMALLEST:
             if most_allowed or noise < _LEAST_NOISE:
                 break
-            noise *= 0.5  # towards what says something
+            noise *= 0.5
             continue
         found = refuted_by(attempts, profile, 1 - confidence)
         if found is None:

@@ -1,11 +1,11 @@
-"""Canaries in slots of their own: coins decide which are in the run, and steps score each.
+"""Canaries in separate slots: coins decide which are in the run, and steps score each.
 
-A guarantee for adding or removing one record holds for the worst record and against one who knows
-everything else. So do these tests: what the real records add is known and subtracted. *Gradient*
-canaries lie on one coordinate of each clipping group, where their size is that group's threshold.
-They show noise that is missing, far too small or the same at every step, sampling at another rate,
-and thresholds that the noise does not know. *Record* canaries go through model and clipping as
-every record does, and show clipping that is missing or lets through more than its threshold.
+A guarantee for adding or removing one record holds for the worst record and against an observer who
+knows everything else. So do these tests: the sum of the real records is known and subtracted.
+*Gradient* canaries have one coordinate of each clipping group, where their size is that group's
+threshold. They show noise that is missing, far too small or the same at every step, sampling at
+another rate, and thresholds that differ from the noise's. *Record* canaries go through model and
+clipping as every record does, and show clipping that is missing or exceeds its threshold.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError
 from dpft.privacy import keys, microbatches
+from dpft.privacy.policies import QuantileThresholds
 from dpft.privacy.precision import full_precision
 from dpft.tasks.objectives.evaluation import evaluating
 from dpft.tasks.objectives.records import LabelledImage, LabelledText, Record, TextRecord
@@ -43,10 +44,10 @@ _WORDS = 12  # tokens of a canary's text
 class Canaries(ABC):
     """One kind of canaries.
 
-    Each step gives every canary a value, the larger the more what was released looks as if the
-    canary were in it. Two rules make scores of them. Their *sum* is the one to go by where noise is
-    fresh. Where noise is the same at several steps it grows in the sum as the signal does; their
-    *range* is then free of it, while an included canary is in some steps and not in others.
+    Each step gives every canary a value, which is larger where the release suggests the canary. Two
+    rules make scores of them. Their *sum* is right where noise is fresh. Noise that is the same at
+    several steps grows in the sum as the signal does; their *range* is then free of it, while an
+    included canary is in some steps and not in others.
 
     Attributes:
         included: whether each is in the run, shape (m,); secret.
@@ -71,7 +72,7 @@ class Canaries(ABC):
         """`add` what the step released, before the weights move."""
 
     def add(self, values: Array, summands: Array | None = None) -> None:
-        """Add a step's value of each canary, shape (m,), and what of it is summed."""
+        """Add a step's value of each canary, shape (m,), and its summand."""
         self.total += values if summands is None else summands
         self.lowest = np.minimum(self.lowest, values)
         self.highest = np.maximum(self.highest, values)
@@ -86,36 +87,40 @@ class Canaries(ABC):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what going on needs; all else follows from the key.
+        """Return the state for a checkpoint; all else follows from the key.
 
-        Noiseless: what was released less a gradient canary's value is the real records' sum.
+        Noiseless: a release less a gradient canary's value is the real records' sum.
         """
         return {name: getattr(self, name).tolist() for name in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         for name in _STATE:
             setattr(self, name, np.array(state[name], dtype=np.float64))
 
 
 class GradientCanaries(Canaries):
-    """``m`` canaries on coordinates of their own (Steinke et al. 2023, section 6: Dirac canaries).
+    """``m`` canaries on separate coordinates (Steinke et al. 2023, section 6: Dirac canaries).
 
     Guarantee: an included canary adds to a step's sum a vector of norm ``sensitivity``, and counts
-    as a norm at its threshold: it is a record such as the mechanism accounts for, no more. Slots
-    are sampled as records are, whether a canary is in them or not.
+    as a norm at its threshold, as a record that the mechanism accounts for may.
     """
 
     def __init__(self, count: int, clipper: Clipper, mechanism: Mechanism, key: bytes) -> None:
         generator = keys.generator(key, "audit", "gradients")
         super().__init__(count, generator)
         self._clipper, self._mechanism = clipper, mechanism
-        # In each group the largest parameter: there is most room for coordinates of their own.
+        # In each group coordinates of the largest parameter, each as seldom as possible.
         self._places: list[tuple[str, Tensor]] = []
         for group in clipper.groups:
             name = max(group.parameters, key=lambda name: clipper.parameters[name].numel())
             size = clipper.parameters[name].numel()
-            self._places.append((name, torch.from_numpy(_places(generator, size, count))))
+            if count <= size:
+                places = generator.choice(size, count, replace=False).astype(np.int64)
+            else:
+                rounds = [generator.permutation(size) for _ in range(-(-count // size))]
+                places = np.concatenate(rounds)[:count].astype(np.int64)
+            self._places.append((name, torch.from_numpy(places)))
         self._before: list[Tensor] = []
         self._scales: list[tuple[float, float]] = []
 
@@ -135,19 +140,19 @@ class GradientCanaries(Canaries):
             self._before.append(flat[places].double())
             here = places[sampled]
             flat.index_add_(0, here, torch.full_like(here, threshold, dtype=flat.dtype))
-        if clipper.adaptive is not None:
+        if isinstance(clipper.policy, QuantileThresholds):
             # A norm at its threshold is counted as one below, centred as all counts are.
-            clipper.below += 0.5 * len(sampled)
+            clipper.policy.below += 0.5 * len(sampled)
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Value what was released, by the likelihood of a canary in it.
+        """Value a release by the likelihood of a canary in it.
 
         A step's value is ``sum_k <released_k - known_k, canary_k> C_k / std_k^2``: less half of
-        ``sum_k C_k^2 / std_k^2`` it is the log-likelihood ratio of a step that has the canary
-        against one that has not. Since a canary is in a step at the sampling rate ``q`` only, what
-        is summed is ``log(1 - q + q e^ratio)``: by Neyman and Pearson no score tells more. Without
-        noise there is no likelihood: the value is ``sum_k <released_k - known_k, canary_k>``.
+        ``sum_k C_k^2 / std_k^2`` it is the log-likelihood ratio of a step with the canary against
+        one without. A canary is in a step at the sampling rate ``q`` only, so the summand is
+        ``log(1 - q + q e^ratio)``, the best score by Neyman and Pearson. Without noise there is no
+        likelihood: the value is ``sum_k <released_k - known_k, canary_k>``.
         """
         total = np.zeros(len(self))
         half, noisy = 0.0, True
@@ -170,22 +175,13 @@ class GradientCanaries(Canaries):
         self.add(total, likelihood)
 
 
-def _places(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:
-    """Choose ``count`` of ``size`` coordinates, each as seldom as possible."""
-    if count <= size:
-        return generator.choice(size, count, replace=False).astype(np.int64)
-    rounds = [generator.permutation(size) for _ in range(-(-count // size))]
-    return np.concatenate(rounds)[:count].astype(np.int64)
-
-
 class RecordCanaries(Canaries):
-    """``m`` canaries from generated records, scored by their gradients' part in what is released.
+    """``m`` canaries from generated records, scored by their gradients' part in a release.
 
-    A canary is two records of noise, and its loss is the one's less the other's: what all such
-    records have in common cancels, so that its gradient is like no other canary's. That loss is
-    multiplied by a large number, which clipping makes vanish. How far what is released, less the
-    real records' sum, goes along a canary's gradient is the slope of its loss in that direction:
-    the difference of two losses, at weights a little to either side.
+    A canary is two records of noise, and its loss is the one's less the other's: the part that all
+    such records share cancels, so that gradients of canaries differ. That loss is multiplied by a
+    large number, which clipping makes vanish. A value is the slope of the canary's loss along the
+    release less the real records' sum: the difference of two losses, at weights to either side.
 
     Guarantee: an included canary is a unit of the run like any other: its loss depends on nothing
     else, and its gradient is clipped by the run's own clipper.
@@ -225,14 +221,17 @@ class RecordCanaries(Canaries):
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Value each canary by the slope of the canary's loss along what the step released."""
-        parameters = self._clipper.parameters
-        direction = {}
+        """Value each canary by the slope of its loss along the step's release."""
+
+        def norm(tensors: Iterable[Tensor]) -> float:
+            return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
+
+        parameters, direction = self._clipper.parameters, {}
         for name, parameter in parameters.items():
             assert parameter.grad is not None
             direction[name] = (parameter.grad * self._batch_size - self._known[name]).float()
         self._known = {}
-        length, size = _norm(direction.values()), _norm(parameters.values())
+        length, size = norm(direction.values()), norm(parameters.values())
         if not 0 < length < np.inf:
             return
         step = _STEP * size / length
@@ -286,13 +285,10 @@ class Pairs:
 def canary_records(
     task: Task, loaded: LoadedModel, like: Record, count: int, key: bytes
 ) -> list[Record]:
-    """Make ``2 * count`` records of noise, random words or pixels, in the form of ``like``.
+    """Return ``2 * count`` records of noise, random words or pixels, in the form of ``like``.
 
-    Nothing but the form of the task's records is used: a canary made of one would double that
-    record's influence. The secret ``key`` decides which they are.
-
-    Raises:
-        ConfigError: if records are of an unknown kind.
+    Only the form of the task's records is used: a canary made of one would double that record's
+    influence. The secret ``key`` decides which they are. Raises ConfigError for unknown kinds.
     """
     generator = keys.generator(key, "audit", "canary records")
     classes = max(len(getattr(task, "classes", ())), len(task.needs.classes), 2)
@@ -319,7 +315,3 @@ def canary_records(
         )
 
     return [one() for _ in range(2 * count)]
-
-
-def _norm(tensors: Iterable[Tensor]) -> float:
-    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())

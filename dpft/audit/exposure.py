@@ -1,15 +1,14 @@
-"""How far secrets in the training data differ from other texts: Li et al. 2022, appendix M.
+"""Measure the exposure of secrets in the training data: Li et al. 2022, appendix M.
 
-A secret is a text of random words behind a prefix in the form of the data. Its *exposure* is how
-much more likely the trained model finds it than the other texts that could stand there, in bits:
-``-log2 P[nll of another <= nll of the secret]``, about 1 where nothing was learnt of it, and near
-``log2(V^l)`` where it can be read out of the model (Carlini et al. 2019). The probability is that
-of a skew-normal distribution fitted to other texts, since there are too many to rank.
+A secret is a text of random words after a prefix in the form of the data. Its *exposure* is
+``-log2 P[nll of another text <= nll of the secret]`` in bits, about 1 where nothing was learnt of
+it, and near ``log2(V^l)`` where it can be read out of the model (Carlini et al. 2019). The
+probability is that of a skew-normal distribution fitted to other texts, which are too many to rank.
 """
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,26 +30,28 @@ _WORD = re.compile(r"[a-z]{3,12}")
 
 @dataclass(frozen=True)
 class Planted:
-    """Secrets that are in the training data."""
+    """Secrets in the training data, and the words that they are made of."""
 
-    secrets: Sequence[TextRecord]  # random words after a prefix in the form of the data
-    words: Sequence[str]  # that they are made of
-    audit: Audit  # how often each is repeated, and with how many other texts it is compared
-    seed: int  # of these texts
+    secrets: Sequence[TextRecord]
+    words: Sequence[str]
+    audit: Audit
+    seed: int  # of the texts that they are compared with
 
     @property
     def records(self) -> list[Record]:
-        """Each secret as often as it is repeated."""
+        """Each secret, as often as it is repeated."""
         return [secret for secret in self.secrets for _ in range(self.audit.repetitions)]
 
     def scores(self, objective: Any, model: Any, batch_size: int) -> dict[str, Any]:
-        """Return the record's scores of the split ``canaries``; ``batch_size``: texts at a time."""
+        """Return the record's scores of the split ``canaries``."""
         generator = keys.generator(keys.public_key(self.seed), "audit", "candidates")
         exposures = []
         for secret in self.secrets:
             size = (self.audit.candidates, len(secret.target.split()))
             drawn = generator.integers(len(self.words), size=size).tolist()
-            others = [_text(secret.segments[0], (self.words[i] for i in row)) for row in drawn]
+            others = [
+                TextRecord(secret.segments, " ".join(self.words[i] for i in row)) for row in drawn
+            ]
             instances = [Instance(text, (text.target,)) for text in (secret, *others)]
             likelihoods = objective.likelihoods(model, instances, batch_size)
             own, *rest = (total for total, _ in likelihoods)
@@ -59,23 +60,14 @@ class Planted:
         return section(exposures, self.audit.repetitions)
 
 
-def _text(prefix: str, words: Iterable[str]) -> TextRecord:
-    return TextRecord((prefix,), " ".join(words))
-
-
 def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[TextRecord], tuple[str, ...]]:
-    """Return secrets, and the words that they are made of.
-
-    Raises:
-        ConfigError: if the tokenizer has too few whole words.
-    """
+    """Return secrets and their words; raise ConfigError if a tokenizer has too few whole words."""
     generator = keys.generator(keys.public_key(seed), "audit", "secrets")
-    whole = []  # words that are one token behind a space
+    whole = []  # words that are one token after a space
     for index in range(len(tokenizer)):
         word = str(tokenizer.decode([index])).strip()
-        if _WORD.fullmatch(word) and tokenizer.encode(f" {word}", add_special_tokens=False) == [
-            index
-        ]:
+        alone = _WORD.fullmatch(word) and tokenizer.encode(f" {word}", add_special_tokens=False)
+        if alone == [index]:
             whole.append(word)
     if len(whole) < WORDS:
         raise ConfigError(
@@ -92,7 +84,7 @@ def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[TextRecord
     for number in range(count):
         name, kind, area = draw(3)
         prefix = f"name : {name} | Type : {kind} | area : {area}"
-        secrets.append(_text(prefix, draw(LENGTHS[number % len(LENGTHS)])))
+        secrets.append(TextRecord((prefix,), " ".join(draw(LENGTHS[number % len(LENGTHS)]))))
     return secrets, words
 
 
@@ -123,12 +115,7 @@ def exposure_by_rank(secret: float, others: Array) -> float:
 
 
 def section(exposures: Sequence[tuple[float, float]], repetitions: int) -> dict[str, Any]:
-    """Return the record's scores of the split ``canaries``.
-
-    Args:
-        exposures: of each secret by the fit and by rank, in bits.
-        repetitions: of each secret in the training data.
-    """
+    """Return the record's section of exposures by the fit and by rank, in bits."""
     finite = [fitted for fitted, _ in exposures if math.isfinite(fitted)]
     return {
         "metrics": {

@@ -1,6 +1,6 @@
-"""What a run does for its audit: plant canaries before training, observe steps, measure after it.
+"""The audit of a run: plant canaries before training, observe steps, measure after it.
 
-``docs/how-to/audit.md`` says what each kind of canaries can show and what it cannot.
+``docs/how-to/audit.md`` explains what each kind of canaries can show and what it cannot.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from dpft.tasks.objectives.base import Objective
     from dpft.tasks.objectives.records import Record
 
-# Where the profile is asked: close together where deltas are large, up to what guesses can refute.
+# Epsilons of the profile: close together where deltas are large, up to what guesses can refute.
 _EPSILONS = np.concatenate([np.linspace(0, 8, 81), np.geomspace(8.2, 80, 40)])
 
 
 class Auditor:
-    """Slots that are sampled like records, after the last real unit.
+    """Slots that are sampled like records, after the last unit.
 
-    An excluded canary's slot is sampled as well and adds nothing: the mechanism is the same
-    whatever the coins, as the bound requires.
+    An excluded canary's slot is sampled as well and adds nothing: the mechanism does not depend on
+    the coins, as the bound requires.
     """
 
     def __init__(self, parts: Mapping[str, Canaries]) -> None:
@@ -44,23 +44,23 @@ class Auditor:
         return sum(map(len, self.parts.values()))
 
     def insert(self, slots: Sequence[int]) -> None:
-        """Put the canaries of the sampled slots, from 0 over all kinds, into the step's sums."""
+        """Add the canaries of the sampled slots, from 0 over all kinds, to the step's sums."""
         first = 0
         for part in self.parts.values():
             part.insert([slot - first for slot in slots if first <= slot < first + len(part)])
             first += len(part)
 
     def observe(self) -> None:
-        """Look at what the step released, before the weights move."""
+        """Score the canaries by the step's release, before the weights move."""
         for part in self.parts.values():
             part.observe()
 
     def state(self) -> dict[str, Any]:
-        """Return what going on needs; noiseless, so that it belongs under ``private/`` alone."""
+        """Return the state for a checkpoint; noiseless, so it belongs under ``private/``."""
         return {name: part.state() for name, part in self.parts.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         for name, part in self.parts.items():
             part.restore(state[name])
 
@@ -73,7 +73,19 @@ class Auditor:
             epsilon: the least upper bound that the run claims, at the mechanism's delta.
         """
         each = 1 - (1 - confidence) / len(self.parts)
-        claim = functools.cache(functools.partial(_claim, mechanism))
+
+        @functools.cache
+        def claim(noise_multiplier: float) -> tuple[float, PrivacyProfile]:
+            """Return the run's claim if all releases of a step had this noise multiplier."""
+            if not mechanism.steps:
+                return 0.0, PrivacyProfile(np.zeros(1), np.zeros(1))
+            losses = LossDistribution(
+                sampling_rate=mechanism.sampling_rate,
+                noise_multiplier=noise_multiplier,
+                steps=mechanism.steps,
+            )
+            return losses.epsilon(mechanism.delta), losses.profile(_EPSILONS)
+
         bounds = {
             name: lower_bound(part.scores, part.included, claim, confidence=each)
             for name, part in self.parts.items()
@@ -88,18 +100,6 @@ class Auditor:
         }
 
 
-def _claim(mechanism: Mechanism, noise_multiplier: float) -> tuple[float, PrivacyProfile]:
-    """Return what the run would claim if all releases of a step had this noise multiplier."""
-    if not mechanism.steps:
-        return 0.0, PrivacyProfile(np.zeros(1), np.zeros(1))
-    losses = LossDistribution(
-        sampling_rate=mechanism.sampling_rate,
-        noise_multiplier=noise_multiplier,
-        steps=mechanism.steps,
-    )
-    return losses.epsilon(mechanism.delta), losses.profile(_EPSILONS)
-
-
 class Stage:
     """The audit of a run; raises ConfigError for one that means nothing for this run."""
 
@@ -109,7 +109,7 @@ class Stage:
         typed = f"audit.gradients={audit.gradients} audit.records={audit.records}"
         typed += f" audit.secrets={audit.secrets}"
         other = "type audit.records=0 audit.gradients=1000"
-        for wrong, said in (
+        for wrong, why in (
             (
                 audit.slots and not run.clip.private,
                 "clip=none, which guarantees nothing that could be refuted; type audit=none",
@@ -141,7 +141,7 @@ class Stage:
             ),
         ):
             if wrong:
-                raise ConfigError(f"got {typed} with {said}")
+                raise ConfigError(f"got {typed} with {why}")
 
     def plant(self, loaded: LoadedModel) -> Planted | None:
         """Return the secrets, if the run is to have any."""
@@ -160,12 +160,12 @@ class Stage:
         mechanism: Mechanism,
         key: bytes,
     ) -> Auditor | None:
-        """Return the canaries in slots of their own, if the run is to have any.
+        """Return the canaries in separate slots, if the run is to have any.
 
         Raises:
             ConfigError: for record canaries that a layer of the model cannot clip.
         """
-        audit = self._run.audit
+        audit, budget = self._run.audit, self._run.optim.tokens
         parts: dict[str, Canaries] = {}
         if audit.gradients:
             parts["gradients"] = GradientCanaries(audit.gradients, clipper, mechanism, key)
@@ -184,7 +184,7 @@ class Stage:
                 clipper,
                 batch_size=mechanism.batch_size,
                 weight=audit.weight,
-                token_budget=self._run.optim.tokens,
+                token_budget=budget,
                 key=key,
             )
         return Auditor(parts) if parts else None

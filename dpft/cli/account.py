@@ -1,7 +1,7 @@
 """``dpft account``: what a budget means for a task, with neither data nor GPU."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from dpft.cli.output import warn
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.published import PUBLISHED_TASKS
-from dpft.config.schema import Clip, parse
+from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
 
@@ -24,20 +24,19 @@ def main(
     """Noise and epsilon by four accountants, without data: dpft account task=e2e eps=3"""
     run = parse(compose(overrides or ()))
     if run.resume is not None:
-        raise ConfigError(f"got resume={run.resume}; what it spends shows dpft report {run.resume}")
+        raise ConfigError(f"got resume={run.resume}; dpft report {run.resume} shows what it spends")
     if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")
     from dpft.tasks import load_task
 
-    load_task(run.task)  # refuses wrong settings; the rest of what it offers is not needed here
+    load_task(run.task)  # checks its settings
     from dpft.privacy.rounding import delta, down, up
-    from dpft.runs.record import finite
+    from dpft.runs.log import finite
     from dpft.training.mechanisms import make_mechanism, published_size
 
     size = published_size(run)
     mechanism = make_mechanism(run, size)
     sigma, epsilon = mechanism.noise_multiplier, mechanism.epsilons()
-    counts, count_rows = _counts(run.clip, sigma)
     if as_json:
         names = (
             *("batch_size", "noise_multiplier", "sampling_rate", "steps", "sampling", "delta"),
@@ -46,7 +45,6 @@ def main(
         )
         answer = {"task": run.task["name"], "dataset_size": size, "epsilon": epsilon}
         answer |= {name: getattr(mechanism, name) for name in names}
-        answer |= {"quantiles": counts} if counts else {}
         echo(json.dumps(finite(answer), indent=2))
         return
     from dpft.privacy.guarantee import APPROXIMATION, bound_kind, own_caveats, stated, warnings
@@ -59,7 +57,7 @@ def main(
         if mechanism.accountant == "pld" and epsilon["pld"] is None:
             calibrated = calibrated.replace("by pld", "by rdp: PLD gives no number")
     default = "1/(2N)" if run.task["name"] in PUBLISHED_TASKS else "least of 1e-5 and 1/(10N)"
-    rows = [("noise multiplier", f"{sigma:.6g}", calibrated), *count_rows]
+    rows = [("noise multiplier", f"{sigma:.6g}", calibrated)]
     rows.append(("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling))
     if mechanism.max_batch is not None:
         chance = f"a step's sample is as large with probability {mechanism.overflow:.2g}"
@@ -83,30 +81,3 @@ def main(
     caveats = own_caveats(stated(epsilon), mechanism.delta, noun, size - canaries)
     for note in (*warnings(mechanism.sampling, run.privacy.noise_seed).values(), *caveats):
         warn(f"note: {note}")
-
-
-def _counts(clip: Clip, sigma: float) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
-    """Return how adaptive thresholds split ``sigma``, as far as that is known without a model.
-
-    The number of groups ``K`` follows from the model. With a share ``r`` of the budget, the noise
-    on gradients does not depend on it, and that on counts grows as its root (He et al. 2022,
-    Proposition 3.1). With ``sigma_b`` given, it is the other way round.
-    """
-    if not clip.adaptive:
-        return {}, []
-    from dpft.privacy.quantiles import split_noise
-
-    name, remark = "  on each count", "standard deviation"
-    if clip.quantile_budget is None:
-        row = (name, f"{clip.quantile_noise:.4g}", remark)
-        return {"count_noise": clip.quantile_noise}, [row]
-    gradients, counts = split_noise(sigma, 1, budget=clip.quantile_budget)
-    share = f"{clip.quantile_budget:.3g} of the budget moves the thresholds"
-    return {
-        "budget": clip.quantile_budget,
-        "gradient_noise_multiplier": gradients,
-        "count_noise_over_root_groups": counts,
-    }, [
-        ("  on gradients", f"{gradients:.6g}", share),
-        (name, f"{counts:.4g} sqrt(K)", f"{remark}; K groups follow from the model"),
-    ]

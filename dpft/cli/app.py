@@ -1,4 +1,4 @@
-"""The command line: names of the verbs. The module of a verb is imported when it is called."""
+"""The command line. The module of a verb is imported when the verb is called."""
 
 import functools
 import os
@@ -11,12 +11,12 @@ import typer
 import typer.core
 
 from dpft.cli.guard import guarded, one_message, refuse
-from dpft.cli.interrupts import heed_at_once, heed_no_more
+from dpft.cli.interrupts import end_at_signals, restore_signals
 from dpft.report.terminal import echo
 
 
 class Verb(NamedTuple):
-    """A module of `dpft.cli`, whose ``main`` has the options and, as its docstring, the help."""
+    """A module of `dpft.cli`: its ``main`` has the options, and its docstring is the help."""
 
     summary: str
     traits: str = ""
@@ -48,7 +48,7 @@ class Verbs(typer.core.TyperGroup):
             return name, None, rest
         verb, module = VERBS[name], import_module(f"dpft.cli.{name}")
         if "settings" in verb.traits and any(w.partition("=")[0] == "--config" for w in rest):
-            from dpft.cli.run_file import expanded
+            from dpft.cli.recipe import expanded
 
             with one_message():
                 rest = expanded(rest)
@@ -70,7 +70,7 @@ class Verbs(typer.core.TyperGroup):
 app = _typer(
     name="dpft",
     cls=Verbs,
-    help="Fine-tune pretrained models with differential privacy, and prove what was done.",
+    help="Fine-tune pretrained models with differential privacy, and record the guarantee.",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 for _name, _verb in VERBS.items():
@@ -91,20 +91,20 @@ def version(  # noqa: D103
 
 def main() -> None:
     """Run the command that was typed, for the ``dpft`` script (`dpft.__main__`)."""
-    heed_at_once()
+    end_at_signals()
     try:
         Path.cwd()
     except FileNotFoundError:
         refuse("the working directory was deleted; go to another one, for instance by cd ..")
-    # Threads of GNU OpenMP spin for milliseconds while they wait. Where another process wants the
-    # core, that made steps of the bundled model up to ten times slower; spinning for some
-    # microseconds costs nothing measurable when the machine is quiet. Read when torch is imported.
+    # Threads of GNU OpenMP spin for milliseconds while they wait, which makes steps of the bundled
+    # model up to ten times slower on a busy machine. Spinning for microseconds costs nothing
+    # measurable on an idle one. torch reads this when it is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         with one_message():  # of the help, which no verb prints
             app()
     finally:
-        heed_no_more()
+        restore_signals()
 
 
 if __name__ == "__main__":

@@ -6,21 +6,21 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dpft.cli.options import AsJson, Settings
-from dpft.cli.output import print_table, progress_bar
+from dpft.cli.output import make_console, progress_bar
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
-from dpft.reproduce.bench import catalog, measure, report, run_figures
-from dpft.reproduce.bench.documents import summarise
+from dpft.reproduce.bench import catalog, measure
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
@@ -43,7 +43,11 @@ def main(
         str, typer.Option(help="Clipping styles, with commas; uniform:6 for six groups; all.")
     ] = catalog.DEFAULT_STYLES,
     peers: Annotated[
-        str, typer.Option(help="opacus, opacus-ghost; -linear swaps Conv1D for Linear first.")
+        str,
+        typer.Option(
+            help="Opacus' methods to compare with: opacus, opacus-ghost; opacus-linear and "
+            "opacus-ghost-linear swap Conv1D for Linear first. Implies --untied."
+        ),
     ] = "",
     rounds: Annotated[
         int, typer.Option(help="Fresh processes per style, interleaved.")
@@ -52,36 +56,27 @@ def main(
     threads: Annotated[
         int | None, typer.Option(help="Of each process; default: OMP_NUM_THREADS, or all cores.")
     ] = None,
-    untied: Annotated[bool, typer.Option("--untied", help="Head and embedding apart.")] = False,
+    untied: Annotated[
+        bool, typer.Option("--untied", help="Output head and embedding are separate parameters.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
     ] = "float32",
-    time_only: Annotated[
-        bool, typer.Option("--time-only", help="No memory: a third of the time on a CPU.")
-    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = catalog.DEFAULT_OUT,
     name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
-    largest_batch: Annotated[
-        bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
-    ] = False,
-    memory: Annotated[
-        float | None, typer.Option(help="GiB of the GPU that a largest batch may take.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
-    Writes JSON, a Markdown table and a plot.
+    Writes JSON, a Markdown table and a plot. dpft plan --largest finds the largest batch.
 
     A whole run, private or not, compiled or not; writes nothing, spends no budget:
     dpft bench --run task=e2e model=gpt2 clip=bk precision=bfloat16
     """
     typed = dict(locals())  # all options by their names
-    for other in ("overrides", "run", "largest_batch", "as_json"):
+    for other in ("overrides", "run", "as_json"):
         del typed[other]
-    if memory is not None and not largest_batch:
-        raise ConfigError("--memory limits what a largest batch may take: type --largest-batch too")
     given = os.environ.get("OMP_NUM_THREADS", "")
     cores = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
     if run:
@@ -96,62 +91,45 @@ def main(
         return
     if overrides or as_json:
         raise ConfigError(f"got {(overrides or ['--json'])[0]}; expected it next to --run")
+    from dpft.reproduce.bench import documents
+
     settings = catalog.BenchSettings.make(**typed | {"threads": cores})
-    if settings.peers:
-        catalog.require_peers()
-    facts = measure.run_job(settings.job("environment"))
-    if facts["status"] != "ok":
-        raise measure.BenchError(f"the measurements cannot start: {facts['message']}")
+    if settings.peers and find_spec("opacus") is None:
+        raise ConfigError(
+            "peers need Opacus, which is not installed: type pip install 'dpft[peers]'"
+        )
+    facts = measure.environment(settings.job("environment"))
     settings = replace(settings, device=facts["device"])
-    path = settings.out / f"{settings.stem}{'-largest' if largest_batch else ''}"
+    with _progress() as progress:
+        rows = measure.measure(settings, measure.WorkerProcess, progress)
+    summaries = documents.summarise(settings, rows)
+    table = documents.table(settings, facts, rows, summaries)
+    content = documents.document(settings, facts, rows, summaries)
+    path = settings.out / settings.stem
     path.parent.mkdir(parents=True, exist_ok=True)
-    title = ", ".join(report.labels(settings, facts))
-    if largest_batch:
-        with _progress() as progress:
-            found = measure.largest_batches(settings, measure.run_job, progress)
-        batches = {one.label: one.batch for one in found}
-        table = [
-            report.largest_cells(one, batches[settings.baseline(variant).label])
-            for one, variant in zip(found, settings.variants, strict=True)
-        ]
-        notes = [report.LARGEST_NOTE, *report.remarks(found)]
-        command = f"{settings.command} --largest-batch"
-        results: dict[str, object] = {"largest_batch": [asdict(one) for one in found]}
-    else:
-        with _progress() as progress:
-            rows = measure.measure(settings, measure.WorkerProcess, progress)
-        summaries = summarise(settings, rows)
-        table = [report.cells(summary) for summary in summaries]
-        notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
-        command = settings.command
-        results = {"summary": [asdict(one) for one in summaries], "measurements": rows}
-        report.plot(summaries, title, path.with_name(f"{path.name}.png"))
-    content = report.document(settings, facts, command, **results)
-    page = report.as_markdown(title, table, [*notes, f"`{command}`"])
+    documents.plot(summaries, table.title, path.with_name(f"{path.name}.png"))
     write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
-    write_atomic(path.with_name(f"{path.name}.md"), page)
-    report.show(title, table, notes)
-    echo(f"written: {path}.json, .md{'' if largest_batch else ', .png'}")
+    write_atomic(path.with_name(f"{path.name}.md"), table.as_markdown())
+    table.show(make_console())
+    echo(f"written: {path}.json, .md, .png")
 
 
 def _whole_run(words: list[str], threads: int, steps: int | None, as_json: bool) -> None:
     """Time the steps of a run, and print where their time goes."""
+    from dpft.reproduce.bench import whole_run
+
     check_budget(words)
-    job = {"kind": "environment", "threads": threads, "device": parse(compose(words)).device}
-    facts = measure.run_job(job)
-    if facts["status"] != "ok":
-        raise measure.BenchError(f"the run cannot start: {facts['message']}")
-    facts["load"], cuda = os.getloadavg()[0], facts["device"] == "cuda"
-    asked = (steps or run_figures.STEPS) * (1 + cuda)
+    facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
+    load, cuda = os.getloadavg()[0], facts["device"] == "cuda"
+    asked = (steps or whole_run.STEPS) * (1 + cuda)
     with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
-        jobs = run_figures.jobs_of(words, Path(folder), threads, asked)
+        jobs = whole_run.jobs_of(words, Path(folder), threads, asked)
         found = measure.measure_runs(jobs, not cuda, measure.WorkerProcess, progress)
     if as_json:
-        echo(json.dumps({"settings": words, **facts, "jobs": jobs, "results": found}, indent=1))
-        return
-    print_table(["a step", *found], run_figures.table(found, cuda), right=list(found))
-    for line in run_figures.notes(facts, found):
-        echo(line)
+        known = {"settings": words, **facts, "load": load, "jobs": jobs, "results": found}
+        echo(json.dumps(known, indent=1))
+    else:
+        whole_run.table(facts, load, found).show(make_console())
 
 
 @contextmanager

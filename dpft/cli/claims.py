@@ -36,8 +36,8 @@ def main(
     if as_json:
         echo(show.as_json(results), nl=False)
     elif name is not None and "/" in name:
-        show.show_one(results[0], make_console())
+        show.table_of(results[0]).show(make_console())
     else:
-        show.show_list(results, make_console())
+        show.list_of(results).show(make_console())
     echo(index.looked, err=True)
     warn_left_out((*index.damaged, *damaged))

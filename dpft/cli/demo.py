@@ -1,4 +1,4 @@
-"""``dpft demo``: the main job three times on the embedded default, and its scores."""
+"""``dpft demo``: one job three times with the bundled model, and its scores."""
 
 import shlex
 from pathlib import Path
@@ -14,15 +14,19 @@ from dpft.report.terminal import echo, secho
 RUNS = {
     "pretrained": ["clip=none", "optim.steps=0"],
     "eps3": [],
-    # What one would choose with nothing to hide: small batches, and one epoch is enough.
+    # Without privacy, small batches and one epoch are enough.
     "non-private": ["clip=none", "optim.batch_size=64", "optim.epochs=1", "optim.lr=1.0e-3"],
 }
 
 
 def main(
-    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/demo"),
 ) -> None:
-    """The main job on generated data, offline: pretrained, private, non-private."""
+    """Three short runs on generated data, offline: dpft demo
+
+    The bundled model is scored as it is, after private training, and after training without
+    privacy.
+    """
     from dpft.report.comparison import show
     from dpft.training.run import run_experiment
 
@@ -33,5 +37,5 @@ def main(
         outcome = run_experiment(parse(compose(["+experiment=demo", *words])))
         runs.append((outcome.path, outcome.record))
     show(runs)
-    echo("\nNext: what they wrote, on one page, then a run of your own with a smaller budget\n")
+    echo("\nNext: their texts on one page, then a run with a smaller budget\n")
     echo(f"  dpft report {shlex.quote(str(folder))}\n  dpft train +experiment=demo eps=1")

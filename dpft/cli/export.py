@@ -13,24 +13,25 @@ from dpft.report.terminal import echo
 def main(
     path: RunFolder,
     merge: Annotated[
-        bool, typer.Option("--merge", help="The whole model with LoRA merged; else the adapter.")
+        bool,
+        typer.Option("--merge", help="Write the whole model, LoRA merged in."),
     ] = False,
     to: Annotated[
-        Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
+        Path | None, typer.Option(help="Folder to write. Default: export/ in the run's folder.")
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="What an adapter names as its base, where the run's is on no hub."),
+        typer.Option(help="Name of the adapter's base model, if the run's is not on a hub."),
     ] = None,
     licence: Annotated[
         str | None,
-        typer.Option("--license", metavar="ID", help="Of the model, for the card."),
+        typer.Option("--license", metavar="ID", help="License of the model, for the card."),
     ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
 
-    Weights, tokenizer with its chat template, and the card with the guarantee; nothing of private/.
-    It loads in transformers and, an adapter, in peft, without dpft.
+    Writes the weights, the tokenizer with its chat template, and the model card with the guarantee,
+    but nothing from private/. transformers loads the model, and peft an adapter, without dpft.
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
@@ -42,11 +43,11 @@ def main(
     plan = plan_export(trained, merge=merge, base=base, licence=licence)
     export(plan, folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
-    echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
+    echo(f"{folder}: {what}, {plan.size() / 1e6:,.1f} MB")
     if said := chosen(trained.record):
         echo(said)
     if code := loader(trained.record, plan.shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)
     if licence is None:
-        warn("note: the card names no licence; before others get the model, type --license ID")
+        warn("note: the card names no license; before you share the model, type --license ID")

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import Benches, KeepGoing, MakeRuns, OnlyMissing, Overrides, Records, Seeds
-from dpft.cli.output import print_table, warn, warn_left_out
+from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
+from dpft.report.table import TextTable
 from dpft.report.terminal import echo
 from dpft.reproduce.bench.documents import BenchFile, read_benches
 from dpft.reproduce.figures.catalog import FigureKind, Inputs, figures, load, plan_tables
@@ -93,8 +94,8 @@ def _list(index: Index, files: list[BenchFile]) -> None:
             sums = map(sum, zip(*filter(None, counts), strict=True))
             cells.append("/".join(map(str, sums)) or "-")
         rows.append((figure.name, made, *cells, figure.title))
-    scales = [f"scale={scale}" for scale in SCALES]
-    print_table(["figure", "made from", *scales, "title"], rows, right=scales)
+    headings = ["figure", "made from", *(f"scale={scale}" for scale in SCALES), "title"]
+    TextTable(headings, rows).show(make_console())
     echo(
         "scores recorded / scores that runs can give; computed figures need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"

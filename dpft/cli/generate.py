@@ -1,30 +1,32 @@
-"""``dpft generate``: synthetic records from a trained run, and a file with their guarantee."""
+"""``dpft generate``: synthetic records from a trained run, their guarantee, and their overlap."""
 
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic.dataclasses import dataclass
 
-from dpft.cli.decode import decoding, read_value
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError, DataError
+from dpft.cli.score import decoding, read_value
+from dpft.config.errors import ConfigError, DataError, Missing, SettingError
+from dpft.config.overrides import override
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
 from dpft.runs import atomic
-from dpft.runs.errors import disk_report
+
+if TYPE_CHECKING:
+    from dpft.training.trained import TrainedRun
 
 
 @dataclass(frozen=True, config=STRICT)
 class GenerateSettings:
-    """What to write."""
+    """The settings of ``dpft generate``."""
 
-    n: Count
+    n: Count | None = None
     sources: str | None = None
     out: str | None = None
     seed: int = 0
@@ -41,27 +43,49 @@ def main(
         ),
     ] = None,
     not_private: Annotated[
-        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
+        bool, typer.Option("--not-private", help="Allow a run that was trained without privacy.")
+    ] = False,
+    overlap: Annotated[
+        bool,
+        typer.Option(
+            "--overlap",
+            help="Write no records. Compare those that were written, of out=FILE, with the "
+            "training records: the result is not private, and goes to RUN/private/quality/.",
+        ),
     ] = False,
 ) -> None:
     """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
 
-    Texts that a privately trained model writes have its guarantee; FILE.guarantee.md says so. Where
-    the model writes for a source, sources are copied as they are and are NOT covered: give public
-    ones. Those of the training records are refused. language_modeling and chat (trained with
-    task.train_on=all) have no sources: whole texts and conversations are written.
+    The records have the guarantee of the run's training, which FILE.guarantee.md states. A task
+    whose model answers a source copies the sources as they are: they are NOT protected, so give
+    public ones. Sources of training records are rejected. language_modeling and chat (trained with
+    task.train_on=all) have no sources: the model writes whole texts and conversations.
     """
     changes = [word for word in overrides or () if word.startswith("decode.")]
-    typed = (word.partition("=") for word in overrides or () if word not in changes)
+    pairs = (word.partition("=") for word in overrides or () if word not in changes)
     texts = ("sources", "out", "system")  # in which nothing is a number or a date
     settings = build(
-        GenerateSettings, {key: v if key in texts else read_value(v) for key, _, v in typed}
+        GenerateSettings, {key: v if key in texts else read_value(v) for key, _, v in pairs}
     )
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
+    task = trained.task
+    out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
+    if overlap:
+        _overlap(trained, path, out)
+        return
+    if settings.n is None:
+        raise SettingError("n", Missing.UNSET, advice="type n=1000, the number of records")
     from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import as_markdown, find_sources, sample, side_file, side_path
+    from dpft.synthesis.records import (
+        as_markdown,
+        find_sources,
+        sample,
+        side_file,
+        side_path,
+        words_on,
+    )
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -69,7 +93,6 @@ def main(
             "records word for word. Train with eps=3 first, or type --not-private if the records "
             "are public or the texts stay where the records are"
         )
-    task = trained.task
     # Nucleus sampling with p = 0.9, of texts as long as the run's answers, or its records.
     usual = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
     if task.writes_whole:
@@ -77,7 +100,6 @@ def main(
     how = decoding(changes, build(Decode, usual, "decode"))
     if settings.system is not None and task.name != "chat":
         raise ConfigError(f"system={settings.system!r} with task {task.name}; expected task chat")
-    out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
     sources = find_sources(task, settings.sources, settings.n, settings.seed)
     suffix = Path(task.written_as).suffix
     if out.suffix != suffix or out.exists():
@@ -119,24 +141,15 @@ def main(
         unnamed.replace(out)
     except OSError as error:
         unnamed.unlink(missing_ok=True)
-        raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
-    _print(content, out)
-    place = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
-    echo(f"overlap and use: dpft quality {shlex.quote(str(path))}{place} --train")
-
-
-def _print(content: Mapping[str, Any], out: Path) -> None:
-    from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import side_path
-
-    records = content["records"]
-    empty = records["empty_left_out"]
-    left_out = f" ({empty} without text in its form)" if empty else ""
+        raise DataError(f"cannot write {out}: {atomic.disk_report(out.parent, error)}") from error
+    records, left_out = content["records"], ""
+    if empty := records["empty_left_out"]:
+        left_out = f" ({empty} without text in its form)"
     echo(f"{out}: {records['written']} records{left_out}")
     if stopped := records["stopped_before_their_end"]:
         warn(
             f"note: {stopped} of them were stopped before their end; "
-            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room"
+            f"decode.max_new_tokens={2 * how.max_new_tokens} leaves more room"
         )
     if cut := records["sources_cut_for_the_model"]:
         warn(f"note: {cut} of their sources were too long for the model, which saw a part of each")
@@ -147,3 +160,38 @@ def _print(content: Mapping[str, Any], out: Path) -> None:
         warn(f"note: {note}")
     if content["sources"]["distinct"]:
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")
+    run, typed = shlex.quote(str(path)), f" {shlex.quote(f'out={out}')}" if settings.out else ""
+    echo(f"overlap with the training records: dpft generate {run}{typed} --overlap")
+    # The digest: another file of this name has other records.
+    where, name = path.resolve(), f"{path.resolve().name}-on-{out.stem}-{digest[:8]}"
+    words = words_on(trained.run, out, len(synthetic.targets))
+    words += [override("runs_dir", str(where.parent)), override("name", name)]
+    echo(f"to train a model on them: {shlex.join(['dpft', 'train', *words])}")
+
+
+def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:
+    """Write how much written records, and held-out ones, have in common with training records."""
+    from dpft.synthesis.records import overlaps, read_generated, written_text
+    from dpft.training.held_out import check_scored
+
+    made = read_generated(trained.task, file, trained.record["config_hash"])
+    task, split, groups = trained.task, trained.run.decode.split, {"synthetic": made.texts}
+    try:
+        records = task.records(split)
+        check_scored(task, split, records)
+        if records:
+            groups["held_out"] = [written_text(record) for record in records]
+    except DataError as error:
+        warn(f"note: no held-out records to compare with: {error}")
+    training = (written_text(record) for record in task.records("train"))
+    found = dict(zip(groups, overlaps(list(groups.values()), training), strict=True))
+    where = path / "private" / "quality" / f"{file.stem}.json"
+    content = {
+        "file": file.name,
+        "sha256": made.side["sha256"],
+        "overlap": {group: dataclasses.asdict(one) for group, one in found.items()},
+    }
+    atomic.owners_folder(where.parent.parent)
+    atomic.owners_folder(where.parent)
+    atomic.write_atomic(where, json.dumps(content, indent=2) + "\n", mode=0o600)
+    warn(f"{where}: shares of the training records without noise, which must not be published")

@@ -1,4 +1,4 @@
-"""Running a verb: an error that the user can correct is one message and exit status 2."""
+"""Run a verb: an error that the user can correct is one message and exit status 2."""
 
 import errno
 import functools
@@ -9,28 +9,28 @@ from typing import Any, NoReturn
 
 import typer
 
-from dpft.cli.interrupts import Stopped, heed_by_exception, heed_no_more, speaks
+from dpft.cli.interrupts import Stopped, raise_at_signals, restore_signals, speaks
 from dpft.config.errors import NO_STEP, ConfigError, DpftError
 from dpft.report.terminal import secho
 
-# A disk that is full or may not be written to, which any verb may meet anywhere.
+# The disk is full or read-only.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[..., None]:
-    """Return the verb with the same options, and with messages for its errors.
+    """Return the verb with the same options, which prints a message for each of its errors.
 
-    ``traits`` are explained in ``verbs.toml``.
+    ``verbs.toml`` explains ``traits``.
     """
 
     @functools.wraps(verb)
     def run(**options: Any) -> None:
         typed = options.get("arguments") or ()
-        heed_by_exception()
+        raise_at_signals()
         try:
             with one_message():
                 if "alone" in traits:
-                    _check_alone(name)
+                    check_alone(name)
                 # Help asks no hub, and a name server may take seconds to say that there is none.
                 if "hub" in traits and not {"--help", "-h"}.intersection(typed):
                     from dpft.config import offline
@@ -46,7 +46,7 @@ def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[
                 raise
             _stop(cause, "resumes" in traits, "force=true" in typed)
         finally:
-            heed_no_more()  # Typer would report another signal as Ctrl-C, whichever it was
+            restore_signals()  # Typer would report another signal as Ctrl-C, whichever it was
 
     return run
 
@@ -59,11 +59,11 @@ def one_message() -> Iterator[None]:
     except DpftError as error:
         refuse(str(error))
     except OSError as error:
-        advice = "put what is missing there, or give another path"
         if error.errno in _DISK:
-            advice = "free some space there, or give a folder that may be written to "
-            advice += "(runs_dir=DIR, --out FILE)"
-        elif error.filename is None:  # none of files
+            advice = "free some space there, or give a writable folder (runs_dir=DIR, --out FILE)"
+        elif error.filename is not None:
+            advice = "put the file there, or give another path"
+        else:
             raise
         what = f"{error.filename or 'a file'}: {error.strerror}"
         refuse(f"{what}; {advice}, and type the same command again")
@@ -78,7 +78,8 @@ def one_message() -> Iterator[None]:
         )
 
 
-def _check_alone(verb: str) -> None:
+def check_alone(verb: str) -> None:
+    """Raise ConfigError in one of several processes of torchrun."""
     from dpft.parallel.launch import launched
 
     if launched() > 1:
@@ -87,9 +88,9 @@ def _check_alone(verb: str) -> None:
         )
 
 
-def refuse(said: str) -> NoReturn:
+def refuse(message: str) -> NoReturn:
     """End with one message and exit status 2."""
-    secho(f"dpft: {said}", fg=typer.colors.RED, err=True)
+    secho(f"dpft: {message}", fg=typer.colors.RED, err=True)
     sys.exit(2)
 
 
@@ -100,10 +101,10 @@ def _stop(error: KeyboardInterrupt, resumes: bool, forced: bool) -> NoReturn:
         kept = list(dict.fromkeys(getattr(error, "__notes__", ())))
         again = f"the same command{' without force=true' if forced else ''} continues"
         if not resumes or NO_STEP in kept:
-            said = "; ".join([*kept, "the same command begins anew"])
+            said = "; ".join([*kept, "the same command starts over"])
         elif kept:
             said = f"{again} where it left off ({'; '.join(kept)})"
         else:
-            said = f"{again} what is kept, or begins anew if nothing is"
+            said = f"{again} from what is kept, or starts over if nothing is"
         secho(f"dpft: stopped; {said}", err=True)
     sys.exit(error.status if isinstance(error, Stopped) else 130)

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: one sentence and the status that shells expect, whenever they come.
+"""Ctrl-C and SIGTERM at any time: one sentence, and the exit status that shells expect.
 
-SIGTERM is what a scheduler sends that takes a machine back, and what torchrun passes on to its
-ranks; of several ranks the first one prints the sentence.
+A scheduler sends SIGTERM before it takes a machine back, and torchrun passes it on to its ranks, of
+which the first prints the sentence.
 """
 
 import os
@@ -9,49 +9,49 @@ import signal
 from types import FrameType, MappingProxyType
 from typing import NoReturn
 
-_SAID = b"dpft: stopped; nothing had begun, the same command begins anew\n"
-# Each signal with what Python does about it by itself.
-_HEEDED = MappingProxyType(
+_STOPPED = b"dpft: stopped; nothing was started, the same command starts over\n"
+# Each signal with Python's own handler.
+_HANDLED = MappingProxyType(
     {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 )
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came that asks to end."""
+    """A signal asked the process to end."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number  # as shells report it
 
 
-def heed_at_once() -> None:
+def end_at_signals() -> None:
     """End the process at once at a signal from now on; an ignored signal stays ignored."""
-    for number, usual in _HEEDED.items():
+    for number, usual in _HANDLED.items():
         if signal.getsignal(number) is usual:
             signal.signal(number, _stop)
 
 
-def heed_by_exception() -> None:
-    """Raise KeyboardInterrupt at a signal from now on: there may be something to finish."""
-    for number in _HEEDED:
+def raise_at_signals() -> None:
+    """Raise KeyboardInterrupt at a signal from now on, so that started work can be finished."""
+    for number in _HANDLED:
         if signal.getsignal(number) is _stop:
             signal.signal(number, _raise)
 
 
-def heed_no_more() -> None:
-    """Let a signal end the process by itself from now on: all is printed and finished."""
-    for number in _HEEDED:
+def restore_signals() -> None:
+    """Leave signals to the system from now on, when all is printed and finished."""
+    for number in _HANDLED:
         if signal.getsignal(number) in (_stop, _raise):
             signal.signal(number, signal.SIG_DFL)
 
 
 def speaks() -> bool:
-    """Return whether this process prints what all ranks would print."""
+    """Return whether this process prints for all ranks."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     if speaks():
-        os.write(2, _SAID)
+        os.write(2, _STOPPED)
     os._exit(128 + number)
 
 

@@ -8,16 +8,14 @@ import typer
 Settings = Annotated[
     list[str] | None, typer.Argument(help="Settings and flags, as for dpft train.")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="run", help="A run directory that was trained.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="run", help="Folder of a trained run.")]
 DecodeSettings = Annotated[
     list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-OutFile = Annotated[
-    Path | None, typer.Option(help="File to write; its suffix may give the format.")
-]
+OutFile = Annotated[Path | None, typer.Option(help="File to write; its suffix gives the format.")]
 SweepName = Annotated[
-    str | None, typer.Option(help="Name of its folder; default: made of what was typed.")
+    str | None, typer.Option(help="Name of its folder. Default: made from the typed settings.")
 ]
 Records = Annotated[
     list[Path] | None,
@@ -31,7 +29,7 @@ Benches = Annotated[
         "Default: runs/bench and results/bench.",
     ),
 ]
-# Of a paper's table or figure, and of the runs that it lacks.
+# For a paper's table or figure, and its missing runs.
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -48,5 +46,5 @@ OnlyMissing = Annotated[
 MakeRuns = Annotated[bool, typer.Option("--run", help="Make the missing runs, by dpft sweep.")]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going/--fail-fast", help="Whether other runs start after one failed."),
+    typer.Option("--keep-going/--fail-fast", help="Run the others after one failed, or stop."),
 ]

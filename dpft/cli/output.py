@@ -1,4 +1,4 @@
-"""What several verbs print in the same way."""
+"""Tables, warnings and bars, which several verbs print."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def width_to_fit() -> int | None:
 
 def make_console() -> Console:
     """Return a console for a wide table."""
-    # What is piped into a file has no width of its own.
+    # A pipe has no width.
     return Console(width=160) if width_to_fit() is None else Console()
 
 

@@ -20,29 +20,29 @@ _GIB = 2**30
 def main(
     overrides: Settings = None,
     on: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Its data sheet: a name or a YAML file.")
+        str, typer.Option(metavar="DEVICE", help="Data sheet of the device: a name or a YAML file.")
     ] = "h100-sxm",
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Records of a microbatch; default: as optim says.")
+        int | None, typer.Option(min=1, help="Records of a microbatch. Default: from optim.")
     ] = None,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a record; default: the task's most.")
+        int | None, typer.Option(min=1, help="Tokens of a record. Default: the task's maximum.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB of the device; default: its data sheet's.")
+        float | None, typer.Option(min=0, help="GiB of the device. Default: from its data sheet.")
     ] = None,
     largest: Annotated[
         bool, typer.Option("--largest", help="Find the largest microbatch that fits; slower.")
     ] = False,
     sample: Annotated[
-        int, typer.Option(min=0, help="Training records to read for the lengths of all.")
+        int, typer.Option(min=0, help="Number of training records to read, to estimate lengths.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Memory and time of a step on one device, before the run: dpft plan model=gpt2-xl
+    """Memory and time of a step, before the run: dpft plan model=gpt2-xl --on h100-sxm
 
-    One step is simulated without weights or data. Type clip=none for the same step without privacy,
-    --on NAME for another device.
+    Simulates one step on one device, without weights or data. Type clip=none for the step without
+    privacy.
     """
     check_budget(overrides or ())
     run = parse(compose(overrides or ()))

@@ -1,4 +1,4 @@
-"""``dpft predict RUN FILE``: what a trained model answers to each row of a file."""
+"""``dpft predict RUN FILE``: the answers of a trained model to the rows of a file."""
 
 import csv
 import functools
@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dpft.cli.decode import decoding
 from dpft.cli.options import DecodeSettings, RunFolder
+from dpft.cli.score import decoding
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
@@ -25,15 +25,16 @@ def main(
     out: Annotated[
         Path | None, typer.Option(help="JSONL or CSV; default: FILE.predictions.jsonl.")
     ] = None,
-    column: Annotated[str, typer.Option(help="What the answers' column is called.")] = "prediction",
+    column: Annotated[str, typer.Option(help="Name of the column of answers.")] = "prediction",
     probabilities: Annotated[
-        bool, typer.Option(help="Also how likely each class is: probability_CLASS.")
+        bool,
+        typer.Option(help="Also write the probability of each class: probability_CLASS."),
     ] = False,
 ) -> None:
     """A trained model's answers to the rows of a file: dpft predict RUN FILE
 
-    The columns are those that the run was trained on, of which the answers' may be missing; a task
-    of images takes a folder of them. For plain texts it is how likely each one is.
+    The file has the columns of the training file; the column of answers may be absent. A task of
+    images takes a folder of images. For plain texts it writes the log-likelihood of each text.
     """
     from dpft.training.trained import loaded_run
 

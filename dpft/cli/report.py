@@ -35,19 +35,14 @@ def main(
     --private it holds nothing that is computed from training records without noise.
     """
     from dpft.report.comparison import show
-    from dpft.report.gather import Gathered, gather
+    from dpft.report.gather import gather
     from dpft.report.page import page
     from dpft.sweep.find import find
 
     found = find(folders, private)
     file = out or found.folder / ("private/report.html" if private else "report.html")
-    runs: list[Gathered] = []
-    prompts: dict[str, None] = {}
-    for target in found.targets:  # later ones show their answers to the prompts of earlier ones
-        run = gather(target, private, samples, 2 if found.several else 8, list(prompts))
-        runs.append(run)
-        if run.generations is not None:
-            prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
+    usual = 2 if found.several else 8
+    runs = [gather(target, private, samples, usual) for target in found.targets]
     html = page(found, runs, private)
     if private and file.parent.name == "private":
         owners_folder(file.parent)

@@ -1,32 +1,46 @@
-"""``dpft score``: official scores of a run's generations or of any predictions file."""
+"""``dpft score``: scores of a run's texts, which it may decode anew, or of any predictions file."""
 
+import dataclasses
 import json
-import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dpft.cli.guard import check_alone
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Decode, Parallel, build
 from dpft.report.terminal import echo
 
 
 def main(
     arguments: Annotated[
         list[str],
-        typer.Argument(help="A run directory, or task=NAME predictions=FILE and overrides."),
+        typer.Argument(
+            help="A run's folder, and settings such as decode.beams=1 to decode it again with; or "
+            "task=NAME predictions=FILE and other settings of the task."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Score a run's generations, or any file: dpft score task=e2e predictions=FILE
+    """Score a run, or a file of predictions: dpft score RUN decode.split=test
 
-    FILE has lines of {"prediction": "...", "references": ["...", ...]}.
+    With settings of decode, the model first writes its texts again, for which torchrun may start
+    several processes. The scores of all texts of the run are updated.
+    FILE in dpft score task=e2e predictions=FILE has lines of {"prediction": "...", "references":
+    ["...", ...]}.
     """
-    run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
-    results = score_run(run) if run is not None else score_predictions(arguments)
+    run = None if "=" in arguments[0] else Path(arguments[0])
+    if run is not None and (arguments[1:] or _undecoded(run)):
+        if not decode(run, arguments[1:]):
+            return  # the first process scores
+    else:
+        check_alone("score")
+    results = score_predictions(arguments) if run is None else score_run(run)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
         echo(json.dumps(only, indent=2))
@@ -54,13 +68,13 @@ def main(
 
 
 def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
-    """Score ``predictions=FILE`` with the pipeline of ``task=NAME``."""
+    """Score ``predictions=FILE`` with the metrics of ``task=NAME``."""
     files = [word for word in arguments if word.startswith("predictions=")]
     resumes = any(word.startswith("resume=") for word in arguments)
     if len(files) != 1 or resumes:
         raise ConfigError(
             f"got {' '.join(arguments)}; expected one file and its task, as in dpft score task=e2e "
-            "predictions=FILE, or a run directory alone"
+            "predictions=FILE, or a run's folder"
         )
     from dpft.config.compose import compose
     from dpft.config.schema import parse
@@ -73,7 +87,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def score_run(path: Path) -> dict[str, Any]:
-    """Score every generations file of a run again and update its record."""
+    """Score every file of a run's texts and update its record."""
     from dpft import runs
     from dpft.report.card import write_card
     from dpft.runs.folders import check_no_trial, generations_files, stored_config
@@ -84,10 +98,6 @@ def score_run(path: Path) -> dict[str, Any]:
     files = generations_files(path, runs.read_record(path))
     text, content = stored_config(path)
     run = parse_stored(path, content)
-    if not files:
-        raise ConfigError(
-            f"{path} has no generations yet; type dpft decode {shlex.quote(str(path))}"
-        )
     with runs.RunDirectory.open(path, run.identity(), text) as d:
         # Read under the lock: another command may decode, or train, again.
         runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
@@ -98,3 +108,82 @@ def score_run(path: Path) -> dict[str, Any]:
         runs.update_record(d, scores=results)
         write_card(d.model, runs.read_record(path))
     return results
+
+
+def _undecoded(path: Path) -> bool:
+    from dpft.runs.folders import check_no_trial, generations_files
+    from dpft.runs.record import read_record
+
+    check_no_trial(path)
+    return not generations_files(path, read_record(path))
+
+
+def decode(path: Path, overrides: Sequence[str]) -> bool:
+    """Decode a run with other settings; return whether this process is the first of all."""
+    from dpft import runs
+    from dpft.training.trained import loaded_run
+
+    trained = loaded_run(path)
+    run = trained.run
+    settings = decoding(overrides, run.decode)
+    before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
+    changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
+    name = "-".join([*([settings.split] if settings.split else []), *changed])
+    from dpft.parallel.cohort import together
+    from dpft.parallel.layouts import joined
+    from dpft.training.held_out import check_scored, must_be_apart
+    from dpft.training.predictions import predict, spelled, write_predictions
+    from dpft.training.progress import Progress
+
+    with ExitStack() as stack:
+        # Each process has a whole model, however it was trained.
+        cohort = stack.enter_context(joined(trained.device, Parallel()))
+        directory = None
+        with together(cohort):
+            if cohort.rank == 0:
+                opened = runs.RunDirectory.open(path, run.identity(), trained.text)
+                directory = stack.enter_context(opened)
+            task, loaded = trained.task, trained.loaded
+            instances = task.instances(settings.split)
+            if must_be_apart(run, task):
+                check_scored(task, settings.split, [one.record for one in instances])
+        progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
+        predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)
+        if directory is None:
+            return False
+        file = directory.generations(name)
+        with runs.replacing(directory.path, file, spelled(predictions)):
+            write_predictions(file, predictions)
+        relative = str(file.relative_to(directory.path))
+        runs.update_record(directory, generations={name: relative})
+    echo(f"decoded: {path / relative}", err=True)
+    return True
+
+
+def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
+    """Return the settings of decoding, changed by words such as ``decode.beams=1``."""
+    values = dataclasses.asdict(usual)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not key.startswith("decode.") or not equals:
+            raise ConfigError(f"got {override!r}; expected settings such as decode.beams=1")
+        values[key.removeprefix("decode.")] = read_value(value)
+    return build(Decode, values, "decode")
+
+
+def read_value(text: str) -> Any:
+    """Return a value as Hydra reads it before training: ``9e-1`` is a number (not to PyYAML).
+
+    What cannot be read stays a text, which the check of the setting rejects.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        read = OmegaConf.from_dotlist([f"value={text}"])
+    except (YAMLError, OmegaConfBaseException):
+        return text
+    content = OmegaConf.to_container(read, resolve=False)
+    assert isinstance(content, dict)
+    return content["value"]

@@ -1,14 +1,13 @@
-"""``dpft select``: hyperparameters chosen on private data, with the choice accounted for."""
+"""``dpft sweep --select``: settings chosen on private data, with the choice accounted for."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from dpft.cli import options
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
@@ -22,20 +21,19 @@ from dpft.sweep.state import DONE, Display, PointState, States
 
 
 def main(
-    arguments: options.Settings = None,
-    *,
-    metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
-    mean: Annotated[
-        float, typer.Option("--trials", min=1, max=1e6, help="Mean of the number of runs.")
-    ] = 10.0,
-    name: options.SweepName = None,
+    arguments: Sequence[str], *, metric: str, mean: float = 10.0, name: str | None = None
 ) -> None:
-    """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
+    """Run a random number of private trials, and release the best with the price of the choice.
 
-    Runs a random number of private trials with settings drawn from those given, and releases the
-    best, whose record states the price of the choice (Papernot & Steinke 2022).
-    docs/how-to/sweeps.md explains it.
+    The trials have settings drawn from those that were typed (Papernot and Steinke 2022).
+
+    Args:
+        arguments: as they are typed.
+        metric: the score that decides, such as BLEU.
+        mean: of the number of trials.
+        name: of the selection's folder.
     """
+    from dpft.config.offline import stay_offline_if_unreachable
     from dpft.privacy.rounding import up
     from dpft.runs.finished import RECORD, damages
     from dpft.runs.record import read_record
@@ -45,7 +43,8 @@ def main(
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
-    trials, parsed = Trials(mean), parse_arguments(arguments or ())
+    stay_offline_if_unreachable()
+    trials, parsed = Trials(mean), parse_arguments(arguments)
     plan = make_plan(parsed)
     check(plan)
     assert plan.points is not None
@@ -103,8 +102,8 @@ def run_trials(
     if status or any(_hidden(row).state != DONE for row in states.rows()):
         # What failed tells settings, and how many trials there are at least.
         secho(
-            f"not every trial is done; why is secret as well: see {folder.log}. The same command "
-            "goes on",
+            f"not every trial is done, for reasons that are secret too: see {folder.log}. The same "
+            "command continues",
             fg=typer.colors.RED,
             err=True,
         )
@@ -115,8 +114,8 @@ def run_trials(
 def _hidden(row: PointState) -> PointState:
     """Leave out the score; a trial that diverged is done.
 
-    The price of a selection is for one outcome. Who stops it because of a trial's score has made
-    that score an outcome too; and to diverge is the worst of scores.
+    The price of a selection is for one outcome. A user who stops it because of a trial's score
+    makes that score an outcome too. A trial that diverges has the worst of scores.
     """
     hidden = replace(row, score=None)
     return replace(hidden, state=DONE, error=None) if row.diverged else hidden

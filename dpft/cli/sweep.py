@@ -17,7 +17,7 @@ from dpft.report.terminal import echo, secho
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of
+from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of, latest_attempt
 from dpft.sweep.points import (
     SweepPlan,
     chooses_by_test,
@@ -40,12 +40,31 @@ def main(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
     ] = False,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="Choose the best private run by this score, at a stated privacy cost: a random "
+            "number of secret trials (Papernot and Steinke 2022), of which one is released.",
+        ),
+    ] = None,
+    trials: Annotated[
+        float, typer.Option(min=1, max=1e6, help="With --select: the mean number of trials.")
+    ] = 10.0,
 ) -> None:
     """Many runs, with a live table: dpft sweep task=e2e eps=3,8 seed=1,2,3
 
-    Takes what dpft train -m takes: several values with commas, Hydra's sweepers and launchers.
-    Every point is checked before the first runs. The same command goes on after a kill.
+    Takes the arguments of dpft train -m: several values with commas, Hydra's sweepers and
+    launchers. All points are checked before the first one runs. The same command resumes a sweep
+    that was interrupted. docs/how-to/sweeps.md explains --select.
     """
+    if select is not None:
+        if file is not None or dry_run or not keep_going:
+            raise ConfigError("--select does not go with --list, --dry-run or --fail-fast")
+        from dpft.cli.select import main as choose
+
+        choose(arguments or (), metric=select, mean=trials, name=name)
+        return
     if not arguments and file is None:
         raise ConfigError("got nothing to sweep; type dpft sweep task=e2e eps=3,8 seed=1,2,3")
     run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
@@ -70,8 +89,8 @@ def run_sweep(
     if chooses_by_test(plan):
         warn(
             "runs that differ in what one tunes are scored on the test split: the best of them is "
-            "no fair test score. To choose, type decode.split=dev, then dpft decode RUN "
-            "decode.split=test and dpft score RUN for the chosen one (docs/how-to/sweeps.md)",
+            "no fair test score. To choose, type decode.split=dev, then dpft score RUN "
+            "decode.split=test for the chosen one (docs/how-to/sweeps.md)",
             err=True,
         )
     if dry_run:
@@ -92,7 +111,9 @@ def run_sweep(
                 Console().print(as_table(rows, summary(rows)))
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
         # Impossible settings, which belong to no run.
-        stray = [e for e in folder.journal.attempt() if e.event == FAILED and not e.digest]
+        stray = [
+            e for e in latest_attempt(folder.journal.read()) if e.event == FAILED and not e.digest
+        ]
         failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in stray]
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
@@ -102,7 +123,7 @@ def run_sweep(
         _show_cost(rows, states.searched)
         done = all(row.state == DONE for row in rows)
         if not done:
-            echo("not every run is done; the same command goes on with the others", err=True)
+            echo("not every run is done; the same command runs the others", err=True)
         if status or failures or not done:
             raise typer.Exit(1)
 
@@ -119,7 +140,7 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
 
 
 def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
-    """Say what the runs cost together, if several are private and done, and what others add."""
+    """Print the joint cost of the private runs that are done, and what the others add to it."""
     private = [row for row in rows if row.point.private]
     records = []
     for path in (row.point.path for row in private if row.state == DONE):
@@ -127,11 +148,11 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    begun: dict[str, LedgerContents | None] = {}
+    started: dict[str, LedgerContents | None] = {}
     for row in private:
         if row.state != DONE and (row.step or row.epsilon):
-            begun[row.label] = None  # no bound is known on what a damaged ledger spent
+            started[row.label] = None  # no bound is known on what a damaged ledger spent
             with suppress(DpftError):
-                begun[row.label] = read_ledger(row.point.path / "ledger.jsonl")
-    for text in remarks(records, searched, begun):
+                started[row.label] = read_ledger(row.point.path / "ledger.jsonl")
+    for text in remarks(records, searched, started):
         warn(f"\n{text}")

@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import KeepGoing, MakeRuns, OnlyMissing, OutFile, Overrides, Records, Seeds
-from dpft.cli.output import make_console, print_table, warn, warn_left_out
+from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
+from dpft.report.table import TextTable
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import epsilons, fill, missing, numbers_at
@@ -32,7 +33,7 @@ def main(
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
     seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
     """
-    from dpft.reproduce.tables.render import FORMATS, SUFFIXES, show
+    from dpft.reproduce.tables.render import SUFFIXES, as_text_table, text_of
 
     request = Request.parse(overrides or (), seeds, folders)
     if out is not None and out.suffix not in SUFFIXES:
@@ -57,13 +58,13 @@ def main(
         index = request.index(made=True)
     filled = fill(plan, index, printed)
     if out is None:
-        show(filled, make_console())
+        as_text_table(filled).show(make_console())
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, FORMATS[SUFFIXES[out.suffix]](filled))
+        write_atomic(out, text_of(filled, out.suffix))
         echo(f"{out}", err=True)
-        for remark in filled.remarks:
-            warn(f"record: {remark}", err=True)
+    for remark in filled.remarks:
+        warn(f"record: {remark}", err=True)
     have, possible = filled.numbers
     echo(f"{have} of {possible} cells have a number ({index.looked})", err=True)
     request.print_lacking("table", table.name, len(missing(plan, index)))
@@ -86,8 +87,8 @@ def _list(paper: str | None, request: Request) -> None:
         counts = [numbers_at(table, scale, index) for scale in SCALES]
         cells = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
         rows.append((table.name, *cells, table.title))
-    scales = [f"scale={scale}" for scale in SCALES]
-    print_table(["table", *scales, "title"], rows, right=scales)
+    headings = ["table", *(f"scale={scale}" for scale in SCALES), "title"]
+    TextTable(headings, rows).show(make_console())
     echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
     echo(index.looked, err=True)
     warn_left_out(index.damaged)

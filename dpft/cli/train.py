@@ -13,24 +13,17 @@ from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import check_choices, conf_dir
-from dpft.config.overrides import (
-    check_budget,
-    check_flags,
-    check_words,
-    readable,
-    refusals_told,
-    setting_of,
-)
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
 
-# Hydra's flags that take a value, but for --info, whose value is optional.
+# Hydra's flags that take a value, except --info, whose value is optional.
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
-# Of dpft itself.
+# Flags of dpft.
 _VERBOSITY = {
     **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
     **dict.fromkeys(("-v", "--verbose"), "verbosity=steps"),
@@ -56,11 +49,14 @@ def main(arguments: Settings = None) -> None:
     """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
 
     Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR;
-    -q and -v for less and more of what it tells, and --config FILE (dpft.cli.run_file).
+    -q and -v for less and more output, and --config FILE (`dpft.cli.recipe`).
     """
     if not arguments:
-        said = "no settings were typed: training the bundled model on E2E with eps=3"
-        warn(f"{said}. Others: dpft train --help; generated data: dpft demo", err=True)
+        warn(
+            "no settings were typed: training the bundled model on E2E with eps=3. For others type "
+            "dpft train --help, for generated data dpft demo",
+            err=True,
+        )
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
@@ -69,7 +65,6 @@ def main(arguments: Settings = None) -> None:
     if {"--help", "-h"} & {*words}:
         _show_help()
         return
-    check_words(words)
     check_budget(words)
     import hydra
     from omegaconf import DictConfig, OmegaConf
@@ -92,12 +87,12 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
-    with refusals_told():
+    with hydra_errors():
         job()
 
 
 def _show_help() -> None:
-    """Print the page of help with what the files of conf/ say, which takes no import of Hydra."""
+    """Print the help page with the comments of conf/config.yaml, without importing Hydra."""
     groups = "\n".join(f"{group}: {', '.join(folder.choices(group))}" for group in folder.groups())
     plain = {key for key, value in folder.main().items() if not isinstance(value, dict)}
     text = (conf_dir() / "config.yaml").read_text(encoding="utf-8")
@@ -112,7 +107,7 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.models.hub import check_model
     from dpft.tasks import load_task
 
-    # What is wrong is reported at once: importing torch takes seconds.
+    # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
     run.evaluate.check_file()
     check_model(run.model.path)
@@ -147,7 +142,7 @@ def execute(raw: dict[str, Any]) -> None:
         raise
     from dpft.report.comparison import show
 
-    if not outcome.record:  # another process of the run has it
+    if not outcome.record:  # another process of the run prints it
         return
     if outcome.already_done:
         warn(
@@ -164,7 +159,7 @@ def execute(raw: dict[str, Any]) -> None:
 
 
 def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the config of the run that ``resume=RUN`` names, which decides everything."""
+    """Return the stored config of the run that ``resume=RUN`` names."""
     from dpft.runs.folders import check_no_trial, stored_config
     from dpft.training.trained import parse_stored
 

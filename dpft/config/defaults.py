@@ -1,8 +1,8 @@
-"""What a run on one's own data begins with, where nothing is typed: by model, method and task.
+"""Default settings of runs on one's own data, by model, method and task.
 
-One rate does not serve all: what trains every weight of GPT-2 leaves a new head as it was drawn.
-The papers' tasks, and runs with a typed preset, keep the settings of ``conf/``. The rows are in
-``defaults.yaml``.
+No learning rate serves all: one that trains every weight of GPT-2 hardly moves a new head. The
+papers' tasks, and runs with a typed preset, keep the settings of ``conf/``. ``defaults.yaml`` has
+the rows.
 """
 
 import copy
@@ -14,22 +14,30 @@ from typing import Any
 import yaml
 
 from dpft.config import folder
-from dpft.config.overrides import check_spellings, setting_of
+from dpft.config.errors import ConfigError
+from dpft.config.overrides import setting_of
+from dpft.config.schema import SHORTHANDS
 
-# A user types one of these, and means it instead of the others.
+# A typed one of these replaces the others.
 _SIZES = ("optim.batch_size", "optim.sampling_rate", "optim.rate_like")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Settings for some models, one method and some tasks, by the names that are typed."""
+    """Settings for some models, one method and some tasks, by the names that are typed.
 
-    models: Sequence[str]  # by ``model.path``
+    Attributes:
+        models: by ``model.path``.
+        source: of the values, such as a pilot.
+        usual: true if ``adapt`` is the default method of these models and tasks.
+    """
+
+    models: Sequence[str]
     adapt: str
     tasks: Sequence[str]
-    source: str  # where the values come from
+    source: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    usual: bool = False  # whether it is the method of these models and tasks by default
+    usual: bool = False
 
 
 ROWS = tuple(
@@ -40,21 +48,31 @@ ROWS = tuple(
 def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     """Return the config with the settings of its row in place of those that were not typed.
 
-    What was taken is added as ``origin``: ``values`` by name, and the ``source``.
+    The taken settings are added as ``origin``: ``values`` by name, and the ``source``.
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
-        words: what was typed; `check_spellings` refuses two values of one setting.
+        words: the typed overrides.
+
+    Raises:
+        ConfigError: a setting was typed by two names with two values.
     """
-    check_spellings(config, words)
     typed = set(map(setting_of, words))
+    for short, setting in SHORTHANDS.items():
+        group, _, leaf = setting.partition(".")
+        values = config.get(group)
+        if short in typed and isinstance(values, dict) and values.get(leaf) != config[short]:
+            raise ConfigError(
+                f"got {short}={config[short]} and {setting}={values.get(leaf)}, two values of one "
+                f"setting; expected one: leave {short} or {setting} out"
+            )
     if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
         return config
     chosen = any(key.partition(".")[0] == "adapt" for key in typed)
     try:
         path, task = config["model"]["path"], config["task"]["name"]
         method = config["adapt"]["name"]
-    except (KeyError, TypeError):  # refused, with a reason, where the config is read
+    except (KeyError, TypeError):  # `parse` raises the error
         return config
     rows = [row for row in ROWS if path in row.models and task in row.tasks]
     fitting = [row for row in rows if row.adapt == method or (row.usual and not chosen)]
@@ -67,33 +85,28 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
         taken["adapt"] = row.adapt
     if typed.intersection(_SIZES):
         typed |= set(_SIZES)
+    optim, clip = config["optim"], config["clip"]
+    one_group = clip.get("groups") == "flat" and not clip.get("adaptive") and "threshold" in clip
     for key, value in row.values.items():
-        if key not in typed and _applies(key, config):
-            group, _, leaf = key.partition(".")
+        group, _, leaf = key.partition(".")
+        # Rows are for Adam, and for a fixed threshold of one group; steps override epochs.
+        fits = {
+            "optim": optim.get("name") in ("adam", "adamw")
+            and leaf in optim
+            and not (leaf == "epochs" and optim.get("steps") is not None),
+            "clip": one_group,
+        }
+        if key not in typed and fits.get(group, True):
             config[group][leaf] = taken[key] = value
             if key == "optim.sampling_rate":
-                config["optim"]["batch_size"] = None
+                optim["batch_size"] = None
     if taken:
         config["origin"] = {"values": taken, "source": row.source}
     return config
 
 
-def _applies(key: str, config: folder.Config) -> bool:
-    """Return whether it has an effect, and optimizer and clipping are those that rows are for."""
-    group, _, leaf = key.partition(".")
-    optim, clip = config["optim"], config["clip"]
-    if group == "optim":
-        if leaf == "epochs" and optim.get("steps") is not None:
-            return False  # steps override epochs
-        return optim.get("name") in ("adam", "adamw") and leaf in optim
-    if group == "clip":
-        one_group = clip.get("groups") == "flat" and not clip.get("adaptive")
-        return one_group and "threshold" in clip
-    return True
-
-
 def origin_in_words(origin: Mapping[str, Any]) -> str:
-    """Return one line: which settings were taken, and from where."""
+    """Return a line with the settings that were taken, and their source."""
     values = " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in origin["values"].items()

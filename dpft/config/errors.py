@@ -94,6 +94,48 @@ class RankError(TrainingError):
     """Another rank failed, or ranks disagree: no rank may go on."""
 
 
+START_OVER = (
+    "start over with `force=true` (it moves this run aside and deletes nothing; what the old "
+    "ledger spent still counts if anything of that run was, or will be, shown to anyone)"
+)
+
+
+class RunError(DpftError):
+    """A run's folder cannot be used as asked."""
+
+
+class RunMismatchError(RunError):
+    """The folder holds a run of other settings."""
+
+
+class RunLockedError(RunError):
+    """Another process is using the run."""
+
+
+class NoiseKeyLostError(RunError):
+    """The secret of sampling and noise is gone although privacy was spent with it."""
+
+
+class LogError(RunError):
+    """An append-only file of JSON lines is damaged or cannot be written."""
+
+
+class LedgerError(RunError):
+    """The privacy ledger is damaged, was used out of order or cannot be written."""
+
+
+class LedgerMismatchError(LedgerError):
+    """The ledger says that something else happened than what is being done now."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be written or used."""
+
+
+class RecordError(RunError):
+    """A run record is incomplete, malformed or of another schema."""
+
+
 def suggestion(got: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
     names = list(known)

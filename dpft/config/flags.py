@@ -1,4 +1,4 @@
-"""What is special about a run or a model, as data, and the sentences that are made from it.
+"""Special facts about a run or a model, as data, and the sentences that are made from them.
 
 A record stores a list of flags: mappings such as ``{"flag": "limited_train", "limit": 200}``.
 Decisions ask for a `Flag`; readers are shown `sentences`. No code parses a sentence. Imports
@@ -14,7 +14,7 @@ Stored = Mapping[str, Any]
 
 
 class Flag(StrEnum):
-    """What can be special: the name that is stored, and its sentence with parameters in braces."""
+    """A special fact: its stored name, and its sentence with parameters in braces."""
 
     template: str
 
@@ -72,13 +72,13 @@ class Flag(StrEnum):
     TRAINED_BEFORE = "trained_before", "base trained before on {data_in_words}{guaranteed}"
     TRAINED_ON_UNKNOWN = (
         "trained_on_unknown",
-        "base trained before: its adapter is not a new one, and nothing tells on what data",
+        "base trained before: its adapter is not a new one, and its training data is unknown",
     )
     LINEAGE_DAMAGED = (
         "lineage_damaged",
-        "base trained before on data that its dpft.json, which is damaged, no longer tells",
+        "base trained before on unknown data: its dpft.json is damaged",
     )
-    # Words of another program, such as the publisher of a model.
+    # Text of another program, such as a note of a model's publisher.
     NOTE = "note", "{text}"
 
 
@@ -100,7 +100,7 @@ TRAINED_BASE = (Flag.TRAINED_BEFORE, Flag.TRAINED_ON_UNKNOWN, Flag.LINEAGE_DAMAG
 
 _VOIDS = {
     "shuffled": "not proven, since batches were shuffled",
-    "known seed": "void for whoever knows the seed of its noise",
+    "known seed": "void for those who know the seed of its noise",
     "refuted": "REFUTED BY ITS AUDIT",
 }
 

@@ -1,6 +1,6 @@
-"""Whether the model hub can be reached: decided here alone, before its client is imported.
+"""Decide whether the model hub can be reached, before its client is imported.
 
-The decision is kept in ``HF_HUB_OFFLINE``, which the hub's client, transformers and datasets read
+The decision is stored in ``HF_HUB_OFFLINE``, which the hub's client, transformers and datasets read
 on import, and which child processes inherit.
 """
 
@@ -33,7 +33,7 @@ def hub_answers() -> bool:
 
 
 def is_offline() -> bool:
-    """Return whether the hub is not to be asked: it does not answer, or the user forbids it."""
+    """Return whether the hub does not answer, or the user forbids asking it."""
     said = next(filter(None, map(os.environ.get, _DECIDED)), "")
     return said.lower() in ("1", "true", "yes", "on")
 
@@ -50,7 +50,7 @@ def is_downloaded(kind: str, name: str) -> bool:
     cached = Path(constants.HF_HUB_CACHE, f"{kind}--{name.replace('/', '--')}")
     if cached.exists() or Path(name).exists():
         return True
-    # The library that reads data sets has a cache of its own.
+    # datasets has a separate cache.
     prepared = Path(os.environ.get("HF_DATASETS_CACHE", Path(constants.HF_HOME, "datasets")))
     owner = name.rpartition("/")[0]
     return kind == "datasets" and any(prepared.glob(f"{owner}___*" if owner else "*"))
@@ -74,6 +74,6 @@ def _answers(url: str) -> bool:
     except (HTTPError, ValueError):  # an answer; or no address, which the client reports
         return True
     except (OSError, HTTPException) as error:
-        # The client has certificates of its own.
+        # The client has other certificates.
         return isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
     return True

@@ -1,10 +1,10 @@
-"""Settings as they are typed: how they are read, and what Hydra refuses in one sentence each."""
+"""Settings as they are typed: how they are read, and Hydra's errors in one sentence each."""
 
 import os
 import re
 import shlex
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,8 @@ from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.config.folder import choices, groups, settings, settings_of
 from dpft.config.schema import SHORTHANDS
 
-# Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. A value may
-# follow a short one at once.
+# Hydra's flags, except --experimental-rerun, which runs the content of a pickle. A value may
+# directly follow a short one.
 _FLAGS = re.compile(
     r"(--(help|hydra-help|version|cfg|resolve|package|(multi)?run|shell-completion|info"
     r"|config-(path|name|dir))$|-[hcprmsi])"
@@ -26,7 +26,7 @@ _EXTRAS = {
     "hydra/launcher/submitit_slurm": "submitit",
     "hydra/launcher/ray": "ray",
 }
-# What a text may hold without quotation marks, and what makes more of it than a text.
+# The characters of a text that needs no quotation marks, and those that make it more than a text.
 _PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
 _GRAMMAR = re.compile(r"[(){}\"'\\$]")
 _EMPTY = ("", "null")
@@ -39,41 +39,38 @@ def setting_of(word: str) -> str:
 
 def quoted(text: str) -> str:
     """Return a text in quotation marks, as Hydra reads them; ``${...}`` in it is resolved."""
-    # Backslashes are themselves but before a quotation mark.
+    # A backslash escapes only a quotation mark.
     escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), text)
     return f'"{escaped}"'
 
 
 def override(key: str, value: Any, literal: bool = True) -> str:
-    """Return ``key=value`` in Hydra's grammar.
-
-    ``literal``: ``${...}`` in a text is itself, and does not stand for another setting.
-    """
-    return f"{key}={_value(value, literal)}"
-
-
-def _value(value: Any, literal: bool) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(_value(one, literal) for one in value)}]"
-    if not isinstance(value, str):
-        return str(value)
+    """Return ``key=value`` in Hydra's grammar; if ``literal``, ``${...}`` is not resolved."""
     import yaml
 
-    # A word that reads as a number, a truth value or null is quoted to stay a word.
-    if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
-        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else quoted(value)
-    return quoted(value).replace("${", r"\${") if literal else quoted(value)
+    def spelled(value: Any) -> str:
+        if value is None:
+            return "null"
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, list | tuple):
+            return f"[{','.join(map(spelled, value))}]"
+        if not isinstance(value, str):
+            return str(value)
+        # A word that reads as a number, a truth value or null is quoted to stay a word.
+        if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
+            number = re.fullmatch(r"[-+.\d].*|nan|inf", value.lower())
+            return quoted(value) if number else value
+        return quoted(value).replace("${", r"\${") if literal else quoted(value)
+
+    return f"{key}={spelled(value)}"
 
 
 def readable(word: str) -> str:
-    """Return the word with quotation marks around texts that Hydra reads with such alone.
+    """Return the word with quotation marks around texts that Hydra cannot read without.
 
-    Its grammar knows ASCII letters and few signs. What may be meant as more than a text, or a list
-    of texts, is left as it was typed.
+    Its grammar has ASCII letters and few signs. A word that may mean more than a text, or a list of
+    texts, is returned as it is.
     """
     key, _, value = word.partition("=")
     listed = value.startswith("[") and value.endswith("]")
@@ -81,14 +78,12 @@ def readable(word: str) -> str:
         return word
     if not listed and ("[" in value or "]" in value):
         return word
-    return f"{key}={''.join(map(_readable, re.split(r'([][,])', value)))}"
-
-
-def _readable(part: str) -> str:
-    text = part.strip()
-    if _PLAIN.fullmatch(text) or text in ("[", "]", ",") or text.startswith("~"):
-        return part
-    return part.replace(text, quoted(text))
+    parts = re.split(r"([][,])", value)
+    for number, part in enumerate(parts):
+        text = part.strip()
+        if text not in ("[", "]", ",") and not _PLAIN.fullmatch(text) and text[0] != "~":
+            parts[number] = part.replace(text, quoted(text))
+    return f"{key}={''.join(parts)}"
 
 
 def check_flags(flags: Sequence[str]) -> None:
@@ -104,53 +99,29 @@ def check_flags(flags: Sequence[str]) -> None:
             )
 
 
-def check_words(words: Sequence[str]) -> None:
-    """Raise ConfigError for a budget next to the noise that it would determine."""
-    noise = _typed_values(words).get("privacy.noise_multiplier", "null")
-    if noise not in _EMPTY:
-        _refuse_budget(words, f"privacy.noise_multiplier={noise}, from which epsilon follows")
+def check_budget(words: Sequence[str], *, of_point: bool = False) -> None:
+    """Raise ConfigError for a budget that was typed next to noise, or next to ``clip=none``.
 
-
-def check_budget(words: Sequence[str]) -> None:
-    """Raise ConfigError for a budget next to ``clip=none``.
-
-    Not called for a point of a sweep of ``clip=none,bk``, whose points without privacy ignore it.
+    The latter is allowed ``of_point``: a sweep of ``clip=none,bk`` has points without privacy.
     """
-    if _typed_values(words).get("clip") == "none":
-        _refuse_budget(words, "clip=none, which trains without privacy")
-
-
-def _typed_values(words: Sequence[str]) -> dict[str, str]:
     pairs = (word.partition("=") for word in words if "=" in word)
-    return {key.lstrip("+"): value for key, _, value in pairs}
-
-
-def _refuse_budget(words: Sequence[str], why: str) -> None:
-    typed = _typed_values(words)
+    typed = {key.lstrip("+"): value for key, _, value in pairs}
+    noise, why = typed.get("privacy.noise_multiplier", "null"), ""
+    if noise not in _EMPTY:
+        why = f"privacy.noise_multiplier={noise}, from which epsilon follows"
+    elif typed.get("clip") == "none" and not of_point:
+        why = "clip=none, which trains without privacy"
     for budget in ("eps", "privacy.epsilon"):
-        if typed.get(budget, "null") not in _EMPTY:
+        if why and typed.get(budget, "null") not in _EMPTY:
             raise ConfigError(
                 f"got {budget}={typed[budget]} next to {why}; expected one of them: leave {budget} "
                 f"out, or type {budget}=null"
             )
 
 
-def check_spellings(config: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Raise ConfigError if a short name was typed and the setting has another value."""
-    typed = {setting_of(word): word.lstrip("+") for word in words}
-    for short, setting in SHORTHANDS.items():
-        group, _, leaf = setting.partition(".")
-        values = config.get(group)
-        if short in typed and isinstance(values, Mapping) and values.get(leaf) != config[short]:
-            raise ConfigError(
-                f"got {typed[short]} and {setting}={values.get(leaf)}, two values of one setting; "
-                f"expected one: leave {short} or {setting} out"
-            )
-
-
 @contextmanager
-def refusals_told() -> Iterator[None]:
-    """Turn what Hydra raises inside into a ConfigError of one sentence."""
+def hydra_errors() -> Iterator[None]:
+    """Turn an error of Hydra in the block into a ConfigError of one sentence."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -160,7 +131,7 @@ def refusals_told() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
-        raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
+        raise (NotInstalledError if absent else ConfigError)(_explained(error)) from error
     except ValueError as error:
         *_, (last, _) = traceback.walk_tb(error.__traceback__)
         if not last.f_globals.get("__name__", "").startswith("hydra."):
@@ -171,16 +142,12 @@ def refusals_told() -> Iterator[None]:
         os.environ["HYDRA_FULL_ERROR"] = before
 
 
-def explained(error: Exception) -> str:
-    """Return Hydra's refusal in one sentence: what was got, what was expected, what to type."""
-    from omegaconf.errors import InterpolationResolutionError
-
+def _explained(error: Exception) -> str:
+    """Return an error of Hydra in one sentence: what was got, what was expected, what to type."""
     text = str(error)
-    word = getattr(error, "override", None)
-    if word is not None:
+    if (word := getattr(error, "override", None)) is not None:
         return _unreadable(word, text)
-    missing = getattr(error, "missing_cfg_file", None)
-    if missing is not None:
+    if (missing := getattr(error, "missing_cfg_file", None)) is not None:
         return _no_choice(missing, sorted(getattr(error, "options", None) or ()))
     if got := re.match(r"Could not override '(.+?)'", text):
         key = got[1]
@@ -198,26 +165,24 @@ def explained(error: Exception) -> str:
             f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
             f"list type '{key}=[{value}]', for one text {_typed(key, value)}"
         )
-    said = " ".join(text.split())
-    if isinstance(error, InterpolationResolutionError):
+    if (key := getattr(error, "full_key", None)) and "Interpolation" in type(error).__name__:
         reason = text.partition("\n")[0]
-        return f"{error.full_key}: {reason}; expected a setting, as in ${{seed}}, or another value"
+        return f"{key}: {reason}; expected a setting, as in ${{seed}}, or another value"
     cause = error.__cause__
-    if cause is not None and f"{cause}" not in text:
-        said = " ".join(f"{said}: {cause}".split())
-    return said or type(error).__name__
+    texts = [text] if cause is None or str(cause) in text else [f"{text}:", str(cause)]
+    return " ".join(" ".join(texts).split()) or type(error).__name__
 
 
 def _no_choice(missing: str, options: Sequence[str]) -> str:
-    """Return what is said of a choice that does not exist, such as ``task/e2``."""
+    """Return the message for a choice that does not exist, such as ``task/e2``."""
     group, _, name = missing.rpartition("/")
     if missing in _EXTRAS:
         return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
     place, _, path = missing.partition("/")
-    if "/" in path and place in groups():  # a folder, where a name is asked for
-        said = f"{place} is {path!r}; expected a name that `dpft ls {place}` shows"
+    if "/" in path and place in groups():  # a folder in the place of a name
         custom = f". For a folder type model=custom model.name=NAME model.path={path}"
-        return said + custom if place == "model" else said
+        expected = f"{place} is {path!r}; expected a name that `dpft ls {place}` shows"
+        return expected + (custom if place == "model" else "")
     if not group or not options:
         return f"there is no config {missing!r}; expected one that `dpft ls` shows"
     return f"{group} is {name!r}{suggestion(name, options)}; expected one of {', '.join(options)}"
@@ -233,14 +198,14 @@ def _meant(key: str) -> str:
 
 
 def _unreadable(word: str, text: str) -> str:
-    """Return what is said of an override that Hydra cannot read."""
+    """Return the message for an override that Hydra cannot read."""
     key, equals, value = word.partition("=")
     if not equals and word in settings():
         return f"got {word!r} without a value; type {word}={'3' if word == 'eps' else 'VALUE'}"
     if not equals:
         return f"got {word!r}{_meant(word)}; expected NAME=VALUE, as in eps=3"
     if value.startswith("~"):
-        return f"cannot read {word!r}: ~ stands for nothing there; type $HOME instead"
+        return f"cannot read {word!r}: Hydra does not expand ~; type $HOME instead"
     reason = text.partition("\nSee ")[0].removeprefix(f"Error parsing override '{word}'")
     return (
         f"cannot read {word!r} ({' '.join(reason.split())}); for this very text type "
@@ -249,5 +214,5 @@ def _unreadable(word: str, text: str) -> str:
 
 
 def _typed(key: str, value: str) -> str:
-    """Return a setting with a value of any signs, as it is typed in a shell."""
+    """Return a setting with a value of any characters, as it is typed in a shell."""
     return shlex.quote(f"{key}={quoted(value)}")

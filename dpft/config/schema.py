@@ -1,4 +1,6 @@
-"""The settings of a run: their types and ranges, and what each of them changes.
+"""The settings of a run: their types and ranges, and the effect of each.
+
+The comments in the files of ``conf/`` explain them; ``dpft ls optim=adam`` shows such a file.
 
 A group of settings is a frozen pydantic dataclass: it refuses unknown keys and wrong types, so that
 no setting is silently without effect. ``Annotated`` adds a range and an `Effect`. What makes two
@@ -55,7 +57,7 @@ SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.
 
 
 class Effect(Enum):
-    """What a setting changes. One without an effect is part of the identity, the safe side."""
+    """The kind of change that a setting makes. Without one, it is part of the identity."""
 
     IDENTITY = "what is computed: another value is another experiment"
     REPETITION = "which run of an experiment it is: scores of all of them stand for one cell"
@@ -67,13 +69,13 @@ class Effect(Enum):
 class Model:
     """``conf/model``: which model, and how it is built."""
 
-    name: str  # in tables and names of runs
-    path: Annotated[str, Effect.REPETITION]  # a form of docs/reference/models.md
-    tied: bool | None = None  # false: the output head is a copy of the embedding; None: as it is
+    name: str
+    path: Annotated[str, Effect.REPETITION]
+    tied: bool | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
-    dropout: Fraction | None = None  # of all layers; None: the model's own
-    checkpointing: Annotated[bool, Effect.REPETITION] = False  # blocks are computed again
-    pooling: Literal["mean"] | None = None  # what a classifier reads, see `pool_mean`
+    dropout: Fraction | None = None
+    checkpointing: Annotated[bool, Effect.REPETITION] = False
+    pooling: Literal["mean"] | None = None
 
 
 # Each adaptation with the settings that it must have, and those that it may have.
@@ -93,16 +95,14 @@ _POOLED = ("linear", "bias", "lora", "full")
 class Adapt:
     """``conf/adapt``: which parameters are trained, or what is added to them."""
 
-    name: str  # one of `ADAPTATIONS`
-    blocks: Count | None = None  # top2: how many of the last transformer blocks
-    rank: Count | None = None  # lora, rgp: of an update, or of the carriers
-    alpha: Count | None = None  # lora: the update is scaled by alpha / rank
-    dropout: Fraction | None = None  # lora: of the adapters' inputs
-    targets: tuple[str, ...] | None = None  # lora: names of layers; None: queries and values
-    length: Count | None = None  # prefix: positions that it takes
-    hidden: Count | None = None  # prefix: width of the network it comes out of; None: no network
-    # rgp: what the carriers follow, the update since the start (Yu et al. 2021c) or the weight (the
-    # code they published).
+    name: str
+    blocks: Count | None = None
+    rank: Count | None = None
+    alpha: Count | None = None
+    dropout: Fraction | None = None
+    targets: tuple[str, ...] | None = None
+    length: Count | None = None
+    hidden: Count | None = None
     follow: Literal["update", "weight"] | None = None
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Adapt:
             if getattr(self, name) is None:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
-        others = [n for n in _names(Adapt) if n not in ("name", *needs, *may_have)]
+        others = [n for n in _hints(Adapt) if n not in ("name", *needs, *may_have)]
         _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
 
 
@@ -123,22 +123,21 @@ _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "re
 class Clip:
     """``conf/clip``: how per-example gradients are clipped, and where noise and budget go."""
 
-    plan: Annotated[str, Effect.REPETITION]  # all plans form the same sum
-    groups: str = "flat"  # what is clipped together: a partition, or your.module:name
-    # C: each of K groups is clipped to C/sqrt(K). Adaptive: where every group's estimate begins.
+    plan: Annotated[str, Effect.REPETITION]
+    groups: str = "flat"
     threshold: Threshold | None = None
-    thresholds: tuple[Threshold, ...] | None = None  # one number per group instead
-    clip_function: str = "abadi"  # min(1, C/n); automatic: C/(n + 0.01); or your.module:name
-    count: Count | None = None  # of groups (uniform) or of devices (per_device)
-    boundary: Count | None = None  # blocks in the first group (two_group)
-    patterns: tuple[Any, ...] | None = None  # of names, a list per group (custom, per_device)
-    adaptive: bool = False  # whether thresholds follow private quantiles of the norms
-    quantile: Share | None = None  # q: the share of records that should not be clipped
-    quantile_lr: Positive | None = None  # eta of the geometric update
-    quantile_budget: Share | None = None  # r: the share of the budget spent on quantiles
-    quantile_noise: Positive | None = None  # sigma_b instead of r
-    rescale: Threshold | None = None  # what all thresholds together are scaled to
-    allocation: Allocation = "global"  # how noise is spread over the groups
+    thresholds: tuple[Threshold, ...] | None = None
+    clip_function: str = "abadi"
+    count: Count | None = None
+    boundary: Count | None = None
+    patterns: tuple[Any, ...] | None = None
+    adaptive: bool = False
+    quantile: Share | None = None
+    quantile_lr: Positive | None = None
+    quantile_budget: Share | None = None
+    quantile_noise: Positive | None = None
+    rescale: Threshold | None = None
+    allocation: Allocation = "global"
 
     def __post_init__(self) -> None:
         one_of("clip.plan", self.plan, PLANS)
@@ -183,7 +182,7 @@ class Clip:
 
     @property
     def private(self) -> bool:
-        """Whether gradients are clipped at all."""
+        """True if gradients are clipped."""
         return self.plan != "none"
 
     @property
@@ -193,7 +192,7 @@ class Clip:
 
     @property
     def own_groups(self) -> bool:
-        """Whether a rule of the user's groups the parameters."""
+        """True if a rule of the user groups the parameters."""
         return self.groups not in PARTITIONS
 
     @property
@@ -210,15 +209,13 @@ class Clip:
 class Privacy:
     """``conf/privacy``: the budget, and how it is spent."""
 
-    epsilon: Positive | None = None  # or noise_multiplier
-    delta: Share | None = None  # None: `dpft.privacy.spec.default_delta`
-    accountant: Accountant = "pld"  # which one calibrates the noise
-    # sigma of all that a step releases; less noise would bound no epsilon.
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    accountant: Accountant = "pld"
     noise_multiplier: Annotated[float, Ge(1 / HUGE), Le(HUGE)] | None = None
-    sampling: Sampling = "poisson"  # how records come into batches, see `dpft.privacy.sampling`
-    # truncated_poisson: the size of every batch; None: `dpft.privacy.accounting.fitting_size`.
+    sampling: Sampling = "poisson"
     max_batch: Count | None = None
-    noise_seed: Annotated[Seed | None, Effect.REPETITION] = None  # public, in place of a secret key
+    noise_seed: Annotated[Seed | None, Effect.REPETITION] = None
 
     def __post_init__(self) -> None:
         if self.sampling != "truncated_poisson":
@@ -235,23 +232,20 @@ class Optim:
     """``conf/optim``: the optimizer, the expected batch size, and how long it runs."""
 
     name: Optimizer
-    lr: Positive  # at its peak
-    epochs: NonNegative  # passes over the data in expectation
-    batch_size: Count | None = None  # expected records in a logical batch, or
-    sampling_rate: Annotated[float, Gt(0), Le(1)] | None = None  # q, a record's chance to be in it
-    # A task whose published size the batch size was chosen for: it is scaled to this task's size,
-    # so that the sampling rate stays the same (Li et al. 2022, appendix L).
+    lr: Positive
+    epochs: NonNegative
+    batch_size: Count | None = None
+    sampling_rate: Annotated[float, Gt(0), Le(1)] | None = None
     rate_like: str | None = None
-    steps: Whole | None = None  # overrides epochs
-    # Most padded tokens in memory at once; auto: as many as fit a GPU, and 4,096 elsewhere.
+    steps: Whole | None = None
     microbatch_tokens: Annotated[Count | Literal["auto"], Effect.REPETITION] = "auto"
-    weight_decay: NonNegative = 0.0  # decoupled from the gradient for adamw and lamb
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # decay of both moments, of Adam and LAMB
-    adam_epsilon: Positive = 1e-8  # in the denominator of Adam and LAMB
-    momentum: Fraction = 0.0  # of sgd
-    schedule: Literal["constant", "linear"] = "constant"  # after the warm-up; linear: to zero
-    warmup_steps: Whole = 0  # in which the rate rises from zero to its peak, or
-    warmup_ratio: Annotated[float, Ge(0), Le(1)] | None = None  # the same as a share of all steps
+    weight_decay: NonNegative = 0.0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    adam_epsilon: Positive = 1e-8
+    momentum: Fraction = 0.0
+    schedule: Literal["constant", "linear"] = "constant"
+    warmup_steps: Whole = 0
+    warmup_ratio: Annotated[float, Ge(0), Le(1)] | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size is None and self.sampling_rate is None:
@@ -296,14 +290,13 @@ def lr_factor(settings: Optim, step: int, steps: int) -> float:
 class Decode:
     """``conf/decode``: beam search or sampling."""
 
-    beams: Count = 5  # texts that are kept at each step; 1: greedy search, or sampling
-    sample: bool = False  # whether tokens are drawn
-    top_p: Annotated[float, Gt(0), Le(1)] = 1.0  # of sampling: the likeliest tokens up to this
-    max_new_tokens: Count = 100  # where a text is stopped
-    length_penalty: float = 1.0  # of beam search: exponent of the length that divides a log-prob.
-    # Prompts that are answered together; those that are sampled share a stream of random numbers.
+    beams: Count = 5
+    sample: bool = False
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    max_new_tokens: Count = 100
+    length_penalty: float = 1.0
     batch_size: Annotated[Count, Effect.REPETITION] = 32
-    split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"  # whose prompts
+    split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"
 
     def __post_init__(self) -> None:
         if self.sample and self.beams > 1:
@@ -318,29 +311,28 @@ class Decode:
 class Evaluate:
     """``conf/evaluate``: when the model is evaluated on held-out records, and what that chooses."""
 
-    every: Count | Literal["epoch"] | None = None  # steps, or expected passes; None: never
+    every: Count | Literal["epoch"] | None = None
     split: Literal["dev", "test"] = "dev"
-    file: str | None = None  # in place of the split
-    max_records: Count | None = None  # spread evenly over the split or file; None: all
-    best: Literal["loss", "accuracy"] | None = None  # by which weights are chosen; None: the last
-    # Whether figures of these records may be published.
+    file: str | None = None
+    max_records: Count | None = None
+    best: Literal["loss", "accuracy"] | None = None
     public: Annotated[bool, Effect.EXECUTION] = False
 
     def __post_init__(self) -> None:
         if self.every is None:
-            _without_effect("evaluate", self, _names(Evaluate), "by itself", "evaluate.every=epoch")
+            _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
         if self.file is not None:
             when = f"next to evaluate.file={self.file}"
             _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
 
     @property
     def active(self) -> bool:
-        """Whether anything in the result depends on it; otherwise losses are only looked at."""
+        """True if the result depends on it; otherwise losses are only shown."""
         return self.best is not None
 
     @property
     def where(self) -> str:
-        """Which records are evaluated: a split's name, or ``file``."""
+        """The records that are evaluated: a split's name, or ``file``."""
         return self.split if self.file is None else "file"
 
     def check_file(self) -> None:
@@ -360,13 +352,13 @@ class Evaluate:
 class Audit:
     """``conf/audit``: canaries of a run; all numbers zero: none."""
 
-    gradients: Canaries = 0  # canaries that are gradients, see `dpft.audit.canaries`
-    records: Canaries = 0  # canaries that are pairs of records, see `dpft.audit.canaries`
-    weight: Positive = 1000.0  # of their losses, so that clipping has something to do
-    confidence: Share = 0.95  # of the lower bound on epsilon
-    secrets: Canaries = 0  # texts whose exposure is measured, see `dpft.audit.exposure`
-    repetitions: Count = 1  # how often each of them is put into the training data
-    candidates: Annotated[int, Ge(100), Le(1e6)] = 1000  # texts that each secret is compared with
+    gradients: Canaries = 0
+    records: Canaries = 0
+    weight: Positive = 1000.0
+    confidence: Share = 0.95
+    secrets: Canaries = 0
+    repetitions: Count = 1
+    candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
 
     @property
     def slots(self) -> int:
@@ -385,7 +377,7 @@ class Audit:
 
     @property
     def active(self) -> bool:
-        """Whether the run carries any canary."""
+        """True if the run has canaries."""
         return bool(self.slots or self.secrets)
 
     def flags(self) -> list[Stored]:
@@ -427,11 +419,10 @@ class Parallel:
     """
 
     name: Literal["data", "fsdp", "pipeline"] = "data"
-    shards: Count | None = None  # fsdp: ranks that one copy is spread over; None: all
-    length: Count | None = None  # pipeline: ranks of one; None: all
-    # pipeline: in which order the stages take microbatches; None: 1f1b.
+    shards: Count | None = None
+    length: Count | None = None
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
-    microbatches: Count | None = None  # pipeline: sent at a time; None: four for each rank
+    microbatches: Count | None = None
 
     def __post_init__(self) -> None:
         for layout, names in _OF_LAYOUT.items():
@@ -448,9 +439,9 @@ class Track:
     """``conf/track``: a tracker. It gets what the guarantee covers, unless more is asked for."""
 
     name: Literal["none", "csv", "tensorboard", "wandb", "mlflow", "trackio"] = "none"
-    project: str = "dpft"  # of a service, under which runs are grouped
-    private: bool = False  # also losses, norms and counts: noiseless figures of private records
-    upload_private: bool = False  # whether those may go to a service, which others may read
+    project: str = "dpft"
+    private: bool = False
+    upload_private: bool = False
 
     def __post_init__(self) -> None:
         if self.private and self.name in SERVICES and not self.upload_private:
@@ -471,13 +462,13 @@ class Track:
 
 @dataclass(frozen=True, config=STRICT)
 class Sweep:
-    """What ``dpft sweep`` tells the jobs that it starts; no part of what a run computes."""
+    """Settings that ``dpft sweep`` passes to its jobs; they change no result."""
 
-    folder: str | None = None  # None: the run belongs to no sweep
-    keep_going: bool = True  # whether the other points run after one failed
-    list: str | None = None  # a file of points, one line of overrides each
-    point: int | None = None  # which of its lines, from 0
-    metric: str | None = None  # the score that a job returns; None: the first of the split
+    folder: str | None = None
+    keep_going: bool = True
+    list: str | None = None
+    point: int | None = None
+    metric: str | None = None
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
@@ -501,9 +492,9 @@ class Run:
     seed: Annotated[Seed, Effect.REPETITION]
     name: Annotated[str | None, Effect.PLACE]
     runs_dir: Annotated[str, Effect.PLACE]
-    device: Annotated[str, Effect.EXECUTION]  # whether it exists is checked where it is used
+    device: Annotated[str, Effect.EXECUTION]
     threads: Annotated[Processes | None, Effect.EXECUTION]
-    checkpoint_every: Annotated[Count, Effect.EXECUTION]  # steps, and
+    checkpoint_every: Annotated[Count, Effect.EXECUTION]
     resume: Annotated[str | None, Effect.EXECUTION]
     force: Annotated[bool, Effect.EXECUTION]
     raw: Annotated[Mapping[str, Any], Effect.PLACE]
@@ -515,12 +506,9 @@ class Run:
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    # The step as one compiled program (`dpft.privacy.program`); auto: on a GPU.
     compile: Annotated[bool | Literal["auto"], Effect.EXECUTION] = "auto"
     verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
-    # Whichever comes first, by the first rank's clock; None: by steps alone.
     checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
-    # What `dpft.config.defaults` chose, and why; the values are in their groups too.
     origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -563,14 +551,15 @@ class Run:
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide what is computed: the run's hash is taken of them.
+        """Return the settings that decide what is computed, of which a run's hash is made.
 
-        However they were typed: a run under two names would be trained, and paid for, twice.
+        They do not depend on how they were typed: otherwise one run could be trained, and paid for,
+        twice.
         """
         return experiment(vars(self), Effect.IDENTITY, Effect.REPETITION)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the settings that a record keeps, with defaults: not where a run is stored."""
+        """Return the settings that a record keeps, defaults included."""
         privacy = dataclasses.asdict(_spent(self.clip, self.privacy))
         return {
             name: privacy if name == "privacy" else self.raw[name]
@@ -600,9 +589,8 @@ def experiment(settings: Mapping[str, Any], *effects: Effect) -> dict[str, Any]:
     experiment (`dpft.reproduce.tables.record_index.match_key`).
 
     Args:
-        settings: of a `Run` by name; groups may be mappings, and those that are not there have
-            their defaults.
-        effects: of the settings that are returned.
+        settings: of a `Run` by name; a group may be a mapping, and a missing one has its defaults.
+        effects: those of the returned settings.
     """
     groups = {name: settings.get(name, {}) for name in GROUPS}
     built = {n: build(GROUPS[n], g, n) if isinstance(g, Mapping) else g for n, g in groups.items()}
@@ -650,7 +638,7 @@ def effects_of(cls: Any) -> Mapping[str, Effect]:
 
 
 def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
-    """Build a group, or another dataclass, from a mapping, and refuse unknown and wrong values.
+    """Build a group, or another dataclass, from a mapping, and check keys and values.
 
     Args:
         cls: a pydantic dataclass of this file, or a plain one such as a task.
@@ -659,14 +647,14 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         others: fields of ``cls`` that are no settings.
 
     Raises:
-        SettingError: naming the key as the user would type it.
+        SettingError: for the first wrong setting, with its key as it is typed.
     """
     if not isinstance(mapping, Mapping):
         example = "a group of settings, as in conf/config.yaml"
         raise SettingError(where, str(mapping)[:60], example)
     dot = where and f"{where}."
     group: Any = cls
-    known = [name for name in _names(group) if name not in others]
+    known = [name for name in _hints(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
             close = suggestion(str(key), known).removeprefix("; ")
@@ -682,38 +670,31 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             values = {key: getattr(checked, key) for key in values}
         return cls(**values, **others)
     except ValidationError as error:
-        raise refusal(error, cls, dot, mapping) from error
-
-
-def refusal(
-    error: ValidationError, cls: type, dot: str, mapping: Mapping[str, Any]
-) -> SettingError:
-    """Return the first thing that pydantic refuses as an error of a setting."""
-    errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
-    first = min(errors, key=lambda one: one["type"] in missing)
-    key = str(first["loc"][0])
-    if first["type"] in missing:
-        return SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
-    got, advice = mapping[key], ""
-    said = [one["msg"].removeprefix("Input should be ") for one in errors if one["loc"][0] == key]
-    expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(said))).replace(
-        "tuple", "list"
-    )
-    if first["type"] == "literal_error":
-        advice = suggestion(str(got), re.findall(r"'(.*?)'", expected)).removeprefix("; ")
-    if first["type"] == "string_type" and type(got) in (int, float):
-        advice = f"as text, type \"{dot}{key}='{got}'\""
-    return SettingError(f"{dot}{key}", got, expected, advice)
+        errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
+        first = min(errors, key=lambda one: one["type"] in missing)
+        key, advice = str(first["loc"][0]), ""
+        typed = f"{dot}{key}"
+        if first["type"] in missing:
+            raise SettingError(typed, Missing.UNSET, advice=f"type {typed}=VALUE") from error
+        texts = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
+        expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(texts)))
+        if first["type"] == "literal_error":
+            names = re.findall(r"'(.*?)'", expected)
+            advice = suggestion(str(mapping[key]), names).removeprefix("; ")
+        if first["type"] == "string_type" and type(mapping[key]) in (int, float):
+            advice = f"as text, type \"{typed}='{mapping[key]}'\""
+        expected = expected.replace("tuple", "list")
+        raise SettingError(typed, mapping[key], expected, advice) from error
 
 
 def _without_effect(
     group: str, settings: Any, names: Iterable[str], when: str, choice: str
 ) -> None:
-    """Raise SettingError if one of the settings that are ignored here is not its default."""
-    changed, cls = _changed(settings), type(settings)
+    """Raise SettingError if a setting that has no effect here is not its default."""
+    changed, cls = _changed(settings), settings.__class__
     for name in names:
         if name in changed:
-            default = next(f.default for f in dataclasses.fields(cls) if f.name == name)
+            default = _defaults(cls)[name]
             expected = "null" if default is None else str(default)
             advice = f"it has no effect {when}: leave it out, or type {choice}"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
@@ -727,25 +708,21 @@ def _tuples(value: Any) -> Any:
 # A table builds hundreds of configs, and resolving annotations takes half of that time.
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
+    """Return the settings of a group, or of a task, with their types."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hints[name] for name in _names(cls)}
-
-
-@functools.cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 @functools.cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    return {f.name: f.default for f in dataclasses.fields(cls)}
+    return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
 def _changed(group: Any) -> dict[str, Any]:
     """Return the settings of a group that are neither null nor their default."""
     cls: Any = type(group)
     defaults = _defaults(cls)
-    values = {name: getattr(group, name) for name in _names(cls)}
+    values = {name: getattr(group, name) for name in _hints(cls)}
     return {name: v for name, v in values.items() if v is not None and v != defaults[name]}
 
 

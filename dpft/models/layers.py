@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from dpft.models.standardised import StandardisedConvRule
-from dpft.privacy.clipping.rules import Change, Changed, Rule, Use
+from dpft.privacy.clipping.rules import (
+    Change,
+    Changed,
+    DirectUse,
+    Rule,
+    UnsupportedLayerError,
+    Use,
+)
 from dpft.privacy.clipping.rules.base import trains
 from dpft.privacy.clipping.rules.layers import EmbeddingRule, LinearRule, NormRule
 
@@ -39,6 +46,25 @@ class PositionsRule(EmbeddingRule):
         offset = module.offset
         assert isinstance(offset, int)
         return super().uses(module, a + offset, g)
+
+
+class VisionEmbeddingsRule(Rule):
+    """ViT's class token and positions, ``(1, n, d)``, which are added to each image's patches."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        assert isinstance(module.dropout, nn.Dropout)
+        if module.dropout.p and module.training:
+            raise UnsupportedLayerError(
+                f"ViT's embeddings have dropout at rate {module.dropout.p}, behind which their "
+                "parameters are not seen; expected none: type model.dropout=0"
+            )
+        found = {"cls_token": g[:, :1], "position_embeddings": g}
+        return {
+            name: DirectUse(x.unsqueeze(1)) for name, x in found.items() if trains(module, name)
+        }
+
+    def needs_input(self, module: nn.Module) -> bool:
+        return False
 
 
 def llama_norm(module: nn.Module, a: Tensor) -> Tensor:
@@ -74,6 +100,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         _POSITIONS: PositionsRule(),
         _LLAMA_NORM: NormRule(llama_norm),
         _T5_NORM: NormRule(t5_norm),
+        "transformers.models.vit.modeling_vit.ViTEmbeddings": VisionEmbeddingsRule(),
         "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
     }
 )

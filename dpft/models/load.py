@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
@@ -33,14 +33,14 @@ from dpft.models.architecture import (
     of_classes,
     suit,
 )
-from dpft.models.families import PUBLISHED, StandIn, refuse, standin
+from dpft.models.families import StandIn, refuse, standin
 from dpft.models.files import Files
 from dpft.models.needs import Needs
 from dpft.models.partial import without_weights
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
-from dpft.runs.lineage import ancestry
+from dpft.runs.lineage import read_lineage
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -185,7 +185,7 @@ def load_model(
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
         _refuse_adapters(origin)
-        flags += [x for x in ancestry(origin.file(ANCESTRY)) if x not in flags]
+        flags += [x for x in read_lineage(origin.file(ANCESTRY)) if x not in flags]
     torch.manual_seed(seed)
     empty = None if weights else without_weights(auto, config)
     if empty is not None:
@@ -228,21 +228,6 @@ def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
     """Return the tokenizer that `load_model` gives a model of text, without the model."""
     origin = find(settings)
     return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
-
-
-def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
-    """Return the model without its weights, as `load_model` has it.
-
-    None for a model of the hub, which is not asked: of a shipped one the kind is checked.
-    """
-    origin = find(settings)
-    if not (isinstance(origin, Files) and origin.on_hub):
-        return load_model(settings, needs, seed, weights=False)
-    if settings.path in PUBLISHED:
-        # The family's defaults may lack what the published model has.
-        config = AutoConfig.for_model(PUBLISHED[settings.path], decoder_start_token_id=0)
-        kind_of(settings, needs, config)
-    return None
 
 
 def find(settings: Model) -> Files | StandIn:

@@ -75,9 +75,6 @@ class StandardisedUse(Use):
         assert isinstance(used, ConvUse | DirectUse)
         return replace(self, used=used)
 
-    def form(self) -> str:
-        return self.used.form()
-
     def _scaled(self) -> ConvUse:
         assert isinstance(self.used, ConvUse)
         return replace(self.used, g=self.used.g * self.scale[:, None, None])

@@ -1,8 +1,8 @@
-"""The processes of one run, and every collective between them.
+"""The ranks of one run, and every collective between them.
 
-Each rank computes the same global draw from the key and takes its share of it; the sums are added
-up once a step. Ranks agree before each collective that not all might reach, so that an error of
-one ends all, and ranks that have drawn different batches never add them up.
+Each rank draws the same batch from the key and takes its share of it; sums are reduced once a step.
+Ranks agree before each collective that not all might reach, so that an error of one ends all, and
+ranks that have drawn different batches never add them up.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from dpft.config.errors import ConfigError, RankError
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
 
-# Numbers in one all-reduce: enough to hide its latency, few enough for a buffer beside the model.
+# Numbers in one all-reduce: enough to hide its latency, few enough for a buffer next to the model.
 _BUCKET = 1 << 24
 # How long a rank waits for the others. A step of a large model with many microbatches takes
 # minutes; a rank that died is noticed at once, by its connections.
@@ -37,12 +37,8 @@ def be_patient(mesh: DeviceMesh) -> None:
             _set_pg_timeout(TIMEOUT, group)
 
 
-class UnansweredError(RankError):
-    """Another rank is gone.
-
-    Args:
-        error: what a collective raised.
-    """
+class RankGoneError(RankError):
+    """Another rank is gone, as the error of a collective shows."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(
@@ -53,28 +49,29 @@ class UnansweredError(RankError):
 
 
 @contextmanager
-def _connected() -> Iterator[None]:
-    """Turn what a collective raises where another rank is gone into an UnansweredError."""
+def _collective() -> Iterator[None]:
+    """Turn the error of a collective without another rank into a RankGoneError."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise UnansweredError(error) from error
+        raise RankGoneError(error) from error
 
 
 class SingleProcess:
-    """The processes of a run: here one, which shares nothing; `Replicas` and others are several.
+    """The ranks of a run: here one; the layouts with several ranks are its subclasses.
 
-    It has what the privacy core asks (`dpft.privacy.cohort.Cohort`) and what training asks.
+    It has what `dpft.privacy.cohort.Cohort` asks, and what training asks. Methods are collectives:
+    every rank calls them, in the same order.
 
     Attributes:
         rank, size, sharded: as of the privacy core.
-        divided: whether no rank holds all that is trained.
+        divided: whether no rank holds all trained parameters.
         layout: how the ranks share the work, for the ledger's header: sums of another layout are
             rounded otherwise. Empty in one process.
-        owners: by the name of a trained parameter, the first rank that holds it whole, where ranks
-            hold different ones; else empty.
+        owners: the first rank that holds a trained parameter whole, by the parameter's name, where
+            ranks hold different ones; else empty.
     """
 
     rank, size, sharded, divided = 0, 1, False, False
@@ -84,19 +81,18 @@ class SingleProcess:
     def place(self, model: nn.Module) -> None:
         """Divide the first rank's parameters over the ranks, in place, if the layout does.
 
-        Before a clipper and an optimizer are made: parameters become others. The other ranks'
-        values are not used.
+        Called before a clipper and an optimizer are made, since parameters are replaced.
         """
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        """Return this rank's part of what all have drawn; the parts are disjoint and complete."""
+        """Return this rank's part of a draw that all ranks made; parts are disjoint."""
         return drawn
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
         """Return this rank's part of a batch, cut into microbatches.
 
-        Where ranks must keep in step it is filled up with microbatches of blanks
-        (`dpft.privacy.shapes.BLANK`) to the number that the busiest rank has.
+        Where ranks must keep in step, microbatches of padding examples
+        (`dpft.privacy.shapes.BLANK`) are added up to the number that the busiest rank has.
         """
         return cut(self.share(drawn))
 
@@ -109,12 +105,10 @@ class SingleProcess:
         return value
 
     def whole(self, tensor: Tensor, name: str = "") -> Tensor:
-        """Put the parts of a parameter or its gradient together; every rank must ask.
+        """Return a parameter, or its gradient, put together from the ranks' parts.
 
-        Args:
-            tensor: this rank's.
-            name: of the parameter. Where ranks hold different ones the first rank gets its owner's,
-                and the others keep their own.
+        Where ranks hold different parameters, the first rank gets that of this ``name`` from its
+        owner, and the others keep their own tensor.
         """
         return tensor
 
@@ -130,11 +124,11 @@ class SingleProcess:
         target.copy_(whole)
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
-        """Wait for all ranks, and go on only if none has trouble and all have the same word.
+        """Wait for all ranks, and go on only if none has an error and all have the same word.
 
         Args:
             trouble: why this rank cannot go on; it is raised here, and a RankError elsewhere.
-            word: what all ranks must have computed alike, such as a digest of the draw.
+            word: a value that must be equal on all ranks, such as a digest of the draw.
 
         Raises:
             RankError: naming the rank that failed, or saying that ranks disagree.
@@ -150,21 +144,21 @@ class SingleProcess:
         return self.agree([flag], "")[0]
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        """Return of each flag whether any rank has set it; all must have the same word."""
+        """Return, for each flag, whether any rank has set it; raise as `meet` for the word."""
         return list(flags)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
-        """Return this rank's part of a tensor, flattened, and where it begins in the whole."""
+        """Return this rank's part of a tensor, flattened, and its offset in the whole."""
         return whole.view(-1), 0
 
     def prepare(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
     ) -> None:
-        """Refuse sharded parameters that cannot be summed exactly; asked where `sharded` alone."""
+        """Refuse sharded parameters that cannot be summed exactly; called if `sharded`."""
         raise AssertionError("each rank holds whole parameters")
 
     def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
-        """Add this rank's parts of the sums to ``.grad``; asked where `sharded` alone."""
+        """Add this rank's parts of the sums to ``.grad``; called if `sharded`."""
         raise AssertionError("each rank holds whole parameters")
 
 
@@ -191,13 +185,13 @@ class Replicas(SingleProcess):
 
     def gather(self, value: T) -> list[T]:
         held: list[Any] = [None] * self.size
-        with _connected():
+        with _collective():
             dist.all_gather_object(held, value, group=self._group)
         return held
 
     def from_first(self, value: T) -> T:
         held: list[T] = [value]
-        with _connected():
+        with _collective():
             dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
         return held[0]
 
@@ -205,17 +199,17 @@ class Replicas(SingleProcess):
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
         if whole is not None:
             target.copy_(whole)
-        # A group of GPUs cannot send what lies on the CPU, such as Adam's count of steps.
+        # A group of GPUs cannot send tensors on the CPU, such as Adam's count of steps.
         sent = target.detach().to(self._device)
-        with _connected():
+        with _collective():
             dist.broadcast(sent, src=0, group=self._group)
         target.copy_(sent)
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
-        failed, alike = 0, True
+        failed, equal = 0, True
         try:
-            (failed,), alike = self._largest([0 if trouble is None else 1 + self.rank], word)
-        except UnansweredError:
+            (failed,), equal = self._largest([0 if trouble is None else 1 + self.rank], word)
+        except RankGoneError:
             if trouble is None:
                 raise
         if trouble is not None:
@@ -225,11 +219,11 @@ class Replicas(SingleProcess):
                 f"rank {failed - 1} of {self.size} stopped at an error, so that this rank stops "
                 "too: see the message of that rank"
             )
-        self._check(alike)
+        self._check(equal)
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        largest, alike = self._largest([int(flag) for flag in flags], word)
-        self._check(alike)
+        largest, equal = self._largest([int(flag) for flag in flags], word)
+        self._check(equal)
         return [flag > 0 for flag in largest]
 
     def _largest(self, numbers: Sequence[int], word: str) -> tuple[list[int], bool]:
@@ -237,13 +231,13 @@ class Replicas(SingleProcess):
         code = int.from_bytes(hashlib.sha256(word.encode()).digest()[:7], "big")
         # The largest of x and of -x: equal but for the sign if all ranks have one x.
         sent = torch.tensor([*numbers, code, -code], dtype=torch.int64, device=self._device)
-        with _connected():
+        with _collective():
             dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
         *largest, code, negated = sent.tolist()
         return largest, code == -negated
 
-    def _check(self, alike: bool) -> None:
-        if not alike:
+    def _check(self, equal: bool) -> None:
+        if not equal:
             raise RankError(
                 f"rank {self.rank} of {self.size} has computed something else than another rank; "
                 "expected the same on all: are code, settings, data and packages the same "
@@ -252,37 +246,30 @@ class Replicas(SingleProcess):
 
     @torch.no_grad()
     def add_up(self, tensors: Sequence[Tensor]) -> None:
-        pending: list[Tensor] = []
-        for tensor in tensors:
-            pending.append(tensor)
-            if sum(t.numel() for t in pending) >= _BUCKET:
-                self._reduce(pending)
-                pending = []
-        self._reduce(pending)
-
-    def _reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Reduce several tensors at once, in float32 or in what has more digits."""
-        if not tensors:
-            return
-        if len(tensors) == 1 and tensors[0].dtype.itemsize >= 4 and tensors[0].is_contiguous():
-            with _connected():
-                dist.all_reduce(tensors[0], group=self._group)  # without a second copy of it
-            return
-        kind = torch.float32
-        for tensor in tensors:
-            kind = torch.promote_types(kind, tensor.dtype)
-        flat = torch.cat([tensor.detach().flatten().to(kind) for tensor in tensors])
-        with _connected():
-            dist.all_reduce(flat, group=self._group)
-        parts = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+        bucket: list[Tensor] = []
+        for index, tensor in enumerate(tensors, start=1):
+            bucket.append(tensor)
+            if index < len(tensors) and sum(t.numel() for t in bucket) < _BUCKET:
+                continue
+            first = bucket[0]
+            if len(bucket) == 1 and first.dtype.itemsize >= 4 and first.is_contiguous():
+                with _collective():
+                    dist.all_reduce(first, group=self._group)  # without a second copy of it
+            else:
+                kind = torch.float32  # or what has more digits
+                for each in bucket:
+                    kind = torch.promote_types(kind, each.dtype)
+                flat = torch.cat([each.detach().flatten().to(kind) for each in bucket])
+                with _collective():
+                    dist.all_reduce(flat, group=self._group)
+                parts = flat.split([each.numel() for each in bucket])
+                for each, part in zip(bucket, parts, strict=True):
+                    each.copy_(part.view_as(each))
+            bucket = []
 
 
 class Pipelines(Replicas):
-    """All processes of a run: pipelines of ``length`` ranks each, which share every batch.
-
-    Neighbouring ranks are one pipeline, since they send the most.
+    """Ranks in pipelines of ``length`` neighbouring ranks each, which share every batch.
 
     Args:
         length: ranks of a pipeline; None: all are one.
@@ -291,10 +278,10 @@ class Pipelines(Replicas):
 
     Attributes:
         position: of this rank in its pipeline, from 0.
-        peers: the ranks of this one's pipeline.
+        peers: the group of this rank's pipeline.
         copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
-        broken: whether this rank stopped inside a round, between others that wait for it: no
-            agreement can be reached then, and the others notice that this rank is gone.
+        broken: whether this rank stopped in the middle of a round. Its neighbours then wait for
+            hidden states, no agreement can be reached, and they notice that this rank is gone.
 
     Raises:
         ConfigError: if the ranks do not make whole pipelines.
@@ -309,9 +296,9 @@ class Pipelines(Replicas):
         self.length = self.size if length is None else length
         if self.length < 2 or self.size % self.length:
             raise ConfigError(
-                f"{self.size} processes in pipelines of {self.length}; expected pipelines of two "
-                "processes or more, and whole ones: type parallel.length=N for an N that divides "
-                f"{self.size}, or start another number of processes"
+                f"{self.size} processes in pipelines of {self.length}; expected whole pipelines of "
+                f"two or more: type parallel.length=N for an N that divides {self.size}, or start "
+                "another number of processes"
             )
         shape = (self.size // self.length, self.length)
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
@@ -343,7 +330,7 @@ class Pipelines(Replicas):
 
     @torch.no_grad()
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
-        # What another rank holds has no values here, and a copy to it does nothing.
+        # A parameter of another rank is on the meta device here: a copy to it does nothing.
         buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
         super().spread(buffer, whole)
         target.copy_(buffer)
@@ -363,11 +350,11 @@ class Pipelines(Replicas):
 
 @contextmanager
 def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
-    """Have all ranks go on behind what one does alone, or none; see `SingleProcess.meet`."""
+    """Let all ranks leave this context, or none: an error of one is a RankError of the others."""
     try:
         yield
     except Exception as trouble:
-        # The others may be amid a collective of a sharded layer: they find that this one left.
+        # The others may wait in a collective of a sharded layer: they notice that this one left.
         if not cohort.sharded:
             cohort.meet(trouble, word)
         raise
@@ -375,6 +362,6 @@ def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor that may be divided."""
+    """Return this rank's part of a tensor that may be divided."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()

@@ -1,52 +1,51 @@
-"""How this process was started: alone, as a rank of torchrun, or by another launcher."""
+"""The way this process was started: alone, as a rank of torchrun, or by another launcher."""
 
 import os
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 
-# What torchrun gives each process, without which it cannot find the others.
-_TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Where other launchers than torchrun say how many processes they started: Open MPI, srun.
+# The variables by which processes of torchrun find each other.
+_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# The number of processes that Open MPI or srun has started.
 _PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-# How often a launcher began a process again: torchrun, Slurm's requeue.
+# How often torchrun has restarted the ranks, or Slurm has requeued the job.
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def launched() -> int:
-    """How many processes torchrun started for this run; 1 where it did not."""
+    """Return how many processes torchrun started for this run; 1 without torchrun."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdecimal() else 1
 
 
 def restarted() -> bool:
-    """Whether torchrun or Slurm began these processes again, in the place of others that ended."""
+    """Return whether torchrun or Slurm started these processes again, after others had ended."""
     return any(os.environ.get(name, "0") not in ("", "0") for name in _RESTARTS)
 
 
 def check_launcher(ranks: int | None = None) -> None:
     """Refuse to be one of several processes that are no group, or of another number than ``ranks``.
 
-    Each of them would train and release a run of its own.
+    Each of them would train and release a separate run.
 
     Raises:
         ConfigError: naming the environment variable.
     """
     several = launched()
-    if several == 1:
-        for name in _PROCESSES:
-            size = os.environ.get(name, "")
-            if size.isdecimal() and int(size) > 1:
-                raise ConfigError(
-                    f"{name} is {size}: this process is one of several that do not know of each "
-                    "other; start them by torchrun --nproc-per-node N -m dpft train ..., or start "
-                    "one task that does: dpft train ... ranks=N"
-                )
-    absent = [name for name in _TOLD if not os.environ.get(name)]
+    for name in _PROCESSES if several == 1 else ():
+        size = os.environ.get(name, "")
+        if size.isdecimal() and int(size) > 1:
+            raise ConfigError(
+                f"{name} is {size}: this process is one of several that do not know of each "
+                "other; start them by torchrun --nproc-per-node N -m dpft train ..., or start "
+                "one task that does: dpft train ... ranks=N"
+            )
+    absent = [name for name in _TORCHRUN if not os.environ.get(name)]
     if several > 1 and absent:
         raise ConfigError(
-            f"WORLD_SIZE is {several}, but {', '.join(absent)} is not set; expected all that "
-            "torchrun sets: start the processes by torchrun --nproc-per-node N -m dpft train ..., "
+            f"WORLD_SIZE is {several}, but {', '.join(absent)} is not set; expected all variables "
+            "of torchrun: start the processes by torchrun --nproc-per-node N -m dpft train ..., "
             "or unset WORLD_SIZE for one process"
         )
     if ranks not in (None, several):
@@ -58,24 +57,25 @@ def check_launcher(ranks: int | None = None) -> None:
 
 
 def check_processes(run: Run, count: int) -> None:
-    """Raise a ConfigError for settings that do not go together with so many processes."""
+    """Raise a ConfigError for settings that do not work with so many processes."""
+    layout = run.parallel.name
+    if count == 1 and layout != "data":
+        raise ConfigError(
+            f"parallel={layout} with one process; expected several: type ranks=N, or torchrun "
+            "--nproc-per-node N -m dpft train ..., or leave it out"
+        )
     if count == 1:
-        if run.parallel.name != "data":
-            raise ConfigError(
-                f"parallel={run.parallel.name} with one process; expected several: type ranks=N, "
-                "or torchrun --nproc-per-node N -m dpft train ..., or leave it out"
-            )
         return
-    several = f"{count} processes"
-    if run.parallel.name == "fsdp" and run.optim.name == "lamb":
+    if layout == "fsdp" and run.optim.name == "lamb":
         raise ConfigError(
             "optim=lamb with parallel=fsdp: its norms are of whole parameters, and each process "
             "holds a part; expected adam, adamw or sgd, or parallel=data"
         )
-    if run.audit.active:
-        raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
-    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
+    if layout == "fsdp" and run.adapt.name == "prefix":
         # A prefix's keys and values reach a layer in an object that FSDP's hooks do not look into.
         raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
-    if run.adapt.name == "rgp":
-        raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")
+    for name, used in (("audit", run.audit.active), ("adapt=rgp", run.adapt.name == "rgp")):
+        if used:
+            raise ConfigError(
+                f"{name} with {count} processes; expected one: without torchrun and ranks="
+            )

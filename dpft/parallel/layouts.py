@@ -1,4 +1,4 @@
-"""From ``conf/parallel`` to the cohort of a run: how its processes find each other, and part."""
+"""From ``conf/parallel`` to the ranks of a run: how they connect, and how they end together."""
 
 import os
 import signal
@@ -15,19 +15,26 @@ from torch.distributed.rendezvous import rendezvous
 
 from dpft.config.errors import ConfigError, DpftError, RankError
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import TIMEOUT, Replicas, TrainingCohort, UnansweredError, be_patient
+from dpft.parallel.cohort import (
+    TIMEOUT,
+    Pipelines,
+    RankGoneError,
+    Replicas,
+    TrainingCohort,
+    be_patient,
+)
 from dpft.parallel.launch import launched
 
-# How far apart ranks may begin: machines start when they have room, and disks may be slow.
+# How far apart ranks may start: machines start when they have room, and disks may be slow.
 _JOINING = timedelta(minutes=5)
-_LEFT = "left"  # in the store: why the first rank that left did
+_REASON = "left"  # key of the store: why the first rank that left did
 
 
 @contextmanager
 def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]:
-    """Give the cohort of this process: all that torchrun started, in their layout, or this one.
+    """Yield the ranks of the run in their layout: all that torchrun started, or this process.
 
-    A rank that leaves by an exception tells the others why; they end with that reason.
+    If a rank leaves by an exception, the others end with its reason.
 
     Args:
         device: where this rank computes.
@@ -42,37 +49,29 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]
     if size % shards:
         raise ConfigError(
             f"parallel.shards is {shards} with {size} processes; expected a number that divides "
-            "them: each copy of the model is spread over as many"
+            "them: each copy of the model is divided over as many"
         )
     if size == 1:
         yield TrainingCohort()
         return
     with _connected(device):
         Replicas().meet(word=f"{parallel}")  # of another layout a rank would wait for other groups
-        match parallel.name:
-            case "data":
-                yield Replicas()
-            case "fsdp":
-                yield _sharded(device, size, shards)
-            case "pipeline":
-                yield _pipelines(parallel)
+        if parallel.name == "pipeline":
+            schedule = parallel.schedule or "1f1b"
+            yield Pipelines(parallel.length, schedule, parallel.microbatches)
+        elif parallel.name == "fsdp":
+            from dpft.parallel.sharded import Shards
 
-
-def _sharded(device: torch.device, size: int, shards: int) -> TrainingCohort:
-    from dpft.parallel.sharded import Shards
-
-    if shards == size:
-        return Shards(init_device_mesh(device.type, (size,)))
-    names = ("copy", "shard")
-    mesh = init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=names)
-    be_patient(mesh)
-    return Shards(mesh)
-
-
-def _pipelines(parallel: Parallel) -> TrainingCohort:
-    from dpft.parallel.cohort import Pipelines
-
-    return Pipelines(parallel.length, parallel.schedule or "1f1b", parallel.microbatches)
+            if shards == size:
+                yield Shards(init_device_mesh(device.type, (size,)))
+            else:
+                names = ("copy", "shard")
+                shape = (size // shards, shards)
+                mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+                be_patient(mesh)
+                yield Shards(mesh)
+        else:
+            yield Replicas()
 
 
 @contextmanager
@@ -83,32 +82,35 @@ def _connected(device: torch.device) -> Iterator[None]:
     store = _connect("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
-    except UnansweredError as error:
-        raise RankError(_read_reason(store) or str(error)) from error
-    except RankError:
-        raise
     except BaseException as error:
         # A collective of a sharded layer, which is not one of the cohort's, raises such errors.
         lost = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
-        if lost or isinstance(error, dist.DistError):
-            raise RankError(_read_reason(store) or str(UnansweredError(error))) from error
-        why = f"rank {dist.get_rank()} of {dist.get_world_size()} {_reason(error)}"
-        with suppress(RuntimeError):  # the store was a rank's, which is gone
-            store.compare_set(_LEFT, "", why)
+        if lost or isinstance(error, RankGoneError | dist.DistError):
+            gone = error if isinstance(error, RankGoneError) else RankGoneError(error)
+            raise RankError(_read_reason(store) or str(gone)) from error
+        if not isinstance(error, RankError):
+            why = f"stopped at an error ({type(error).__name__}: {error}); see its messages"
+            if isinstance(error, DpftError):
+                why = f"stopped: {error}"
+            elif isinstance(error, KeyboardInterrupt):
+                why = "was interrupted; the same command continues from the last checkpoint"
+            with suppress(RuntimeError):  # the store was a rank's, which is gone
+                rank, size = dist.get_rank(), dist.get_world_size()
+                store.compare_set(_REASON, "", f"rank {rank} of {size} {why}")
         raise
     finally:
         dist.destroy_process_group()
 
 
 def _connect(backend: str) -> Store:
-    """Make the group of all ranks, and return the store that is theirs."""
+    """Make the group of all ranks, and return their store."""
     try:
         with _ended_by_signals():
             store, rank, size = next(rendezvous("env://", timeout=_JOINING))
-            # torchrun's store outlives its ranks: those that it begins again must not read the
-            # addresses of the dead.
-            life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            store = PrefixStore(f"dpft/{life}", store)
+            # torchrun's store outlives its ranks: restarted ones must not read the addresses of
+            # the dead.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = PrefixStore(f"dpft/{attempt}", store)
             dist.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=_JOINING
             )
@@ -118,7 +120,7 @@ def _connect(backend: str) -> Store:
         raise RankError(
             f"the ranks did not find each other ({' '.join(str(error).split())[:200]}); expected "
             f"all to reach the first one's machine, {os.environ.get('MASTER_ADDR')} at port "
-            f"{os.environ.get('MASTER_PORT')}: torchrun gives both, and has messages of the others"
+            f"{os.environ.get('MASTER_PORT')}: torchrun sets both, and prints what the others said"
         ) from error
     return store
 
@@ -128,31 +130,23 @@ def _ended_by_signals() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the process on the spot, unless they are ignored.
 
     torch waits here for ranks that may have died, in C++, where no handler of Python's is called;
-    nothing has begun.
+    nothing has started.
     """
-    heard = {}
+    handlers = {}
     if threading.current_thread() is threading.main_thread():  # no other may set handlers
         for number in (signal.SIGINT, signal.SIGTERM):
             if callable(usual := signal.getsignal(number)):
-                heard[number] = usual
+                handlers[number] = usual
                 signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        for number, usual in heard.items():
+        for number, usual in handlers.items():
             signal.signal(number, usual)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, DpftError):
-        return f"stopped: {error}"
-    if isinstance(error, KeyboardInterrupt):
-        return "was told to stop; the same command continues from the last checkpoint"
-    return f"stopped at an error ({type(error).__name__}: {error}); see its messages"
 
 
 def _read_reason(store: Store) -> str:
     with suppress(RuntimeError):
-        if store.check([_LEFT]):
-            return store.get(_LEFT).decode(errors="replace")
+        if store.check([_REASON]):
+            return store.get(_REASON).decode(errors="replace")
     return ""

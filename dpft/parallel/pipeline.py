@@ -39,16 +39,16 @@ class ClippedStage(PipelineStage):
     """One stage, whose backward leaves clipped sums in ``.grad``.
 
     Args:
-        share: of the model, as the whole is called.
-        stage: further arguments of `torch.distributed.pipelining.PipelineStage`; shapes among them,
-            since it would find them out by a forward that the clipper takes for one of records.
+        share: this stage.
+        stage: further arguments of `torch.distributed.pipelining.PipelineStage`, with shapes: it
+            would infer them by a forward, which the clipper would take for one of records.
         clipper: made on the stage's module alone.
-        waits: whether sums wait for `settle`: one group spans the stages.
+        waits: whether sums wait for `settle`, since one group spans the stages.
 
     Attributes:
         losses: of each microbatch of records, ``(b,)``, on the last stage.
-        norms: of each, ``(b, K)`` with the ``K`` groups of this stage; of the whole if flat.
-        factors: likewise.
+        norms, factors: of each, ``(b, K)`` with the ``K`` groups of this stage; of the whole model
+            if flat.
     """
 
     submod: Share
@@ -69,16 +69,13 @@ class ClippedStage(PipelineStage):
         self._chunk = 0
 
     def load(self, losses: Losses, batches: Sequence[UnitBatch | None]) -> None:
-        """Set the losses and batches that the next run of the schedule goes through.
-
-        The batches are of one shape; None is passed on and not computed.
-        """
+        """Set losses and batches, of one shape, for the next round; None is not computed."""
         self._of, self._batches = losses, batches
         for held in (self.losses, self.norms, self.factors, self.waiting, self._captured):
             held.clear()
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
-        """Run the base's, and keep what the clipper has captured until the chunk comes back."""
+        """Run the base's method, and keep the clipper's captures until the backward."""
         self._chunk = fwd_chunk_id
         self.clipper.take()
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
@@ -95,12 +92,12 @@ class ClippedStage(PipelineStage):
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
-        """Run the base's, which calls `backward_maybe_with_nosync` without naming the chunk."""
+        """Run the base's method, which calls `backward_maybe_with_nosync` without the chunk."""
         self._chunk = bwd_chunk_id
         super().backward_one_chunk(bwd_chunk_id, *arguments, **named)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
-        """Run the base's, as `backward_one_chunk`."""
+        """Run the base's method, as `backward_one_chunk` does."""
         self._chunk = bwd_chunk_id
         super().backward_weight_one_chunk(bwd_chunk_id, *arguments, **named)
 
@@ -143,12 +140,8 @@ class ClippedStage(PipelineStage):
 
 
 @torch.no_grad()
-def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> int:
-    """Form, with flat clipping, the sums of the microbatches that wait; every rank must ask.
-
-    Returns:
-        Bytes that this rank gave to the reduction of norms.
-    """
+def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> None:
+    """Form, with flat clipping, the sums of the microbatches that wait; collective."""
     held: list[tuple[ClippedStage, int, Any, Book]] = []
     squares: dict[int, Tensor] = {}
     for stage in stages:
@@ -158,7 +151,7 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> i
 
             def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
                 uses = cheapest_forms(uses, batch.size, transient=False)
-                book[name] = Entry(batch.squared_norm(name, uses), uses)
+                book[name] = Entry(batch.squared_norm(uses), uses)
 
             batch.backward(complete)
             squared, dropped = batch.squared_group_norm(0, book)
@@ -166,7 +159,7 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> i
             squared = squared if dropped is None else squared.masked_fill(dropped, torch.inf)
             squares[chunk] = squared if chunk not in squares else squares[chunk] + squared
     if not squares:
-        return 0
+        return
     joint = torch.stack([squares[chunk] for chunk in sorted(squares)])
     dist.all_reduce(joint, group=group)
     row_of = {chunk: row for row, chunk in enumerate(sorted(squares))}
@@ -178,7 +171,6 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> i
             batch.add_sums(0, book, batch.factors_of(0, squared, dropped))
             stage.clipper.conclude(batch, stage.waiting.pop(chunk).real)
             stage.observe(chunk)
-    return joint.numel() * joint.element_size()
 
 
 def inner_products(output: Tensor, gradient: Tensor | None, rows: int = 1) -> Tensor:

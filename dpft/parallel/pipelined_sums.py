@@ -1,14 +1,13 @@
 """Clipped sums of logical batches, formed by a pipeline.
 
-A schedule sends a fixed number of microbatches of one shape through the stages: a round. What is
-missing in the last round of a shape is sent without being computed. Every process holds the records
-and cuts the batch in the same way, so that nothing but hidden states and their gradients is sent.
+A schedule sends a fixed number of microbatches of one shape through the stages: a round. The last
+round of a shape is filled up with zeros that no stage computes. Every rank holds the records and
+cuts the batch in the same way, so only hidden states and their gradients are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,7 @@ import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import Pipelines, UnansweredError
+from dpft.parallel.cohort import Pipelines, RankGoneError
 from dpft.parallel.pipeline import ClippedStage, Losses, settle
 from dpft.parallel.stage_clippers import StageClippers
 from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class ScheduleKind(NamedTuple):
-    """A class of torch.distributed.pipelining, stages of each rank, and whether they go back."""
+    """A schedule of torch.distributed.pipelining."""
 
     runner: Any
-    each: int
-    turns: bool = False
+    each: int  # stages of each rank
+    turns: bool = False  # whether the second stages are in the opposite order of ranks
 
 
 SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType(
@@ -71,12 +70,9 @@ def _holder(stage: int, ranks: Pipelines) -> int:
 
 
 class Observed(NamedTuple):
-    """Noiseless figures of a microbatch: norms and factors of `PipelinedSums.groups`, ``(b, K)``.
+    """Noiseless figures of a microbatch: norms and factors ``(b, K)`` of `PipelinedSums.groups`."""
 
-    Losses are there where the last stage is.
-    """
-
-    losses: Tensor | None
+    losses: Tensor | None  # on the rank with the last stage
     norms: Tensor
     factors: Tensor
 
@@ -85,16 +81,16 @@ class PipelinedSums:
     """Runs logical batches through the stages of a model.
 
     Args:
-        parts: of the model, by number of stage: those of this rank's `places`, on its device.
+        parts: the stages in this rank's `places`, by number, on its device.
         clippers: made on them.
         cut: of the model.
-        ranks: of this pipeline and of others, with schedule and number of microbatches.
+        ranks: of all pipelines, with schedule and number of microbatches.
 
     Attributes:
-        stages: the modules of this process.
-        pipeline: number of this process's pipeline: all of one go through the same records.
-        groups: the numbers of the groups whose norms this process gives. With flat clipping those
-            are the same on all, and the first gives them.
+        stages: the modules of this rank.
+        pipeline: number of this rank's pipeline, whose ranks go through the same records.
+        groups: the numbers of the groups whose norms this rank reports. With flat clipping norms
+            are the same on all ranks of a pipeline, and the first reports them.
     """
 
     def __init__(
@@ -131,14 +127,14 @@ class PipelinedSums:
         """Add the clipped sums of a logical batch to ``.grad``, on every rank of the pipeline.
 
         Args:
-            losses: of a microbatch, by a model that it calls once.
+            losses: return a microbatch's losses and call the model once.
             batches: the same on every rank; those of one shape are next to each other.
         """
         found: list[Observed] = []
         for shape, run in groupby(batches, _shape):
-            alike = list(run)
-            for first in range(0, len(alike), self._microbatches):
-                found += self._round(losses, shape, alike[first : first + self._microbatches])
+            equal = list(run)
+            for first in range(0, len(equal), self._microbatches):
+                found += self._round(losses, shape, equal[first : first + self._microbatches])
         return found
 
     def losses(self, observed: Sequence[Observed]) -> list[Tensor]:
@@ -153,7 +149,7 @@ class PipelinedSums:
         return list(flat.split(sizes))
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank of the run; all must ask."""
+        """Return whether the flag is set on any rank of the run; collective."""
         return self._ranks.any(flag)
 
     def over_stages(self, numbers: Tensor) -> Tensor:
@@ -171,37 +167,31 @@ class PipelinedSums:
         for stage in self._stages:
             stage.load(losses, [*filled, *rest])
         last = any(stage.is_last for stage in self._stages)
-        # What the last stage returns are its losses already; a schedule wants something to split.
+        # The last stage returns its losses already; a schedule needs a tensor to split.
         target = torch.empty(self._microbatches, device=self._device) if last else None
-        with self.clippers.running(), self._alone_in_trouble():
-            self._runner.step(target=target, return_outputs=False)
-            if self.clippers.flat:
-                settle(self._stages, self._ranks.peers)
-        return [self._observed(chunk) for chunk in range(len(filled))]
-
-    @contextmanager
-    def _alone_in_trouble(self) -> Iterator[None]:
-        """Mark the ranks as broken where a round stops: others wait, who cannot be asked."""
-        try:
-            yield
-        except Exception as error:
-            self._ranks.broken = True
-            if isinstance(error, RuntimeError) and error.__cause__ is not None:
-                raise error.__cause__ from None  # of a forward, which the base wraps
-            if isinstance(error, dist.DistError) or "gloo" in str(error):
-                raise UnansweredError(error) from error
-            raise
-
-    def _observed(self, chunk: int) -> Observed:
-        held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
+        with self.clippers.running():
+            try:
+                self._runner.step(target=target, return_outputs=False)
+                if self.clippers.flat:
+                    settle(self._stages, self._ranks.peers)
+            except Exception as error:
+                self._ranks.broken = True
+                if isinstance(error, RuntimeError) and error.__cause__ is not None:
+                    raise error.__cause__ from None  # of a forward, which the base wraps
+                if isinstance(error, dist.DistError) or "gloo" in str(error):
+                    raise RankGoneError(error) from error
+                raise
+        found, given = [], len(self.groups)
         stages = self._stages[:1] if self.clippers.flat else self._stages
-        norms = torch.cat([stage.norms[chunk] for stage in stages], 1)
-        factors = torch.cat([stage.factors[chunk] for stage in stages], 1)
-        given = len(self.groups)
-        return Observed(held[0] if held else None, norms[:, :given], factors[:, :given])
+        for chunk in range(len(filled)):
+            held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
+            norms = torch.cat([stage.norms[chunk] for stage in stages], 1)[:, :given]
+            factors = torch.cat([stage.factors[chunk] for stage in stages], 1)[:, :given]
+            found.append(Observed(held[0] if held else None, norms, factors))
+        return found
 
     def _prepare(self, shape: tuple[int, ...]) -> None:
-        """Make a schedule for microbatches of a shape, unless the last one was."""
+        """Make a schedule for microbatches of a shape, unless the last one was for that shape."""
         if shape == self._shape:
             return
         units, rows, positions = shape
@@ -226,19 +216,19 @@ class PipelinedSums:
         self._runner = self._kind.runner(
             self._stages if self._kind.each > 1 else self._stages[0],
             n_microbatches=self._microbatches,
-            loss_fn=_as_they_are,
+            loss_fn=_losses,
             scale_grads=False,
         )
         self._shape = shape
 
 
 def _shape(batch: UnitBatch) -> tuple[int, int, int]:
-    """Units, rows of the model's batch, and positions."""
+    """Return the numbers of units, of rows of the model's batch, and of positions."""
     rows, positions = batch.batch.tensors["input_ids"].shape
     return len(batch), rows, positions
 
 
-def _as_they_are(losses: Tensor, target: Tensor) -> Tensor:
+def _losses(losses: Tensor, target: Tensor) -> Tensor:
     return losses
 
 
@@ -252,12 +242,12 @@ def pipelined(
     """Divide a model over the ranks of a pipeline.
 
     Args:
-        model: the same on every rank, on the CPU where it is too large for one device. It keeps
-            the tensors of this rank's stages; the others' have no values from here on.
+        model: the same on every rank, on the CPU if it is too large for one device. It keeps the
+            tensors of this rank's stages; the others lose their values here.
         whole: a clipper made on it, with the groups of the whole run; closed here.
-        how: where to cut: ``per_device``, with as many devices as there are stages.
-        ranks: all processes.
-        device: where this rank's stages go; None: they stay where they are.
+        how: ``per_device``, with as many devices as there are stages.
+        ranks: all ranks.
+        device: of this rank's stages; None leaves them where they are.
 
     Raises:
         ConfigError, ValueError: for what cannot be cut, or not be clipped stage by stage.

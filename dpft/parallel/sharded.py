@@ -46,7 +46,7 @@ class Shards(Replicas):
             self.spread(tensor, whole.pop(name, None))
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
-        # Whoever runs a layer takes part in putting its parameters together: all or none.
+        # A layer gathers its parameters from all ranks, so all run it equally often.
         shares = [cut(drawn[rank :: self.size]) for rank in range(self.size)]
         own, most = shares[self.rank], max(map(len, shares))
         return [*own, *[[BLANK]] * (most - len(own))]

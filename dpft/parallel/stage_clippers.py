@@ -4,7 +4,7 @@ Noise is scaled by the thresholds of all groups, and the counts that move them a
 together. So every process knows all groups and thresholds, clips its own, and adds up the counts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from dpft.parallel.stages import Cut
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.policies import PartOfPolicy
 from dpft.privacy.spec import TWO_BACKWARDS
 
 
@@ -34,7 +35,8 @@ class StageClippers:
         flat: whether one group spans the stages, so that norms have to be added up over them.
         parameters: of the stages here, by the whole model's names.
         sizes: of the whole model's trained parameters.
-        groups, adaptive, estimates, thresholds, below: of the whole model, as of `Clipper`.
+        own_groups: numbers of the groups whose norms this process sees, stage by stage.
+        groups, policy: of the whole model, as of `Clipper`.
 
     Guarantee: every trained parameter of the model is in one stage and in one group, and one record
     changes the sums of all stages together by at most `dpft.privacy.thresholds.sensitivity`.
@@ -52,11 +54,9 @@ class StageClippers:
         copies: Cohort | None = None,
     ) -> None:
         self.groups = whole.groups
-        self.adaptive = whole.adaptive
+        self.policy = whole.policy
         self.cohort = cohort
         self.sizes = MappingProxyType(dict(whole.sizes))
-        self.estimates, self.thresholds = whole.estimates, whole.thresholds
-        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
         self.flat = len(self.groups) == 1
         self._copies = copies
         self._running = False
@@ -74,19 +74,27 @@ class StageClippers:
                     "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
                     "group with norms added up over the stages"
                 )
-        self._own: dict[int, tuple[int, ...]] = {}
+        own_groups: dict[int, None] = {}
         self.clippers: dict[int, Clipper] = {}
         for stage, part in sorted(parts.items()):
             own = tuple(k for k, stages in enumerate(owners) if stage in stages)
             groups = [_within(self.groups[k], cut, stage) for k in own]
-            self.clippers[stage], self._own[stage] = whole.for_part(part, groups), own
+            # With one group all stages see the same norms.
+            policy = PartOfPolicy(whole.policy, own, counts=not self.flat or stage == 0)
+            self.clippers[stage] = whole.for_part(part, groups, policy)
+            own_groups |= dict.fromkeys(own)
+        self.own_groups = tuple(own_groups)
         held = {n: p for clipper in self.clippers.values() for n, p in clipper.parameters.items()}
         self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
-        self._spread()
 
     @property
     def private(self) -> bool:
         return True
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The norms to which the whole model's groups are clipped now."""
+        return self.policy.thresholds
 
     @property
     def unfinished(self) -> bool:
@@ -110,8 +118,8 @@ class StageClippers:
         """Reset the clippers; as of `Clipper`, on every process."""
         for clipper in self.clippers.values():
             clipper.reset()
+        self.policy.reset()
         self._running = False
-        self._spread()
 
     def collect(self) -> None:
         """Add up counts over the stages, and sums over whoever holds the same ones."""
@@ -120,31 +128,7 @@ class StageClippers:
                 parameter.grad = torch.zeros_like(parameter)
         if self._copies is not None:
             self._copies.add_up([p.grad for p in self.parameters.values() if p.grad is not None])
-        if self.adaptive is None:
-            return
-        total = torch.zeros(len(self.groups), dtype=torch.float64)
-        for stage, clipper in self.clippers.items():
-            if not self.flat or stage == 0:  # flat, all stages have counted the same norms
-                total[list(self._own[stage])] += clipper.below.cpu()
-        device = next(iter(self.parameters.values())).device
-        total = total.to(device)
-        self.cohort.add_up([total])
-        self.below = total.cpu()
-
-    def move(self, estimates: Sequence[float]) -> None:
-        """Set the estimates of all groups, from which all thresholds follow."""
-        assert self.adaptive is not None
-        self.estimates = tuple(estimates)
-        self.thresholds = self.adaptive.rescaled(estimates)
-        self._spread()
-
-    def _spread(self) -> None:
-        """Give each clipper its own estimates and thresholds, and begin to count anew."""
-        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
-        for stage, clipper in self.clippers.items():
-            own = self._own[stage]
-            if self.adaptive is not None:
-                clipper.move([self.estimates[k] for k in own], [self.thresholds[k] for k in own])
+        self.policy.collect(self.cohort, next(iter(self.parameters.values())).device)
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
         """Return all of it: a stage holds whole parameters."""
@@ -153,11 +137,6 @@ class StageClippers:
     def whole(self, grad: Tensor) -> Tensor:
         """Return it: a stage holds whole parameters."""
         return grad
-
-    @property
-    def own_groups(self) -> tuple[int, ...]:
-        """Return the numbers of the groups whose norms this process sees, stage by stage."""
-        return (0,) if self.flat else tuple(k for own in self._own.values() for k in own)
 
     def check_rows(self, rows: int) -> None:
         """Check, as of `Clipper`, that a record may have so many rows."""

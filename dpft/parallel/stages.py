@@ -21,19 +21,12 @@ from dpft.privacy.spec import Partition
 
 
 class Anatomy(NamedTuple):
-    """Where the pieces of a class of models are, by the names of its modules.
+    """Names of a class of models' modules, in the order of its forward."""
 
-    Attributes:
-        first: what makes hidden states of tokens; the table of tokens is first.
-        positions: of these, what is added to the hidden states that come in.
-        blocks: the list of blocks, each of which takes hidden states first and returns them.
-        last: what follows the last block, each from one tensor to one tensor.
-    """
-
-    first: tuple[str, ...]
-    positions: tuple[str, ...]
-    blocks: str
-    last: tuple[str, ...]
+    first: tuple[str, ...]  # make hidden states of tokens; the table of tokens is first
+    positions: tuple[str, ...]  # of these, those added to the hidden states that come in
+    blocks: str  # the list of blocks, each of which takes hidden states first and returns them
+    last: tuple[str, ...]  # follow the last block, each from one tensor to one tensor
 
 
 _LLAMA = Anatomy(("model.embed_tokens",), (), "model.layers", ("model.norm", "lm_head"))
@@ -56,26 +49,18 @@ embedding, blocks and head (Gemma, Granite) would do so on every stage."""
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a model is cut.
+    """The places where a model is cut."""
 
-    Attributes:
-        anatomy: of the model proper.
-        prefix: what precedes the names of its modules, within adapters.
-        starts: the block that each stage begins with.
-        stage_of: of each trained parameter of the whole model, by name and in its order.
-        width, dtype: of the hidden states that stages hand on.
-    """
-
-    anatomy: Anatomy
-    prefix: str
-    starts: tuple[int, ...]
-    stage_of: Mapping[str, int]
-    width: int
+    anatomy: Anatomy  # of the model proper
+    prefix: str  # of the names of its modules, within adapters
+    starts: tuple[int, ...]  # the first block of each stage
+    stage_of: Mapping[str, int]  # by the name of each trained parameter, in the model's order
+    width: int  # of the hidden states that stages hand on
     dtype: torch.dtype
 
     @property
     def count(self) -> int:
-        """Return how many stages there are."""
+        """The number of stages."""
         return len(self.starts)
 
 
@@ -97,36 +82,73 @@ def cut(model: nn.Module, how: Partition) -> Cut:
     stage_of = {name: k for k, (_, own) in devices for name in own}
     stage_of = {name: stage_of[name] for name in trained}
     count = max(stage_of.values()) + 1
-    blocks = len(list(_within(model, prefix, anatomy.blocks).children()))
+    blocks = len(list(model.get_submodule(prefix + anatomy.blocks).children()))
     _check_trained(trained, model, prefix, anatomy)
     if not 2 <= count <= blocks:
         raise ConfigError(
             f"{count} pipeline stages of {blocks} blocks; expected two stages or more, with a "
             "block each: start another number of processes, or type parallel=data"
         )
-    # A stage begins with its first trained block: the others stay with the one before them.
-    starts = {0: 0}
+    # A stage starts with its first trained block: the others stay with the one before them.
+    starts, within = {0: 0}, f"{prefix}{anatomy.blocks}."
     for name, stage in stage_of.items():
-        inner = name.removeprefix(prefix)
-        if inner.startswith(f"{anatomy.blocks}."):
-            number = int(inner.removeprefix(f"{anatomy.blocks}.").split(".")[0])
+        if name.startswith(within):
+            number = int(name.removeprefix(within).split(".")[0])
             starts[stage] = min(starts.get(stage, number), number)
-    table: Any = _within(model, prefix, anatomy.first[0])
-    width, dtype = table.weight.shape[1], table.weight.dtype
+    table: Any = model.get_submodule(prefix + anatomy.first[0])
     firsts = tuple(starts[stage] for stage in range(count))
+    width, dtype = table.weight.shape[1], table.weight.dtype
     return Cut(anatomy, prefix, firsts, MappingProxyType(stage_of), width, dtype)
 
 
-def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
-    """Return one stage of a model, which shares its tensors with the whole; called as that is.
+def _anatomy(model: nn.Module) -> tuple[str, Anatomy]:
+    """Return the prefix of the model proper within its adapters, and its anatomy."""
+    for name, module in model.named_modules():
+        kind = type(module)
+        if kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.models."):
+            return (f"{name}." if name else ""), _KNOWN[kind.__name__]
+    raise ConfigError(
+        f"parallel=pipeline does not know where {type(model).__name__} can be cut; expected one of "
+        f"{', '.join(_KNOWN)}: type parallel=data or parallel=fsdp"
+    )
 
-    But for the first stage it takes ``inputs_embeds``, the hidden states ``(B, T, d)`` of the stage
-    before, in place of ``input_ids``; but for the last its ``logits`` are hidden states.
+
+def _check_trained(
+    trained: Mapping[str, nn.Parameter], model: nn.Module, prefix: str, anatomy: Anatomy
+) -> None:
+    """Refuse trained parameters of no stage (a prefix, a scorer), or of the first and the last."""
+    pieces, kind = (*anatomy.first, anatomy.blocks, *anatomy.last), type(model).__name__
+    known = tuple(f"{prefix}{piece}." for piece in pieces)
+    first, last = (
+        {id(p) for piece in ends for p in model.get_submodule(prefix + piece).parameters()}
+        for ends in (anatomy.first, anatomy.last)
+    )
+    for name, parameter in trained.items():
+        if not name.startswith(known):
+            raise ConfigError(
+                f"parallel=pipeline does not know which stage {name} of {kind} belongs to; "
+                f"expected trained parameters in {', '.join(pieces)} only: type adapt=full, "
+                "adapt=lora or parallel=data"
+            )
+        if id(parameter) in first & last:
+            raise ConfigError(
+                f"{name} is input embedding and output head of {kind}: the first stage and the "
+                "last would each clip a part of one gradient; type model.tied=false, which gives "
+                "the head a separate copy"
+            )
+
+
+def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
+    """Return one stage of a model, which shares its tensors with the whole.
+
+    It is called like the whole, but stages after the first take ``inputs_embeds``, the hidden
+    states ``(B, T, d)`` of the stage before, in place of ``input_ids``, and the ``logits`` of
+    stages before the last are hidden states.
     """
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     part: nn.Module = copy.deepcopy(model, tensors)
     anatomy, prefix = cut.anatomy, cut.prefix
-    blocks: Any = _within(part, prefix, anatomy.blocks)
+    blocks: Any = part.get_submodule(prefix + anatomy.blocks)
     end = (*cut.starts[1:], len(blocks))[stage]
     for number in range(len(blocks)):
         if not cut.starts[stage] <= number < end:
@@ -144,12 +166,9 @@ def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
 
 
 def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
-    """Take values and memory from the parameters of a model that are in none of these stages.
-
-    They keep names, shapes and order, by which ranks and checkpoints go.
-    """
+    """Free the memory of the parameters that are in none of these stages; they keep their names."""
     held = {id(parameter) for part in parts for parameter in part.parameters()}
-    empty: dict[int, nn.Parameter] = {}  # by what it stands for: tied parameters stay one
+    empty: dict[int, nn.Parameter] = {}  # by id of the old one: tied parameters stay one
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and id(parameter) not in held:
@@ -159,24 +178,24 @@ def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
 
 
 class _Elsewhere(nn.Module):
-    """In the place of a module of another stage: what comes in goes out."""
+    """The identity, in the place of a module of another stage."""
 
     def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
         return hidden
 
 
 class _NoPositions(nn.Module):
-    """In the place of an embedding of positions, which another stage has added."""
+    """Zero, in the place of an embedding of positions, which another stage has added."""
 
     def forward(self, positions: Tensor) -> Tensor:
         return torch.zeros((), device=positions.device)
 
 
 class Share(nn.Module):
-    """Stands for the whole model in losses that are written for one.
+    """A stage that losses can call like the whole model.
 
-    On the last stage they get the logits that they ask for; on any other their call goes no further
-    than the stage's hidden states.
+    On the last stage they get the logits that they ask for; on any other their call ends with the
+    stage's hidden states.
     """
 
     def __init__(self, part: nn.Module, first: bool, last: bool) -> None:
@@ -219,45 +238,3 @@ class _ReachedError(Exception):
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
         self.hidden = hidden
-
-
-def _anatomy(model: nn.Module) -> tuple[str, Anatomy]:
-    """Find the model proper within its adapters: its modules' prefix, and its anatomy."""
-    for name, module in model.named_modules():
-        kind = type(module)
-        if kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.models."):
-            return (f"{name}." if name else ""), _KNOWN[kind.__name__]
-    raise ConfigError(
-        f"parallel=pipeline does not know where {type(model).__name__} can be cut; expected one of "
-        f"{', '.join(_KNOWN)}: type parallel=data or parallel=fsdp"
-    )
-
-
-def _within(model: nn.Module, prefix: str, name: str) -> nn.Module:
-    return model.get_submodule(prefix + name)
-
-
-def _check_trained(
-    trained: Mapping[str, nn.Parameter], model: nn.Module, prefix: str, anatomy: Anatomy
-) -> None:
-    """Refuse trained parameters of no stage (a prefix, a scorer), or of the first and the last."""
-    pieces = (*anatomy.first, anatomy.blocks, *anatomy.last)
-    known = tuple(f"{prefix}{piece}." for piece in pieces)
-    for name in trained:
-        if not name.startswith(known):
-            raise ConfigError(
-                f"parallel=pipeline does not know which stage {name} of {type(model).__name__} "
-                f"belongs to; expected trained parameters in {', '.join(pieces)} only: type "
-                "adapt=full, adapt=lora or parallel=data"
-            )
-    first, last = (
-        {id(p) for piece in of for p in _within(model, prefix, piece).parameters()}
-        for of in (anatomy.first, anatomy.last)
-    )
-    for name, parameter in trained.items():
-        if id(parameter) in first & last:
-            raise ConfigError(
-                f"{name} is input embedding and output head of {type(model).__name__}: the first "
-                "stage and the last would each clip a part of one gradient; type model.tied=false, "
-                "which gives the head a copy of its own"
-            )

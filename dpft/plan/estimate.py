@@ -6,7 +6,7 @@ as the shortest operation, whichever is longest. Operations follow one another.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,17 @@ import yaml
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
-from dpft.plan.cut import cut, sampled
-from dpft.plan.metering import Operation
+from dpft.models.load import load_model
 from dpft.plan.simulate import OPTIMIZER, Cost, simulated
 from dpft.plan.step import StepShape, shape_of, training_of
 from dpft.privacy.accounting import steps_for
+from dpft.privacy.sampling import microbatches
+from dpft.privacy.shapes import FixedShapes, Shape
 from dpft.privacy.spec import fitting_batch
-from dpft.training.assembly import compiles
+from dpft.tasks import load_task
+from dpft.tasks.objectives.encoding import encoded
 from dpft.training.mechanisms import expected_batch_size, known_size
+from dpft.training.setup import compiles
 
 SHARE = 0.9
 """Share of a device's memory to fill: the rest is for what is not counted, as fragmentation."""
@@ -31,6 +34,7 @@ SHARE = 0.9
 _SHEETS = Path(__file__).parent / "devices"
 _GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
 _MOST = 1024  # records of a step where that is unknown
+_PRECISIONS = ("bfloat16", "float32", "float64")
 
 # Instructions for one number of noise of `dpft.privacy.fused`, compiled for sm_90 and disassembled:
 # a sixteenth of those of a lane, the loop of ChaCha20 ten times.
@@ -41,6 +45,9 @@ _MOVED = 8  # bytes: the sum, in and out
 # (docs/explanation/performance.md). To encode a record into its microbatch: `dpft bench --run` on
 # a CPU. To replay a program: an assumption.
 _HOST_OPERATION, _HOST_RECORD, _HOST_PROGRAM = 48e-6, 0.12e-3, 1e-3
+
+Sample = Sequence[tuple[int, Shape]]
+"""Tokens and padded shape of some records."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +68,6 @@ class Device:
     bandwidth: float
     overhead: float
     attained: str = ""
-
-    def rate(self, precision: str) -> float:
-        """Return the operations a second of products."""
-        if precision not in self.rates:
-            raise ConfigError(
-                f"the data sheet of {self.title} has no rate of {precision}; expected one of "
-                f"{', '.join(self.rates)}: write teraflops.{precision} into a copy of its file, "
-                "and type --on FILE"
-            )
-        return self.rates[precision]
 
 
 def names() -> list[str]:
@@ -93,12 +90,11 @@ def device(name: str) -> Device:
     try:
         sheet: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         products, moved = (float(sheet["attained"][key]) for key in ("products", "memory"))
+        rates = {kind: float(sheet["teraflops"][kind]) * _TERA * products for kind in _PRECISIONS}
         return Device(
             title=str(sheet["title"]),
             memory=float(sheet["memory_gib"]) * _GIB,
-            rates={
-                kind: float(rate) * _TERA * products for kind, rate in sheet["teraflops"].items()
-            },
+            rates=rates,
             bandwidth=float(sheet["memory_gb_s"]) * _GIGA * moved,
             overhead=float(sheet["operation_us"]) * _MICRO,
             attained=f"products at {products:.0%} and memory at {moved:.0%} of the data sheet",
@@ -112,14 +108,14 @@ def device(name: str) -> Device:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The seconds of one step.
+    """The seconds of one step, and what they are made of.
 
     Attributes:
-        microbatch: of one microbatch's forward and backward.
-        noise: in which noise is drawn.
-        optimizer: once a step.
+        microbatch: seconds of one microbatch's forward and backward.
+        noise: seconds in which noise is drawn.
+        optimizer: seconds of the optimizer, once a step.
         microbatches: how many a step has.
-        host: in which the host prepares and starts one microbatch, while the device works.
+        host: seconds in which the host prepares one microbatch, while the device works.
         padding: positions computed for each token of the records.
     """
 
@@ -140,7 +136,7 @@ class StepTime:
 def plan(
     run: Run, shape: StepShape, device: Device, check: bool = True, sample: int = 0
 ) -> tuple[Cost, StepTime, tuple[int, int] | None]:
-    """Simulate a step of a run.
+    """Return memory and work of a microbatch, the time of a step, and `length_of` the run.
 
     Args:
         run: the settings.
@@ -150,11 +146,8 @@ def plan(
         sample: training records whose lengths the microbatches follow from; 0: all are as long as
             ``shape`` says.
 
-    Returns:
-        Memory and work of a microbatch, the time of a step, and `length_of` the run.
-
     Raises:
-        ConfigError: it cannot be simulated, or the device lacks the rate of a precision.
+        ConfigError: it cannot be simulated.
     """
     length = length_of(run)
     cost = simulated(training_of(run, shape), check=check)
@@ -173,6 +166,32 @@ def plan(
         padding=positions / tokens,
     )
     return cost, time, length
+
+
+def sampled(run: Run, count: int, compiled: bool) -> Sample:
+    """Return so many training records, at even distances in the data."""
+    task = load_task(run.task)
+    records = task.records("train")
+    some = [records[i * len(records) // count] for i in range(min(count, len(records)))]
+    objective: Any = task.objective(load_model(run.model, task.needs, run.seed, weights=False))
+    examples = encoded(objective, some, lambda done: None)
+    shapes = [objective.widths(one, coarse=compiled) for one in examples]
+    return [(getattr(x, "length", w[0]), (1, *w)) for x, w in zip(examples, shapes, strict=True)]
+
+
+def cut(run: Run, records: int, sample: Sample, compiled: bool) -> tuple[int, int, int]:
+    """Return microbatches, their positions and the tokens of a batch of records like the sample."""
+    ordered = sorted(sample)
+    batch = [ordered[i * len(ordered) // records] for i in range(records)]
+    shape_of = [shape for _, shape in batch].__getitem__
+    budget, lengths = run.optim.tokens, [tokens for tokens, _ in batch]
+    if compiled or (run.clip.private and run.precision != "float32"):
+        fixed = FixedShapes(records, compiled=compiled)
+        pieces = fixed.microbatches(range(records), shape_of, budget)
+    else:
+        pieces = microbatches(range(records), lengths, budget)
+    areas = [len(piece) * max(shape_of(i)[1] for i in piece if i >= 0) for piece in pieces]
+    return len(pieces), sum(areas), sum(lengths)
 
 
 def length_of(run: Run) -> tuple[int, int] | None:
@@ -198,31 +217,34 @@ def length_of(run: Run) -> tuple[int, int] | None:
 
 def time_of(cost: Cost, device: Device, microbatches: int = 1) -> StepTime:
     """Estimate the time of a step of so many simulated microbatches on a device."""
-    seconds = {name: _seconds(work, device) for name, work in cost.work.items()}
+    seconds = {
+        name: sum(
+            times
+            * max(
+                one.flops / device.rates[one.precision] if one.precision else 0.0,
+                one.moved / device.bandwidth,
+                device.overhead,
+            )
+            for one, times in work.items()
+        )
+        for name, work in cost.work.items()
+    }
     optimizer = seconds.pop(OPTIMIZER, 0.0)
     # Rates count a multiplication and an addition as two operations. Of integers, half as many are
     # computed as of float32 ("NVIDIA H100 Tensor Core GPU Architecture", 2022: 64 and 128 in a
     # clock of a multiprocessor). All are counted one after the other.
     number = (
-        _FLOAT64 / (device.rate("float64") / 2)
-        + _INTEGER / (device.rate("float32") / 4)
+        _FLOAT64 / (device.rates["float64"] / 2)
+        + _INTEGER / (device.rates["float32"] / 4)
         + _MOVED / device.bandwidth
     )
     return StepTime(sum(seconds.values()), cost.noise * number, optimizer, microbatches)
 
 
-def _seconds(work: Mapping[Operation, int], device: Device) -> float:
-    total = 0.0
-    for operation, times in work.items():
-        rate = device.rate(operation.precision) if operation.precision else math.inf
-        longest = max(operation.flops / rate, operation.moved / device.bandwidth, device.overhead)
-        total += times * longest
-    return total
-
-
 def largest_of(run: Run, shape: StepShape, memory: float) -> int:
     """Return the records of the largest microbatch that fits into nine tenths of a GPU's memory."""
-    most = most_of(run)
+    length = length_of(run)
+    most = (run.optim.batch_size or _MOST) if length is None else length[1]
 
     def peak(batch: int) -> int:
         return simulated(training_of(run, replace(shape, batch=batch)), counts=False).peak
@@ -252,22 +274,10 @@ def fitted(run: Run, device: torch.device) -> Run:
     return replace(run, optim=replace(run.optim, microbatch_tokens=tokens))
 
 
-def most_of(run: Run) -> int:
-    """Return how many records a microbatch can have: those of a step."""
-    length = length_of(run)
-    return (run.optim.batch_size or _MOST) if length is None else length[1]
-
-
 def largest(peak: Callable[[int], float], room: float, most: int) -> int:
-    """Find the largest microbatch that fits with few calls, since memory grows about evenly.
+    """Return the largest microbatch, 0 to ``most`` records, whose ``peak`` bytes have room.
 
-    Args:
-        peak: returns bytes by records; larger for more.
-        room: bytes.
-        most: records to look for.
-
-    Returns:
-        From 0 (not even one fits) to ``most``.
+    Memory grows about evenly with the records, so few calls find it.
     """
     fits, taken = 0, 0.0
     beyond = most + 1

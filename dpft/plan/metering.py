@@ -44,30 +44,24 @@ class Meter(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
 
-    def __enter__(self) -> Meter:
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in (out,) if isinstance(out, Tensor) else tree_iter(out):
-            if isinstance(tensor, Tensor):
-                self._see(tensor)
+            if not isinstance(tensor, Tensor) or tensor.device.type == "meta":
+                continue  # the meta device has no memory, whatever its storage says
+            if getattr(tensor, "fake_mode", None) is not self._fake:
+                continue
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in self._sizes:
+                self._sizes[key] = 0
+                self._references[key] = weakref.ref(storage, partial(self._forget, key))
+            self.now += storage.nbytes() - self._sizes[key]
+            self._sizes[key] = storage.nbytes()
+            self.peak = max(self.peak, self.now)
         return out
-
-    def _see(self, tensor: Tensor) -> None:
-        if getattr(tensor, "fake_mode", None) is not self._fake or tensor.device.type == "meta":
-            return  # the meta device has no memory, whatever its storage says
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._sizes:
-            self._sizes[key] = 0
-            self._references[key] = weakref.ref(storage, partial(self._forget, key))
-        self.now += storage.nbytes() - self._sizes[key]
-        self._sizes[key] = storage.nbytes()
-        self.peak = max(self.peak, self.now)
 
     def _forget(self, key: int, _: Any) -> None:
         del self._references[key]
@@ -78,18 +72,11 @@ def _packets(names: str) -> frozenset[Any]:
     return frozenset(getattr(_aten, name) for name in names.split())
 
 
-# Attention. PyTorch's table lacks the CPU's, and its formula refuses groups of queries.
+# Attention on a CPU, where the simulation runs; PyTorch's table of formulas lacks it.
 _ATTENTION = _packets(
-    " ".join(
-        f"_scaled_dot_product_{kind} _scaled_dot_product_{kind}_backward"
-        for kind in (
-            *("flash_attention_for_cpu", "flash_attention"),
-            *("efficient_attention", "cudnn_attention"),
-        )
-    )
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward"
 )
-# Products with one vector, which PyTorch's table lacks too.
-_WITH_VECTOR = _packets("mv addmv addmv_ dot vdot")
 # What reads no more than it writes: looked up, or made of nothing.
 _LOOKS_UP = _packets(
     "embedding index index_select gather _index_put_impl_ index_put_ index_add_ scatter_add_"
@@ -107,7 +94,7 @@ class Operation(NamedTuple):
 
     Attributes:
         precision: in which a product's factors are multiplied, as ``float32``; empty where nothing
-            is. Of float32 copies of numbers in bfloat16 it may be that (`precision.by_tiles`).
+            is.
         flops: floating-point operations of a product: two for a multiplication and its addition.
         moved: bytes read and written.
     """
@@ -155,16 +142,14 @@ def _operation(func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
         shapes = [x for x in args if not isinstance(x, torch.dtype)]
         found = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
         return Operation(_kind(factors[1]), found, moved)
-    if packet in _WITH_VECTOR:
-        return Operation(_kind(factors[1]), 2 * factors[-2].numel(), moved)
     return Operation("", 0, moved)
 
 
 def _attention(backward: bool, q: Tensor, k: Tensor, v: Tensor) -> int:
     """Count operations for queries ``(B, H, T, d)``, and for keys that may have fewer heads.
 
-    The scores and their product with the values; in the backward the scores again, and the
-    gradients of both products' factors. PyTorch's own formula refuses groups in some versions.
+    Both directions have the scores and a product with the values; the backward also has the
+    gradients of both products' factors.
     """
     scores = 2 * math.prod(q.shape[:-1]) * k.shape[-2]
     d, d_v = q.shape[-1], v.shape[-1]
@@ -172,10 +157,6 @@ def _attention(backward: bool, q: Tensor, k: Tensor, v: Tensor) -> int:
 
 
 def _kind(factor: Tensor) -> str:
-    backends: Any = torch.backends
-    if factor.dtype == torch.float32 and factor.device.type == "cpu":
-        halved = backends.mkldnn.matmul.fp32_precision == "bf16"
-        return "bfloat16" if halved else "float32"
     return str(factor.dtype).removeprefix("torch.")
 
 

@@ -86,14 +86,9 @@ class Training:
 def simulated(
     training: Training, on_gpu: bool = True, check: bool = True, counts: bool = True
 ) -> Cost:
-    """Simulate a step on fake tensors.
+    """Simulate a step on fake tensors; see `steps`.
 
-    Args:
-        training: what is run.
-        on_gpu: whether products of bfloat16 stay such, and optimizers work on all parameters at
-            once, as PyTorch's do by default on a GPU.
-        check: see `steps`.
-        counts: see `steps`.
+    On a GPU products of bfloat16 stay such, and optimizers work on all parameters at once.
     """
     with ExitStack() as stack:
         with torch.device("meta"):

@@ -34,7 +34,7 @@ from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import UnitBatch
-from dpft.training.assembly import attach_clipper, make_optimizer
+from dpft.training.setup import attach_clipper, make_optimizer
 
 LENGTH = 512
 """Tokens of a record where neither the command nor the task says how many."""

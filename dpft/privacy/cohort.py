@@ -1,4 +1,4 @@
-"""What the privacy core knows of other processes: how many there are, and how sums are added up."""
+"""The interface of the processes that train one model, as the privacy core uses it."""
 
 from __future__ import annotations
 

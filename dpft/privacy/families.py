@@ -1,4 +1,4 @@
-"""Where the clipping rules for layers of other libraries are: packages above this one fill it.
+"""The registry of clipping rules for layers of other libraries; packages above this one fill it.
 
 No torch: a package registers the name of its module, which is imported with the first clipper.
 """

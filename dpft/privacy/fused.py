@@ -1,5 +1,8 @@
 """Noise on a GPU in one pass over memory: a Triton kernel of words, normal numbers and sum.
 
+One launch is for all parameters: each of its programs looks up in a table which block of which
+parameter is its own.
+
 `dpft.privacy.keystream` and `dpft.privacy.normals` say what is computed. This is the same sequence
 of integer and IEEE float64 operations, held in registers, so it has the same bits. Torch's
 operations, a kernel each, move some 3.5 kB of memory a number; this one moves the sum alone, in and
@@ -12,13 +15,18 @@ give the known bits, and on no other.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from dpft.privacy import keystream, normals
+from dpft.privacy.precision import on_device
+
+if TYPE_CHECKING:
+    from dpft.privacy.noise import Slice
 
 DTYPES = (torch.float32, torch.float64)
 """Of sums: those to which a float64 is rounded at once, in Triton as in torch."""
@@ -37,49 +45,67 @@ _LANES = tl.constexpr(normals.BLOCK // 2 // keystream.WORDS)
 
 _WARPS = 2  # 32 lanes each
 
+# A slice: address, first program, first and last place, standard deviation, key.
+_ROW = struct.Struct("<4qd32s")
+_COLUMNS = tl.constexpr(_ROW.size // 8)
 
-def noisy_mean_(sums: Tensor, key: bytes, std: float, scale: float, first: int) -> None:
-    """``(sums + std z) scale`` in place, as `dpft.privacy.noise.noisy_means_` says.
+
+def noisy_means_(slices: Sequence[Slice], scale: float) -> None:
+    """Compute ``(sums + std z) scale`` in place for all slices, by one launch.
 
     Args:
-        sums: ``(n,)``, contiguous, of one of `DTYPES`.
-        key: 32 bytes, of the step's noise on the whole parameter.
-        std: standard deviation of the noise.
+        slices: as of `dpft.privacy.noise.noisy_means_`; all contiguous, of the same one of `DTYPES`
+            and on the same device.
         scale: one divided by the expected batch size.
-        first: where the slice begins in the whole.
     """
-    if not len(sums):
+    rows, programs = list[bytes](), 0
+    for sums, key, std, first in slices:
+        if not (count := sums.numel()):
+            continue
+        last = first + count
+        keystream.check(first, last)
+        rows.append(_ROW.pack(sums.data_ptr(), programs, first, last, std, key))
+        programs += (last - 1) // normals.BLOCK - first // normals.BLOCK + 1
+    if not rows:
         return
-    last = first + len(sums)
-    keystream.check(first, last)
-    begin = first // normals.BLOCK
-    blocks = -(-last // normals.BLOCK) - begin
+    device, dtype = slices[0].sums.device, slices[0].sums.dtype
+    table = torch.frombuffer(bytearray().join(rows), dtype=torch.int64)
     # Triton takes a float for 32 bits; these are the 64.
-    bits = struct.unpack("<2q", struct.pack("<2d", std, scale))
-    with torch.cuda.device_of(sums):
-        _kernel[(blocks,)](
-            sums,
-            begin,
-            first,
-            last,
-            *struct.unpack("<8i", key),
-            *bits,
+    (bits,) = struct.unpack("<q", struct.pack("<d", scale))
+    with torch.cuda.device_of(slices[0].sums):
+        _kernel[(programs,)](
+            on_device(table, device),
+            len(rows),
+            bits,
+            DOUBLE=dtype == torch.float64,
             num_warps=_WARPS,
             # No multiplication may be contracted with an addition.
             enable_fp_fusion=False,
         )
 
 
-_SCALARS = ["begin", "first", "last", *(f"k{i}" for i in range(8)), "std", "scale"]
-
-
 # Values that are not specialised: none is compiled into the kernel.
-@triton.jit(do_not_specialize=_SCALARS)
-def _kernel(sums, begin, first, last, k0, k1, k2, k3, k4, k5, k6, k7, std, scale):
+@triton.jit(do_not_specialize=["count", "scale"])
+def _kernel(table, count, scale, DOUBLE: tl.constexpr):
     """One block of numbers: radii from its first ChaCha20 blocks, angles from the others."""
-    std = std.to(tl.int64).to(tl.float64, bitcast=True)
+    program = tl.program_id(0)
+    low = program * 0  # the last row whose first program is not a later one
+    high = low + count
+    while high - low > 1:
+        middle = (low + high) // 2
+        begun = tl.load(table + middle * _COLUMNS + 1) <= program
+        low = tl.where(begun, middle, low)
+        high = tl.where(begun, high, middle)
+    row = table + low * _COLUMNS
+    sums = tl.load(row).to(tl.pointer_type(tl.float64 if DOUBLE else tl.float32))
+    first, last = tl.load(row + 2), tl.load(row + 3)
+    std = tl.load(row + 4).to(tl.float64, bitcast=True)
     scale = scale.to(tl.int64).to(tl.float64, bitcast=True)
-    block = begin.to(tl.int64) + tl.program_id(0)
+    k0, k1 = _halves(tl.load(row + 5))
+    k2, k3 = _halves(tl.load(row + 6))
+    k4, k5 = _halves(tl.load(row + 7))
+    k6, k7 = _halves(tl.load(row + 8))
+    block = first // _BLOCK + (program - tl.load(row + 1))
     lane = tl.arange(0, _LANES)
     counter = (block * (2 * _LANES) + lane).to(tl.uint32)
     x = _chacha(counter, k0, k1, k2, k3, k4, k5, k6, k7)
@@ -89,6 +115,11 @@ def _kernel(sums, begin, first, last, k0, k1, k2, k3, k4, k5, k6, k7, std, scale
         one, other = _box_muller(_word(x[2 * i], x[2 * i + 1]), _word(y[2 * i], y[2 * i + 1]))
         _add(sums, at + i, first, last, one, std, scale)
         _add(sums, at + (i + _BLOCK // 2), first, last, other, std, scale)
+
+
+@triton.jit
+def _halves(word):
+    return word.to(tl.uint32), (word >> 32).to(tl.uint32)
 
 
 @triton.jit
@@ -103,10 +134,9 @@ def _add(sums, at, first, last, z, std, scale):
 def _chacha(counter, k0, k1, k2, k3, k4, k5, k6, k7):
     """RFC 8439, section 2.3: the 32-bit words of each block, as a tuple of 16."""
     zero = counter & 0
-    # Those that are given are the key's bits as signed numbers.
     s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
-    s4, s5, s6, s7 = _row(zero, k0), _row(zero, k1), _row(zero, k2), _row(zero, k3)
-    s8, s9, s10, s11 = _row(zero, k4), _row(zero, k5), _row(zero, k6), _row(zero, k7)
+    s4, s5, s6, s7 = zero + k0, zero + k1, zero + k2, zero + k3
+    s8, s9, s10, s11 = zero + k4, zero + k5, zero + k6, zero + k7
     a0, a1, a2, a3, b0, b1, b2, b3 = s0, s1, s2, s3, s4, s5, s6, s7
     c0, c1, c2, c3, d0, d1, d2, d3 = s8, s9, s10, s11, counter, zero, zero, zero
     for _ in range(10):
@@ -122,11 +152,6 @@ def _chacha(counter, k0, k1, k2, k3, k4, k5, k6, k7):
         a0 + s0, a1 + s1, a2 + s2, a3 + s3, b0 + s4, b1 + s5, b2 + s6, b3 + s7,
         c0 + s8, c1 + s9, c2 + s10, c3 + s11, d0 + counter, d1, d2, d3,
     )  # fmt: skip
-
-
-@triton.jit
-def _row(zero, word):
-    return zero + word.to(tl.uint32, bitcast=True)
 
 
 @triton.jit

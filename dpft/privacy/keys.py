@@ -8,6 +8,7 @@ come from `generator`.
 """
 
 import hmac
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,9 +19,13 @@ def derive(key: bytes, *labels: str | int) -> bytes:
     Guarantee: without the key, keys of different labels look random and unrelated. Use each for one
     purpose.
     """
-    texts = [f"{type(label).__name__}:{label}".encode() for label in labels]
-    apart = [len(text).to_bytes(8, "big") + text for text in texts]
-    return hmac.digest(key, b"".join(apart), "sha256")
+    return hmac.digest(key, b"".join(map(_apart, labels)), "sha256")
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _apart(label: str | int) -> bytes:
+    text = f"{type(label).__name__}:{label}".encode()
+    return len(text).to_bytes(8, "big") + text
 
 
 def seed(key: bytes, *labels: str | int) -> int:

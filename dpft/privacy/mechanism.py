@@ -21,7 +21,8 @@ from dpft.privacy.thresholds import allocate, sensitivity
 if TYPE_CHECKING:
     from dp_accounting import SelfComposedDpEvent
 
-    from dpft.privacy.noise import ClippedSums, GaussianNoise
+    from dpft.privacy.clipping.clipper import Clipper
+    from dpft.privacy.noise import GaussianNoise
     from dpft.privacy.sampling import Sampler
 
 
@@ -364,7 +365,7 @@ class Mechanism:
 
         return SAMPLERS[self.sampling](self, key)
 
-    def noise(self, key: bytes, clipper: ClippedSums) -> GaussianNoise:
+    def noise(self, key: bytes, clipper: Clipper) -> GaussianNoise:
         """Return the noise for ``clipper``'s sums and counts.
 
         Raises:

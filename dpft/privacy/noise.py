@@ -8,21 +8,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dpft.privacy import keys, normals
 from dpft.privacy.verification.processes import check_single_process
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from dpft.privacy.clipping.groups import Group
-    from dpft.privacy.cohort import Cohort
+    from dpft.privacy.clipping.clipper import Clipper
     from dpft.privacy.mechanism import Mechanism
-    from dpft.privacy.quantiles import Quantiles
 
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
@@ -42,42 +39,6 @@ class Released:
     thresholds: tuple[float, ...] = ()
 
 
-class ClippedSums(Protocol):
-    """Whoever leaves clipped sums in ``.grad``, see `Clipper`.
-
-    A process may hold a part of the model. Then ``parameters`` are those of that part; all else is
-    of the whole model, the same in every process.
-
-    Attributes:
-        sizes: how many numbers each trained parameter of the model has, by name.
-        below: how many norms lie below the estimates, less how many above, halved; of all records
-            in all processes once `collect` was called.
-        unfinished: whether the last backward broke off.
-    """
-
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]: ...
-    @property
-    def sizes(self) -> Mapping[str, int]: ...
-    @property
-    def groups(self) -> Sequence[Group]: ...
-    @property
-    def adaptive(self) -> Quantiles | None: ...
-    @property
-    def cohort(self) -> Cohort | None: ...
-    @property
-    def estimates(self) -> tuple[float, ...]: ...
-    @property
-    def thresholds(self) -> tuple[float, ...]: ...
-    @property
-    def below(self) -> Tensor: ...
-    @property
-    def unfinished(self) -> bool: ...
-    def collect(self) -> None: ...
-    def move(self, estimates: Sequence[float]) -> None: ...
-    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]: ...
-
-
 class GaussianNoise:
     """Turns sums of clipped gradients into the noisy mean that an optimizer may see.
 
@@ -90,6 +51,9 @@ class GaussianNoise:
     replayed after a kill repeats it, no other step can. One object releases each step at most once,
     in order.
 
+    A process may hold a part of the model: then the clipper's ``parameters`` are those of that
+    part, and all else is of the whole model, the same in every process.
+
     Attributes:
         deviations: standard deviation of the noise that the last release has on each coordinate of
             a parameter's ``.grad``, by the parameter's name; empty before the first.
@@ -99,7 +63,7 @@ class GaussianNoise:
         UnsupportedLayerError: in one of several processes that are no cohort.
     """
 
-    def __init__(self, mechanism: Mechanism, key: bytes, clipper: ClippedSums) -> None:
+    def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
         _check(mechanism, clipper)
         self._mechanism = mechanism
         self._key = key
@@ -140,9 +104,10 @@ class GaussianNoise:
         self._next = step + 1
         clipper.collect()
         # Scaled to the thresholds that this step was clipped with.
-        stds = mechanism.noise_stds(clipper.thresholds)
+        thresholds = clipper.policy.thresholds
+        stds = mechanism.noise_stds(thresholds)
         of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
-        slices = list[Slice]()
+        slices, means = list[Slice](), list[Tensor]()
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -153,27 +118,22 @@ class GaussianNoise:
                 sums, first = clipper.own_slice(parameter.grad)
                 slices.append(Slice(sums, key, std, first))
             else:
-                parameter.grad.div_(mechanism.batch_size)
+                means.append(parameter.grad)
+        if means:
+            torch._foreach_div_(means, mechanism.batch_size)
         noisy_means_(slices, mechanism.batch_size)
         self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
-        if mechanism.quantiles is None:
-            return Released()
-        counts = clipper.below.tolist()
-        draws = normals.normals(keys.derive(self._key, "quantiles", step), 0, len(counts))
-        sigma_b = mechanism.count_noise or 0.0
-        fractions = tuple(
-            0.5 + (count + sigma_b * z) / mechanism.batch_size
-            for count, z in zip(counts, draws.tolist(), strict=True)
+        key = keys.derive(self._key, "quantiles", step)
+        fractions = clipper.policy.release(
+            mechanism.batch_size, mechanism.count_noise or 0.0, partial(normals.normals, key, 0)
         )
-        released = Released(fractions, clipper.thresholds)
-        clipper.move(mechanism.quantiles.updated(clipper.estimates, fractions))
-        return released
+        return Released(fractions, thresholds) if fractions else Released()
 
 
 class Slice(NamedTuple):
     """A slice of a flattened parameter's sum of clipped gradients."""
 
-    sums: torch.Tensor  # (n,)
+    sums: Tensor  # (n,)
     key: bytes  # of the step's noise on the whole parameter
     std: float  # standard deviation of the noise on the sum
     first: int = 0  # where the slice begins in the whole
@@ -185,18 +145,12 @@ def noisy_means_(slices: Sequence[Slice], batch_size: int) -> None:
     Guarantee: any slices that together make the whole have the noise that the whole would have, bit
     for bit, wherever they are.
     """
-    rest = list[Slice]()
-    for one in slices:
-        sums = one.sums
-        if add := _kernel(sums.device, sums.dtype):
-            add(sums, one.key, one.std, 1 / batch_size, one.first)
-        else:
-            rest.append(one)
-    if rest:
-        _in_tiles(rest, 1 / batch_size)
+    for kind in {(one.sums.device, one.sums.dtype): None for one in slices}:
+        some = [one for one in slices if (one.sums.device, one.sums.dtype) == kind]
+        (_kernel(*kind) or in_tiles)(some, 1 / batch_size)
 
 
-def _in_tiles(slices: Sequence[Slice], scale: float) -> None:
+def in_tiles(slices: Sequence[Slice], scale: float) -> None:
     """Compute it by torch, on their device or, where that rounds otherwise, on the CPU."""
     asked = [(key, first, first + sums.shape[0]) for sums, key, _, first in slices]
     for drawn in normals.tiles(asked, slices[0].sums.device):
@@ -214,7 +168,9 @@ def _in_tiles(slices: Sequence[Slice], scale: float) -> None:
 
 
 @cache
-def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | None:
+def _kernel(
+    device: torch.device, dtype: torch.dtype
+) -> Callable[[Sequence[Slice], float], None] | None:
     """Return one Triton kernel for all, where it gives the bits of torch's operations."""
     if device.type != "cuda" or normals.drawing_device(device).type != "cuda":
         return None
@@ -224,19 +180,21 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | N
         return None
     if dtype not in fused.DTYPES:
         return None
-    # Far into the keystream, beginning and ending amid a block, with sums that count.
+    # Two parameters, one far into its keystream; both begin and end amid a block.
     sums = torch.linspace(-1, 1, 100_001, dtype=dtype, device=device)
-    found, expected = sums.clone(), sums
-    arguments = (bytes(range(32)), 0.7, 1 / 3, (1 << 34) + 5)
+    found, expected = (
+        [Slice(x[:700], bytes(32), 1.5, 3), Slice(x[700:], bytes(range(32)), 0.7, (1 << 34) + 5)]
+        for x in (sums.clone(), sums.clone())
+    )
     try:
-        fused.noisy_mean_(found, *arguments)
-    except Exception as error:  # whatever a compiler says: the numbers are to be had without it
+        fused.noisy_means_(found, 1 / 3)
+    except Exception as error:  # whatever a compiler raises: torch draws the same numbers
         why = f"could not be made ({type(error).__name__}: {error})"
     else:
-        key, std, scale, first = arguments
-        _in_tiles([Slice(expected, key, std, first)], scale)
-        if torch.equal(found, expected):
-            return fused.noisy_mean_
+        in_tiles(expected, 1 / 3)
+        pairs = zip(found, expected, strict=True)
+        if all(torch.equal(one.sums, other.sums) for one, other in pairs):
+            return fused.noisy_means_
         why = "gives other bits"
     warnings.warn(
         f"the kernel of noise {why} on {device}, so noise is drawn by operations of torch: slower, "
@@ -246,30 +204,24 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | N
     return None
 
 
-def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
+def _check(mechanism: Mechanism, clipper: Clipper) -> None:
     if clipper.groups:
         check_single_process(cohort=clipper.cohort)
+    policy = clipper.policy
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
     named = [name for group in clipper.groups for name in group.parameters]
     sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
     for what, found, stated in (
         ("first thresholds", first, mechanism.thresholds),
-        ("rule of adaptive thresholds", clipper.adaptive, mechanism.quantiles),
-        ("thresholds", first if clipper.adaptive else clipper.thresholds, mechanism.thresholds),
+        ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
+        ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
         ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
         ("sizes of groups", sizes, mechanism.dimensions or sizes),
     ):
         if found != stated:
             raise ValueError(
-                f"the clipper's {what} {_brief(found)} differ from {_brief(stated)}, for which the "
-                "noise is scaled; expected them equal: make the mechanism with `Mechanism.over` "
-                "from the clipper's groups"
+                f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for which "
+                "the noise is scaled; expected them equal: make the mechanism with "
+                "`Mechanism.over` from the clipper's groups"
             )
-
-
-def _brief(values: object) -> str:
-    """Return the values, or the ends of them where they are many."""
-    if not isinstance(values, tuple | list) or len(values) <= 4:
-        return str(values)
-    return f"({values[0]}, {values[1]}, ... {values[-1]}; {len(values)} in all)"

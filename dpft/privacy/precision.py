@@ -10,7 +10,7 @@ Factors that are in bfloat16 already need no rounding. The product of two such n
 computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it where a device has
 it, and multiply the same numbers in float32 elsewhere. Of CPUs those with tiles (AMX) have it. They
 take numbers below 2^-126 for zero, of factors and of results, in norms and sums alike
-(`rules.uses` on what that leaves).
+(`dpft.privacy.halves` on what that leaves).
 """
 
 import warnings

@@ -118,8 +118,11 @@ class Program:
     ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
         if backend == "graph":
             return lambda inputs: graph(*weights, *inputs)
+        from torch._guards import TracingContext, tracing
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         options: dict[str, Any] = {
             # The masks of dropout are those of the eager step.
@@ -129,9 +132,12 @@ class Program:
             # On a CPU even the calls of kernels are compiled; a CUDA graph needs none.
             "cpp_wrapper": self._device.type == "cpu",
         }
-        with torch.no_grad(), config.patch(options):
+        # Without a context of this kind inductor keeps no code for later runs.
+        fake = FakeTensorMode(shape_env=ShapeEnv(assume_static_by_default=True))
+        with torch.no_grad(), config.patch(options), tracing(TracingContext(fake)):
             compiled: Any = compile_fx(graph, [*weights, *inputs])
-            compiled(*weights, *inputs)  # which compiles it
+        with torch.no_grad():
+            compiled(*weights, *inputs)  # a failure of its first call is the compiler's too
         if self._device.type == "cuda":
             return _Replayed(lambda inputs: compiled(*weights, *inputs), inputs)
         return lambda inputs: compiled(*weights, *inputs)

@@ -28,7 +28,7 @@ _LEAST_LEFT = 1e-6
 
 @dataclass(frozen=True)
 class Quantiles:
-    """How estimates of the norms' quantiles move, and become thresholds.
+    """The rule by which estimates of the norms' quantiles move and become thresholds.
 
     Attributes:
         target: the quantile ``q``, in (0, 1): the share of records that should not be clipped.

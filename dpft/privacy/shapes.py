@@ -1,35 +1,35 @@
-"""Microbatches of fixed shapes: what a record is computed in does not depend on its company.
+"""Microbatches of fixed shapes, which do not depend on the other records of the batch.
 
 In half precision a product is rounded to 8 bits, and how depends on the shapes it is computed in:
 how wide a sequence is padded, and on some devices how many rows a batch has. A long record that
 widens its microbatch moves the gradient of every other record in it by up to half a percent, and
-records that are alike move alike: a thousand of them moved a sum by three and a half thresholds. So
+equal records move equally: a thousand of them moved a sum by three and a half thresholds. So
 every record is padded to a width that follows from the record alone, only records of one shape come
 together, and every microbatch of that shape has the same number of rows: those that no record needs
-are filled with blanks, which weigh nothing.
+are filled with padding examples, which add nothing.
 
 Where every batch has one physical size (`dpft.privacy.sampling.TruncatedPoissonSampler`), there is
 one shape for all, which any record fits in, and every step has the same number of microbatches.
 
-A blank is shorter than any width. One at least is in every microbatch, since libraries choose
-another kernel where nothing is padded.
+A padding example is shorter than any width. At least one is in every microbatch, since libraries
+choose another kernel where nothing is padded.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 BLANK = -1
-"""In a microbatch, the index of a row that belongs to nobody."""
+"""The index of a padding example in a microbatch."""
 
 _NARROWEST = 16
 # Microbatches of one shape that a logical batch fills if all its units have it. Cut smaller they
-# have fewer blanks; what is too small wastes the hardware.
+# have less padding; what is too small wastes the hardware.
 _SHARE = 16
 # Each is one program, whose start costs as much as some rows, and each shape a compilation.
 _COMPILED_SHARE, _COMPILED_NARROWEST = 6, 32
 
 Shape = tuple[int, ...]
-"""Of what one unit is computed in: its rows, the positions of each, and further widths if any."""
+"""The shape of one unit: its rows, the positions of each, and further widths if any."""
 
 
 def padded(width: int, most: int, coarse: bool = False) -> int:
@@ -53,7 +53,7 @@ def padded(width: int, most: int, coarse: bool = False) -> int:
 
 
 def widest(shapes: Iterable[Sequence[int]]) -> Shape:
-    """The shape that all of these fit in."""
+    """Return the smallest shape that all of these fit in."""
     return tuple(map(max, zip(*shapes, strict=True)))
 
 
@@ -63,12 +63,12 @@ class FixedShapes:
 
     Attributes:
         batch_size: expected number of units in a logical batch, which is public.
-        places: units and blanks of every logical batch, where all have one shape; None: units have
-            shapes of their own, and batches as many as were drawn.
+        places: units and padding examples of every logical batch, where all have one shape; None:
+            units have different shapes, and batches as many as were drawn.
         compiled: whether each shape is a program: then there are few, of large microbatches.
 
     Guarantee: the shapes that a unit is computed in follow from that unit and from settings:
-    whoever joins or leaves the batch, they stay the same.
+    they stay the same whatever other units the batch has.
     """
 
     batch_size: int
@@ -76,7 +76,7 @@ class FixedShapes:
     compiled: bool = False
 
     def units(self, shape: Shape, token_budget: int) -> int:
-        """How many units, blanks included, a microbatch of this shape has."""
+        """Return the number of units, padding included, of a microbatch of this shape."""
         fitting = token_budget // (shape[0] * shape[1]) - 1
         if self.places is not None:
             pieces = -(-self.places // max(1, fitting))
@@ -90,7 +90,7 @@ class FixedShapes:
         )
 
     def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
-        """The shape of a microbatch; one of blanks alone has one only where all have the same."""
+        """Return the shape of a microbatch; of padding alone, only where all have the same."""
         units = piece if self.places is not None else filter(BLANK.__ne__, piece)
         return widest(set(map(shape_of, units)))
 
@@ -100,7 +100,7 @@ class FixedShapes:
         """Cut a logical batch into microbatches of one shape each.
 
         Args:
-            batch: indices of units; where all have one shape, blanks too.
+            batch: indices of units; where all have one shape, padding too.
             shape_of: the shape that a unit is padded to, by its index.
             token_budget: most positions in one microbatch, unless two units alone take more.
 

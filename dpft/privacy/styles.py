@@ -13,6 +13,7 @@ from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
 from dpft.privacy.clipping.rules import LayerRules, Rule, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 from dpft.privacy.verification import OBSERVERS
@@ -21,7 +22,7 @@ from dpft.privacy.verification.processes import check_single_process
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
 # A function from elsewhere is tried at these thresholds, and at norms from far below each to far
-# above, of which many lie around it.
+# above, many of them close to it.
 _THRESHOLDS = (1e-3, 1.0, 30.0)
 _NORMS = torch.cat(
     [torch.zeros(1), torch.logspace(-8, 8, 129), torch.linspace(0.5, 2.0, 121), torch.ones(1)]
@@ -127,7 +128,9 @@ def make_clipper(
         thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
     known = LayerRules(rules, families.registered())
-    about = (assigned, function, known, adaptive, cohort)
+    first = [group.threshold for group in assigned]
+    policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
+    about = (assigned, function, known, policy, cohort)
     return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
 
 

@@ -1,9 +1,9 @@
-"""Clipping thresholds: the range they lie in, and the sensitivity that follows from them."""
+"""Clipping thresholds: their range, and the sensitivity that follows from them."""
 
 import math
 from collections.abc import Sequence
 
-# Thresholds lie between these. In float32 the squares of smaller gradients vanish or lose digits,
+# Thresholds are between these. In float32 the squares of smaller gradients vanish or lose digits,
 # so that norms come out too small and more than C passes. Where a device flushes what is below
 # 1.2e-38 to zero, the squared norm of d numbers is off by up to d times that: for a billion, by
 # 1e-5 of C^2 at 1e-12. The square of a norm from 1.8e19 on overflows, and its record is dropped.

@@ -1,7 +1,7 @@
 """Losses of tokens, with logits of a whole vocabulary held once.
 
 Logits ``(B, T, V)`` are the largest tensor of a small language model's step, or of a large one's
-with adapters. PyTorch's cross entropy holds three tensors of that size in its backward beside them:
+with adapters. PyTorch's cross entropy holds three tensors of that size in its backward in addition:
 log-probabilities, the gradient with respect to those, and the logits' gradient.
 """
 
@@ -15,17 +15,18 @@ from torch import Tensor
 IGNORED = -100
 """In targets, a position without a loss."""
 
-# Numbers worked on at a time: small beside all logits, many enough that a call costs little.
+# Numbers worked on at a time: few compared with all logits, many enough that a call costs little.
 _PIECE = 2**18
 _SHARE = 32
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
+    """Return the cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
 
     The backward writes the logits' gradient in their place, unless the graph is kept for another
-    one, or their memory is a parameter's or holds one number for several. Whoever has a use of them
-    after that must copy them; autograd says so where it has. There is no second derivative.
+    one, or their memory is a parameter's or holds one number for several. A caller that uses
+    them after that must copy them; autograd raises an error where it is affected. There is no
+    second derivative.
 
     Args:
         logits: ``(B, T, V)``.
@@ -39,7 +40,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class TokenLosses(torch.autograd.Function):
-    """See `token_losses`. A token's loss and gradient depend on that token's logits alone."""
+    """The function of `token_losses`: a token's loss depends on that token's logits alone."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ class TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():  # gradients would be constants in it, and nobody would know
+        if torch.is_grad_enabled():  # gradients would be constants in it, silently
             raise RuntimeError(
                 "token_losses has no second derivative; expected create_graph=False, or "
                 "torch.nn.functional.cross_entropy"
@@ -69,7 +70,7 @@ class TokenLosses(torch.autograd.Function):
 
 
 def _is_spare(logits: Tensor) -> bool:
-    """Whether nobody's weights, and no other logits, are in the logits' memory."""
+    """Return whether neither weights nor other logits share the logits' memory."""
     made = logits if logits._base is None else logits._base
     shared = any(
         stride == 0 < size - 1 for stride, size in zip(logits.stride(), logits.shape, strict=True)
@@ -90,7 +91,7 @@ def _losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _pieces(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of some tokens of each: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
+    """Iterate over views of some tokens: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
     size = max(1, max(_PIECE, logits.numel() // _SHARE) // logits.shape[-1])
     every = (logits, *others)
     runs: Iterable[tuple[Tensor, ...]] = zip(*every, strict=True)

@@ -1,4 +1,4 @@
-"""What nobody trains must stay as it was: what a forward writes has no noise.
+"""The check that what is not trained stays as it was: what a forward writes has no noise.
 
 Running averages, counts of what was looked up, and tables that a lookup rescales are such. They are
 saved with the model, and no clipping bounds what one record leaves in them.
@@ -34,7 +34,7 @@ class Untouched:
         self._sums = self._of(self._tensors)
 
     def changed(self) -> list[str]:
-        """Names of those that are not what they were, bit for bit."""
+        """Return the names of those that are not what they were, bit for bit."""
         now = {name: tensor for name, tensor in _saved(self._model) if name in self._tensors}
         for name, before in self._tensors.items():
             # What is sharded is put together for the time that it is used.
@@ -51,17 +51,17 @@ class Untouched:
 
 
 def written(names: list[str], model: nn.Module) -> str:
-    """What to say of tensors that have changed."""
+    """Return the error message about tensors that have changed."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"a forward of {type(model).__name__} writes to {names[0]}{more}, which nobody trains: "
+        f"a forward of {type(model).__name__} writes to {names[0]}{more}, which is not trained: "
         "statistics, counts or rescaled tables keep what they saw of private records, without "
         "noise. Switch them off, or use another model; clip=none trains without privacy"
     )
 
 
 def _saved(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, and the buffers that are saved with them."""
+    """Iterate over parameters, and the buffers that are saved with them."""
     for prefix, module in model.named_modules():
         tensors = {**module._parameters, **module._buffers}
         for name, tensor in tensors.items():

@@ -1,1 +1,1 @@
-"""What is shown of runs: terminal, Markdown, HTML and cards."""
+"""Views of runs: terminal, Markdown, HTML and cards."""

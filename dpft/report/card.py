@@ -14,7 +14,7 @@ from dpft.privacy.rounding import number
 from dpft.report import guarantee as privacy
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
-from dpft.runs.lineage import FILE, descent
+from dpft.runs.lineage import FILE, lineage_of
 from dpft.tasks.metrics.shown import cautions, shown
 
 if TYPE_CHECKING:
@@ -35,13 +35,10 @@ _WITH_BASE = ("text-generation", "text2text-generation", "text-classification")
 class ModelFacts:
     """The part of a model that a folder holds.
 
-    Attributes:
-        base: whose adapter it is, as peft finds it, perhaps in a folder; None: a whole model.
-        hub: the name of the base on the hub; None: the one that the run knows, if any.
-        classes: those that a classifier's adapter tells apart, whose base has another head.
-        licence: what the hub calls it; None: not known.
-        asked: Python, of ``tokenizer`` and a text, that asks as the training did; empty: as the
-            tokenizer's template does, or of an image its preprocessor.
+    A whole model has no ``base``, an adapter that of its base, and perhaps the base's name on the
+    ``hub``. ``classes`` are those of a classifier's adapter, whose base has another head. ``asked``
+    is Python of ``tokenizer`` and a text, that asks as the training did; empty where the
+    tokenizer's template or an image's preprocessor does so.
     """
 
     base: str | None = None
@@ -61,7 +58,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
 
 def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
     """Put into the folder of the weights what a run that trains them further must know."""
-    write_atomic(model / FILE, descent(record))
+    write_atomic(model / FILE, lineage_of(record))
 
 
 @functools.cache

@@ -15,14 +15,13 @@ from dpft.privacy.spec import style_in
 from dpft.report.console import Console
 from dpft.report.guarantee import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
+from dpft.report.table import TextTable
 from dpft.runs.folders import run_names
-from dpft.runs.lineage import begun_with, names_apart
+from dpft.runs.lineage import ambiguous, first_weights
 from dpft.tasks.metrics.shown import cautions_of, figure
 
 Row = dict[str, str]
 _LARGE = 1e6  # beyond it the digits of an epsilon say nothing
-_BETWEEN = 3  # blanks around a column
-_NAME = 16  # columns for the name of a run, at least
 _EPSILONS = {"eps PLD": "pld", "eps RDP": "rdp", "eps PRV": "prv", "eps GDP-CLT": "gdp_clt"}
 
 
@@ -39,7 +38,6 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
     """Print runs side by side, a column each: scores, epsilons, and below them what limits them."""
-    console = Console()
     rows = []
     for (path, record), name in zip(records, run_names([path for path, _ in records]), strict=True):
         config = record["config"]
@@ -50,26 +48,15 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
         for cells in rows:
             del cells["scores of"]
     names = _columns(rows)[1:]
-    # More runs than fit next to each other come in several tables, so that no number is broken.
-    width = max(len(cells.get(name, "-")) for cells in rows for name in names)
-    width = max(width, min(_NAME, max(len(cells["run"]) for cells in rows)))
-    room = console.width - max(map(len, names)) - _BETWEEN
-    count = max(1, room // (width + _BETWEEN))
-    for start in range(0, len(rows), count):
-        shown = rows[start : start + count]
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("", no_wrap=True)
-        for cells in shown:
-            table.add_column(cells["run"], justify="right", overflow="fold", width=width)
-        for name in names:
-            table.add_row(name, *(cells.get(name, "-") for cells in shown))
-        console.print(table)
+    metrics = [[name, *(cells.get(name, "-") for cells in rows)] for name in names]
+    console = Console()
+    TextTable(["", *(cells["run"] for cells in rows)], metrics, left=1).show(console)
     for path, record in records:
         print_remarks(path, record)
     remarks = [
         f"{name} had different weights in these runs: their records say which, under "
         "model.weights_sha256"
-        for name in names_apart(pair for _, record in records for pair in begun_with(record))
+        for name in ambiguous(pair for _, record in records for pair in first_weights(record))
     ]
     if any(cells["eps GDP-CLT"] not in ("none", "-") for cells in rows):
         remarks.insert(0, f"eps GDP-CLT is an {APPROXIMATION}")
@@ -97,7 +84,15 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
                 cells[f"{metric} of one class"] = f"{constant:.4f}"
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
-        cells[column] = "none" if epsilon is None else _epsilon(epsilon, key)
+        value = (epsilon or {}).get(key)
+        # Bounds are rounded up; that of PRV is its upper one, since its estimate promises nothing.
+        value = value["upper"] if isinstance(value, Mapping) else value
+        if epsilon is None or value is None:
+            cells[column] = "none" if epsilon is None else "-"
+        elif value >= _LARGE:
+            cells[column] = f"{value:.2e}"
+        else:
+            cells[column] = f"{value:.3f}" if key == "gdp_clt" else up(value)
     if "audit" in record:
         cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
     if "canaries" in scores:
@@ -105,18 +100,6 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         cells["exposure, bits"] = "-" if value is None else f"{value:.2f}"
     cells["seconds"] = f"{record['training']['seconds']:.0f}"
     return cells
-
-
-def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
-    # Bounds are rounded up; that of PRV is its upper one, since its estimate promises nothing.
-    value = epsilon.get(accountant)
-    if isinstance(value, Mapping):
-        value = value["upper"]
-    if value is None:
-        return "-"
-    if value >= _LARGE:
-        return f"{value:.2e}"
-    return f"{value:.3f}" if accountant == "gdp_clt" else up(value)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:

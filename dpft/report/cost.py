@@ -24,7 +24,7 @@ _OWN = ""
 def remarks(
     records: Sequence[Mapping[str, Any]],
     searched: bool = False,
-    begun: Mapping[str, LedgerContents | None] | None = None,
+    unfinished: Mapping[str, LedgerContents | None] | None = None,
 ) -> list[str]:
     """Return a paragraph for each data set that several private runs were trained on.
 
@@ -36,9 +36,10 @@ def remarks(
     Args:
         records: of finished runs; those without privacy are ignored.
         searched: whether a sweeper chose settings by the scores of earlier runs.
-        begun: ledgers of private runs without a record that took steps, by name; None: damaged.
+        unfinished: ledgers by name of private runs that took steps and have no record; None: one
+            that is damaged.
     """
-    begun = begun or {}
+    unfinished = unfinished or {}
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         guarantee = Guarantee.of_record(record)
@@ -47,7 +48,7 @@ def remarks(
             key = (task if task in PUBLISHED_TASKS else _OWN, guarantee.noun)
             groups.setdefault(key, []).append(record)
     counts = Counter(_key(record) for each in groups.values() for record in each)
-    counts.update(_key_in(ledger) for ledger in begun.values())
+    counts.update(_key_in(ledger) for ledger in unfinished.values())
     shared = {key for key, times in counts.items() if key is not None and times > 1}
     found = [_total(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]]
     named: dict[str, dict[str, None]] = {}
@@ -56,16 +57,15 @@ def remarks(
         named.setdefault(group, {}).update(tasks)
     if len(named) > 1 and (_OWN in named or named.keys() >= _OVERLAPPING):
         found.append(_paragraph("apart", groups=[" and ".join(each) for each in named.values()]))
-    return [*found, *([_unfinished(begun, shared)] if begun else [])]
+    return [*found, *([_unfinished(unfinished, shared)] if unfinished else [])]
 
 
 def planned(ledger: LedgerContents) -> float | None:
     """Return epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
 
-    Guarantee: it holds of a run that ended earlier, for whatever reason. Whoever stops a run may do
-    so because of what its releases showed, and weights that are no longer finite show something
-    too: the number of steps then depends on the records, and that of the steps taken bounds
-    nothing.
+    Guarantee: it holds for a run that ended earlier, for any reason. The epsilon of the steps taken
+    does not hold where their number depends on the records: where a user stopped the run because of
+    its releases, or where it diverged.
 
     Returns:
         Never less than what the ledger has spent; None where header or last line do not say.
@@ -84,7 +84,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Return epsilon and delta of releasing what all the runs released.
 
     Guarantee: the mechanisms' Renyi divergences add up order by order (Mironov 2017, Proposition
-    1), and the sum is converted at the least of the runs' deltas. A run that `dpft select` chose
+    1), and the sum is converted at the least of the runs' deltas. A run of `dpft sweep --select`
     adds the divergence of its whole selection. The sum holds for runs on the same records, or on
     parts of them, whose noise is independent, also where a later run's other settings, such as its
     learning rate, were chosen by what an earlier one showed. Where its noise, sampling rate or
@@ -152,21 +152,21 @@ def _total(
     )
 
 
-def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> str:
+def _unfinished(unfinished: Mapping[str, LedgerContents | None], shared: set[str]) -> str:
     """Return a paragraph on runs without a record, which no total counts."""
     costs = []
-    for name, ledger in begun.items():
+    for name, ledger in unfinished.items():
         epsilon = None if ledger is None else planned(ledger)
         costs.append(f"{name}: epsilon {up(epsilon)}")
         if ledger and epsilon is not None:
             at = delta(ledger.header["mechanism"]["delta"])
             costs[-1] += f" at delta {at} ({up(ledger.epsilon)} so far)"
-    headers = [ledger.header for ledger in begun.values() if ledger]
+    headers = [ledger.header for ledger in unfinished.values() if ledger]
     shuffled = any(one.get("mechanism", {}).get("sampling") == "shuffle" for one in headers)
     return _paragraph(
         "unfinished",
         costs=costs,
-        shared=shared.intersection(map(_key_in, begun.values())),
+        shared=shared.intersection(map(_key_in, unfinished.values())),
         shuffled=SHUFFLED if shuffled else "",
     )
 

@@ -6,7 +6,7 @@ that is computed from training records without noise can reach the page.
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,30 +90,26 @@ class Gathered:
 
     @property
     def stage(self) -> str:
-        """How far the run is, in words."""
+        """The progress of the run, in words."""
         if self.record is None:
             return f"unfinished: {self.target.state}" if self.target.state else "unfinished"
         scored = self.record.get("stage") == "scored"
         return "finished" if scored else "unfinished: trained, not scored yet"
 
     @property
-    def header(self) -> Mapping[str, Any]:
-        """The header of the ledger; empty without one."""
-        return {} if self.ledger is None else self.ledger.header
-
-    @property
     def mechanism(self) -> Mapping[str, Any]:
         """The mechanism of the record, or of the ledger while there is no record."""
-        return section(self.header if self.record is None else self.record, "mechanism")
+        header = None if self.ledger is None else self.ledger.header
+        return section(header if self.record is None else self.record, "mechanism")
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What its record states; None while there is none."""
+        """The statement of its record; None while there is none."""
         return None if self.record is None else Guarantee.of_record(self.record)
 
     @property
     def private(self) -> bool:
-        """Whether any guarantee holds, or will."""
+        """Return whether any guarantee holds, or will."""
         given = self.guarantee
         return bool(self.mechanism.get("private")) if given is None else given.private
 
@@ -135,7 +131,6 @@ def gather(
     private: bool = False,
     samples: int | None = None,
     usual: int = 8,
-    prompts: Collection[str] = (),
 ) -> Gathered:
     """Read one run; what is damaged becomes a line of its ``problems``.
 
@@ -176,9 +171,7 @@ def gather(
             f"{damage}, though the run was finished: do not rely on it before you know why; "
             "dpft train resume=RUN makes again what can be made again"
         )
-    generations = read(
-        ".", lambda: read_generations(path, record, config, private, samples, usual, prompts)
-    )
+    generations = read(".", lambda: read_generations(path, record, config, private, samples, usual))
     metrics, evaluations = by_step("private/metrics.jsonl"), by_step("private/evaluations.jsonl")
     return Gathered(
         target=target if private else replace(target, error=None),
@@ -221,7 +214,6 @@ def read_generations(
     private: bool = False,
     asked: int | None = None,
     usual: int = 8,
-    prompts: Collection[str] = (),
 ) -> Generations | None:
     """Return samples, evenly spread, of the split that was decoded; None without generations.
 
@@ -233,8 +225,6 @@ def read_generations(
         asked: how many samples were asked for; None: as many as ``usual``, and none of data whose
             prompts and references may not be known to the public.
         usual: see ``asked``.
-        prompts: of other runs' samples. Those that this run answered are shown, so that answers can
-            be compared; if there are none, its own are chosen.
 
     Raises:
         ValueError: the file is not UTF-8, or a line is no generation.
@@ -249,12 +239,18 @@ def read_generations(
         return Generations(split, left_out=reason)
     # Not splitlines: texts may hold other line separators, unescaped in JSON.
     lines = file.read_text(encoding="utf-8").split("\n")
-    found = [_sample(name, number, line) for number, line in enumerate(lines, 1) if line]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                value = json.loads(line)
+                texts = value.get("source", ""), value["prediction"], tuple(value["references"])
+                found.append(Sample(*texts))
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{name}, line {number}: no prediction with its references") from error
     count = min(usual if asked is None else asked, len(found))
-    answers = {sample.source: sample for sample in reversed(found)}
-    chosen = [answers[prompt] for prompt in prompts if prompt in answers][:count]
-    chosen = chosen or [found[place * len(found) // count] for place in range(count)]
-    return Generations(split, len(found), tuple(chosen))
+    chosen = tuple(found[place * len(found) // count] for place in range(count))
+    return Generations(split, len(found), chosen)
 
 
 def _withheld(
@@ -262,7 +258,7 @@ def _withheld(
 ) -> str | None:
     """Return why prompts and references may not be shown; None if they may.
 
-    Whoever types a number of samples permits prompts of own data, but none that were held out.
+    A number of samples that is typed permits prompts of own data, but none that were held out.
     """
     task = section(config, "task")
     if is_held_out({**(record or {}), "config": config}):
@@ -277,11 +273,3 @@ def _withheld(
             "if they may, --samples 8 shows some."
         )
     return None
-
-
-def _sample(file: str, number: int, line: str) -> Sample:
-    try:
-        value = json.loads(line)
-        return Sample(value.get("source", ""), value["prediction"], tuple(value["references"]))
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file}, line {number}: no prediction with its references") from error

@@ -1,9 +1,7 @@
 """Runs next to each other: which is best, which are repetitions, and what differs."""
 
 import json
-import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -17,12 +15,12 @@ from dpft.tasks.scores import lower_is_better, score
 
 _CHOICES = ("task.name", "model.name", "adapt.name", "clip.plan", "clip.groups", "optim.name")
 _SEEDS = ("seed", "privacy.noise_seed")
-# The folders of an absolute path; a blank ends a path in the midst of a text.
+# The folders of an absolute path; a space ends a path within a text.
 _FOLDERS = re.compile(r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)[^\s'\",\]]*[/\\]")
 
 
 class Kind(NamedTuple):
-    """What a score is of: those of another kind are not comparable with it."""
+    """The task, split and metric of a score: those of another kind are not comparable with it."""
 
     task: str
     split: str
@@ -35,7 +33,7 @@ Scored = tuple[Kind, float] | None
 def ranked(runs: Sequence[Gathered], metric: str | None) -> list[tuple[Gathered, Scored]]:
     """Sort runs by score, the best of one kind first, and those without a score last.
 
-    ``metric`` None stands for the first of each run's split.
+    ``metric`` None means the first of each run's split.
     """
     found = [(run, _scored(run, metric)) for run in runs]
     kinds = [scored[0] for _, scored in found if scored is not None]
@@ -47,25 +45,6 @@ def ranked(runs: Sequence[Gathered], metric: str | None) -> list[tuple[Gathered,
         return kinds.index(kind), value if lower_is_better(kind.metric) else -value
 
     return sorted(found, key=rank)
-
-
-def seeds(ordered: Sequence[tuple[Gathered, Scored]]) -> list[tuple[str, str, str, int]]:
-    """Return names, metric, mean with standard error, and number of runs that differ in seeds."""
-    same: dict[str, list[tuple[str, float]]] = {}
-    for run, scored in ordered:
-        kept = {key: value for key, value in compared(run.config).items() if key not in _SEEDS}
-        # A run that was chosen by its score is no further seed.
-        if kept and scored is not None and "selection" not in (run.record or {}):
-            key = json.dumps([kept, scored[0], run.private], default=str)
-            same.setdefault(key, []).append((run.name, scored[1]))
-    rows = []
-    for key, each in same.items():
-        names, values = zip(*each, strict=True)
-        if len(values) > 1:
-            error = statistics.stdev(values) / math.sqrt(len(values))
-            mean = f"{statistics.fmean(values):.4f} ± {error:.4f}"
-            rows.append((", ".join(names), json.loads(key)[1][2], mean, len(values)))
-    return rows
 
 
 def metrics(run: Gathered) -> dict[str, float | None]:

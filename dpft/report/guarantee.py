@@ -1,4 +1,4 @@
-"""What cards, pages and terminals state about a run's guarantee, mechanism and scored records."""
+"""Statements about a run's guarantee, mechanism and scored records, for all views."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Rows = list[tuple[str, str]]
 
 SCALES = (
     "with clip_function=automatic the threshold only scales: every gradient is scaled to about it, "
-    "so another threshold changes sum and noise alike, as another learning rate does in SGD"
+    "so another threshold changes sum and noise by one factor, as another learning rate does in SGD"
 )
 DO_NOT_RELEASE = "Do not release it if the records are private."
 HELD_OUT = (
@@ -74,7 +74,7 @@ def mechanism_rows(
             f"noise of standard deviation {number(mechanism['count_noise'])} on "
             f"{mechanism['groups']} counts a step, which move the thresholds. Epsilon includes both"
         )
-    source = "a secret key from the system's entropy, kept by whoever trained the model"
+    source = "a secret key from the system's entropy, kept by those who trained the model"
     if noise_seed is not None:
         source = f"explicit seed {noise_seed} (no secret, see the warning)"
     rows = [
@@ -162,18 +162,14 @@ def evaluation_remarks(record: Mapping[str, Any]) -> list[str]:
         status = "were not declared public"
     lines = [
         f"{said[:1].upper()}{said[1:]}, of {times}.",
-        f"No guarantee covers these records, of which the choice tells something; they {status}.",
+        f"No guarantee covers these records, and the choice depends on them; they {status}.",
     ]
     scored = {record["config"]["decode"]["split"], *(record.get("scores") or {})}
-    if section["of"] in {name.partition("-")[0] for name in scored}:
+    if section["of"] in {name.partition("-")[0] for name in scored} or section.get("scored"):
+        which = "that file" if section.get("scored") else f"the {section['of']} split"
         lines.append(
-            f"Scores of the {section['of']} split flatter the model a little, since its records "
-            "decided which weights are kept."
-        )
-    if section.get("scored"):
-        lines.append(
-            "Records of that file are scored too: their scores flatter the model a little, since "
-            "they decided which weights are kept."
+            f"Scores on records of {which} are slightly too good, because these records decided "
+            "which weights are kept."
         )
     return lines
 

@@ -15,14 +15,14 @@ _UNESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)([|<])")
 
 
 def escape(text: object) -> str:
-    """One line of Markdown that reads as the text does: no sign in it has a meaning."""
+    """Return one line of Markdown that reads as the text does: no sign in it has a meaning."""
     return _SIGNS.sub(r"\\\g<0>", _one_line(text))
 
 
 def inline(text: object) -> str:
-    """One line of Markdown that may hold emphasis and code, but ends no table cell and has no HTML.
+    """Return one line of Markdown that may hold emphasis and code, but no cell's end and no HTML.
 
-    What `escape` returns stays as it is.
+    It does not change what `escape` returns.
     """
     return _UNESCAPED.sub(r"\1\\\2", _one_line(text))
 
@@ -30,12 +30,10 @@ def inline(text: object) -> str:
 def table(
     headings: Sequence[object], rows: Iterable[Sequence[object]], left: int | None = None
 ) -> str:
-    """A table without a line break at its end.
+    """Return a table of Markdown as in `inline`, without a line break at its end.
 
-    Args:
-        headings: of the columns, Markdown as in `inline`.
-        rows: cells, of the same number; a list is a cell of several lines.
-        left: how many of the columns are aligned left; the others are aligned right. None: all.
+    A list is a cell of several lines. The first ``left`` columns are aligned left, None: all of
+    them; the others are aligned right.
     """
     count = len(headings) if left is None else left
     rule = ["---" if place < count else "---:" for place in range(len(headings))]

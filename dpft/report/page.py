@@ -4,7 +4,6 @@ Every text is escaped, and the page loads and runs nothing.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
 from dpft.privacy.rounding import delta, number, up
-from dpft.report.charts import noiseless, released, tradeoffs
+from dpft.report.charts import noiseless, released
 from dpft.report.cost import planned, remarks
 from dpft.report.gather import Found, Gathered, Sample, section
 from dpft.report.grouping import (
@@ -25,7 +24,6 @@ from dpft.report.grouping import (
     flat,
     metrics,
     ranked,
-    seeds,
     value_text,
     without_folders,
 )
@@ -38,18 +36,14 @@ from dpft.report.guarantee import (
     score_warnings,
 )
 from dpft.report.markdown import environment
-from dpft.report.terminal import clock
+from dpft.report.terminal import clock, plain
+from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.shown import cautions_of, figure
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
-# Characters that HTML has no place for, lone halves of surrogate pairs, which no file can hold, and
-# characters that change the order in which the text after them is read.
-_UNFIT = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
-# How often somebody who asks whether a record was used may name one that was not.
+# Rates of false alarms of a test that asks whether a record was used.
 _FALSE_ALARMS = (0.01, 0.05)
 # How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
 # below it, as a share: Renyi accounting states up to a third more.
@@ -73,7 +67,6 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
         ],
         covered=any(run.private for run in runs),
         overview=_overview(ordered, found.searched) if several else {},
-        tradeoffs=tradeoffs(ordered) if several else [],
         released=released(runs),
         noiseless=noiseless(runs),
         samples=_samples(runs),
@@ -82,10 +75,9 @@ def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
 
 
 def _fit(value: object) -> object:
+    """Return text without characters that have no place in HTML."""
     # Markup comes from macros, whose texts are fit already.
-    if hasattr(value, "__html__"):
-        return value
-    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
+    return value if hasattr(value, "__html__") else plain(value)
 
 
 def _view(run: Gathered, several: bool) -> dict[str, Any]:
@@ -132,7 +124,7 @@ def _figures(run: Gathered) -> Rows:
         rows = [
             ("Steps in the ledger", steps),
             ("Delta", str(run.mechanism.get("delta"))),
-            ("Unit of privacy", str(run.header.get("unit"))),
+            ("Unit of privacy", str(run.ledger.header.get("unit"))),
         ]
     return [*rows, *mechanism_rows(run.mechanism, run.config, seed)]
 
@@ -140,12 +132,12 @@ def _figures(run: Gathered) -> Rows:
 def review(run: Gathered) -> dict[str, Any] | None:
     """Return the numbers for readers who decide on a release and know nothing of the field.
 
-    They are the most that anybody could find out, by theorems on tests between two hypotheses
+    They are the most that any attacker can find out, by theorems on tests between two hypotheses
     (Kairouz et al. 2015; Dong et al. 2022). Chances are given as so many of 100, which readers
     without training understand better than epsilon (Nanayakkara et al. 2023).
 
     Returns:
-        None where nothing is guaranteed, or next to nothing, or not against everybody.
+        None where nothing is guaranteed, or next to nothing, or not against every attacker.
     """
     given, record = run.guarantee, run.record
     if record is None or given is None or not given.verdict:
@@ -170,7 +162,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
 
 
 def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
-    """Return pairs of epsilon and delta that hold: all that anybody can find out follows.
+    """Return pairs of epsilon and delta that hold: all that an attacker can find out follows.
 
     Guarantee: the pair that the record states is always among them. The others are of its
     mechanism, and left out of a selection, which is no single mechanism, and where they do not
@@ -218,16 +210,22 @@ def _overview(ordered: Sequence[tuple[Gathered, Scored]], searched: bool) -> dic
     rows = []
     for place, run in enumerate(runs):
         epsilon, *further = _spent_by(run)
-        scores = [_score(metrics(run).get(name)) for name in names]
+        values = [metrics(run).get(name) for name in names]
+        scores = ["–" if x is None else f"{x:.{2 if abs(x) >= 10 else 4}f}" for x in values]
         rows.append(
             {
                 "figures": [epsilon, *scores, *further],
                 "words": [run.stage, *(different[key][place] for key in columns)],
             }
         )
-    begun = {run.name: run.ledger for run in runs if run.private and _so_far(run)}
-    # A ledger that is damaged does not tell what was spent, but that something was.
-    damaged = {run.name: None for run in runs if run.record is None and run.ledger_is_damaged}
+    open_ = [run for run in runs if run.record is None]
+    unfinished: dict[str, LedgerContents | None] = {
+        run.name: run.ledger
+        for run in open_
+        if run.private and run.ledger is not None and run.ledger.steps_spent
+    }
+    # A damaged ledger does not show what was spent, but that something was.
+    unfinished |= {run.name: None for run in open_ if run.ledger_is_damaged}
     records = [run.record for run in runs if run.private and run.record is not None]
     kinds = dict.fromkeys(scored[0] for _, scored in ordered if scored is not None)
     return {
@@ -239,19 +237,9 @@ def _overview(ordered: Sequence[tuple[Gathered, Scored]], searched: bool) -> dic
         "figures": ["epsilon, at most", *names, "steps", "time"],
         "words": ["state", *columns],
         "rows": rows,
-        "seeds": seeds(ordered),
         "differing": [(key, *values) for key, values in different.items()],
-        "together": remarks(records, searched, begun | damaged),
+        "together": remarks(records, searched, unfinished),
     }
-
-
-def _score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.{2 if abs(value) >= 10 else 4}f}"
-
-
-def _so_far(run: Gathered) -> int:
-    """Return the releases of a run that has no record yet."""
-    return run.ledger.steps_spent if run.record is None and run.ledger is not None else 0
 
 
 def _spent_by(run: Gathered) -> tuple[str, str, str]:
@@ -260,7 +248,7 @@ def _spent_by(run: Gathered) -> tuple[str, str, str]:
         training, given = run.record["training"], Guarantee.of_record(run.record)
         epsilon = marked(given.stated, given.voided_by) if given.private else "none"
         return epsilon, f"{training['steps']:,}", clock(training["seconds"])
-    if run.ledger is None or not _so_far(run):
+    if run.ledger is None or not run.ledger.steps_spent:
         return "", "", ""
     void = warnings(run.mechanism.get("sampling"), None)
     steps = f"{run.ledger.next_step:,} of {run.mechanism.get('steps')}"

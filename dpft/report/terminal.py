@@ -1,4 +1,4 @@
-"""What is printed: text from records, data and model files is shown, and directs no terminal."""
+"""Printed text: text from records, data and model files is shown, and directs no terminal."""
 
 import os
 import re
@@ -12,12 +12,12 @@ _ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 
 def plain(text: object) -> str:
-    r"""The text, with what is no text spelt out: ``\x1b`` for an escape character."""
+    r"""Return text in which what is no text is spelt out: ``\x1b`` for an escape character."""
     return _ORDERS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def clock(seconds: float | None) -> str:
-    """``h:mm:ss``."""
+    """Return seconds as ``h:mm:ss``."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -32,6 +32,6 @@ def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
 def secho(
     message: object, *, fg: str | None = None, bold: bool | None = None, err: bool = False
 ) -> None:
-    """Print a message in a colour, where the output is a terminal and nobody set ``NO_COLOR``."""
+    """Print a message in a colour, where the output is a terminal and ``NO_COLOR`` is not set."""
     colour = None if os.environ.get("NO_COLOR") else fg
     typer.secho(plain(message), fg=colour, bold=bold, err=err)

@@ -1,1 +1,1 @@
-"""The papers again: tables, figures, claims and benchmarks beside printed numbers."""
+"""The papers again: tables, figures, claims and benchmarks next to printed numbers."""

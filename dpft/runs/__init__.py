@@ -4,12 +4,7 @@ A run may be killed at any moment and continued by the same command, to the same
 same ledger, bit for bit. ``docs/reference/runs.md`` describes the files and what may be published.
 """
 
-from dpft.runs import checkpoint
-from dpft.runs.atomic import fsync_tree
-from dpft.runs.checkpoint import Checkpoint, load_private_state, save_private_state
-from dpft.runs.directory import RunDirectory
-from dpft.runs.environment import code_version, environment
-from dpft.runs.errors import (
+from dpft.config.errors import (
     START_OVER,
     CheckpointError,
     LedgerError,
@@ -19,8 +14,12 @@ from dpft.runs.errors import (
     RunError,
     RunLockedError,
     RunMismatchError,
-    disk_report,
 )
+from dpft.runs import checkpoint
+from dpft.runs.atomic import disk_report, fsync_tree
+from dpft.runs.checkpoint import Checkpoint, load_private_state, save_private_state
+from dpft.runs.directory import RunDirectory
+from dpft.runs.environment import environment
 from dpft.runs.finished import (
     Damage,
     check_whole,
@@ -32,18 +31,17 @@ from dpft.runs.finished import (
 from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, check_ledger, made_at_the_end, read_ledger
 from dpft.runs.lineage import base_model
-from dpft.runs.log import MetricsLog
+from dpft.runs.log import NORMS, MetricsLog, NormsLog, read_norms
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
-from dpft.runs.norms import NORMS, NormsLog, read_norms
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
 __all__ = [
-    "NORMS", "SCHEMA_VERSION", "START_OVER", "Checkpoint", "CheckpointError", "Damage",
-    "Ledger", "LedgerError", "LedgerMismatchError", "MetricsLog", "NoiseKeyLostError",
-    "NormsLog", "RecordError", "RunDirectory", "RunError", "RunLockedError", "RunMismatchError",
-    "RunRecord", "base_model", "check_ledger", "check_whole", "checkpoint", "code_version",
-    "config_hash", "damages", "disk_report", "environment", "fsync_tree", "is_finished",
-    "key_fingerprint", "keyed_fingerprint", "load_private_state", "made_at_the_end",
-    "read_ledger", "read_marker", "read_norms", "read_record", "replacing", "run_key",
-    "save_private_state", "update_record", "write_record",
+    "NORMS", "SCHEMA_VERSION", "START_OVER", "Checkpoint", "CheckpointError", "Damage", "Ledger",
+    "LedgerError", "LedgerMismatchError", "MetricsLog", "NoiseKeyLostError", "NormsLog",
+    "RecordError", "RunDirectory", "RunError", "RunLockedError", "RunMismatchError", "RunRecord",
+    "base_model", "check_ledger", "check_whole", "checkpoint", "config_hash", "damages",
+    "disk_report", "environment", "fsync_tree", "is_finished", "key_fingerprint",
+    "keyed_fingerprint", "load_private_state", "made_at_the_end", "read_ledger", "read_marker",
+    "read_norms", "read_record", "replacing", "run_key", "save_private_state", "update_record",
+    "write_record",
 ]  # fmt: skip

@@ -3,12 +3,25 @@
 import hashlib
 import json
 import os
-from abc import ABC, abstractmethod
+import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dpft.config.files import regular
+
+
+class Closing:
+    """A context manager that calls `close` at its end."""
+
+    def close(self) -> None:
+        """Release what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
@@ -18,39 +31,35 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     temporary file is removed. The process's umask applies to ``mode``, which is in force from the
     first byte on.
     """
-    content = data.encode() if isinstance(data, str) else data
     temporary = temporary_of(path)
     temporary.unlink(missing_ok=True)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    fsync_directory(path.parent)
+    fsync(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """Return where `write_atomic` prepares a file: one name, so that leftovers do not pile up."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def owners_folder(path: Path) -> None:
-    """A folder that only its owner may look into, made if need be, whatever the process's umask."""
+    """Make a folder that only its owner may read, whatever the process's umask."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:  # a copied folder may have lost it
         path.chmod(0o700)
 
 
-def temporary_of(path: Path) -> Path:
-    """Where `write_atomic` prepares a file.
-
-    One fixed name: a leftover of a killed process is overwritten instead of piling up.
-    """
-    return path.with_name(f".{path.name}.tmp")
-
-
-def fsync_file(path: Path) -> None:
-    """Make the content of an already written file survive a power cut."""
+def fsync(path: Path) -> None:
+    """Make a file's content, or the entries of a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -58,52 +67,37 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def fsync_directory(path: Path) -> None:
-    """Make creations and renames inside a folder survive a power cut."""
-    fsync_file(path)
-
-
 def fsync_tree(folder: Path) -> None:
-    """Make all that lies in a folder survive a power cut; others wrote it."""
+    """Make all files and folders in a folder survive a power cut."""
     for path in (*folder.rglob("*"), folder):
         if path.is_file() or path.is_dir():
-            fsync_file(path)
+            fsync(path)
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file, read in pieces, as hex."""
+    """Return the SHA-256 of a file, read in pieces, as hex."""
     with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: str | bytes, infinities: bool = False) -> Any:
-    """Return the content of a JSON text in UTF-8."""
+    """Return the content of a JSON text in UTF-8; ValueError for anything else."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON number")
 
     try:
-        # Of bytes, Python would guess the encoding.
+        # Given bytes, Python would guess the encoding.
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
         return json.loads(decoded, parse_constant=float if infinities else refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
 
-class Closing(ABC):
-    """A class with `close` that is a context manager."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what is held."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def disk_report(path: Path, error: BaseException) -> str:
+    """Return why a write failed and how many bytes are free, as a clause."""
+    try:
+        free = f"{shutil.disk_usage(path).free:,} bytes free there"
+    except OSError:
+        free = "free space unknown"
+    return f"{error} ({free})"

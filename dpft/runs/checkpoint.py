@@ -1,8 +1,8 @@
 """Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
 
-Each is a folder with the tensors, in a file for each rank that holds a part of them
-(`dpft.parallel.parts`), and a manifest of plain data: index of the tensors, checksums, and the
-small state. Its form is the same in every layout, and any number of ranks can read it.
+Each is a folder with safetensors files, one for each rank that holds a part of the tensors
+(`dpft.parallel.parts`), and a manifest of plain data: the files' checksums and the small state. Its
+form is the same in every layout, and any number of ranks can read it.
 
 A checkpoint holds only what follows from releases. State that follows from the noise itself, or
 from sums before it, is under ``private/``, one small file for each checkpoint: an audit's scores
@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpft.config.errors import START_OVER, CheckpointError
 from dpft.runs.atomic import (
-    fsync_directory,
-    fsync_file,
+    disk_report,
+    fsync,
     owners_folder,
     parse_json,
     sha256_file,
     write_atomic,
 )
 from dpft.runs.directory import RunDirectory
-from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 from dpft.runs.identity import canonical_json, opened, sealed
 
 if TYPE_CHECKING:
@@ -52,25 +52,19 @@ class Checkpoint:
     step: int  # steps that these weights have behind them; the next step's number
     state: dict[str, Any]  # as saved; tuples are lists
     path: Path
-    written: Mapping[str, Any]  # index of the tensors: `dpft.parallel.parts.Written`
+    written: Mapping[str, Tensor]  # without values, of the types and whole shapes of all tensors
     cohort: TrainingCohort
     warnings: list[str] = field(default_factory=list)  # newer ones that were passed over, and why
-
-    def described(self) -> dict[str, Tensor]:
-        """Return tensors without values, of the types and whole shapes of all that were saved."""
-        from dpft.parallel import parts
-
-        return parts.described(self.written)
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
         """Read tensors into these, or into this rank's parts of them; collective."""
         from dpft.parallel import parts
 
         try:
-            parts.read(self.path, self.written, targets, self.cohort)
+            parts.read(self.path, targets, self.cohort)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(
-                f"{self.path} cannot be read: {error}; expected the tensors in its {MANIFEST}. If "
+                f"{self.path} cannot be read: {error}; expected the tensors that were saved. If "
                 "the disk is sound, remove the folder and run the same command again, which goes "
                 "on from the checkpoint before"
             ) from error
@@ -109,17 +103,44 @@ def save(
     folder = cohort.from_first(folder)
     assert folder is not None
     with together(cohort), _explained(folder, step, first=run is not None):
-        written = parts.write(folder, tensors, cohort)
+        files = parts.write(folder, tensors, cohort)
         if run is not None:
-            _write_manifest(folder, step, state, written)
+            _write_manifest(folder, {"step": step, "state": state, "files": files})
             target = run.checkpoints / f"step-{step:08d}"
             if target.exists():  # passed over as damaged when this run was resumed before it
                 target.rename(target.with_name(f"{_TEMPORARY}replaced-{target.name}"))
             folder.rename(target)
-            fsync_directory(run.checkpoints)
+            fsync(run.checkpoints)
     if run is not None:
         ahead = [path for number, path in _steps(run.checkpoints) if number > step]  # damaged
         _drop(run.checkpoints, _superfluous(run.checkpoints, step) + ahead)
+
+
+def _write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps(sealed(body), sort_keys=True))
+    fsync(manifest)
+    fsync(folder)
+
+
+@contextmanager
+def _explained(folder: Path, step: int, first: bool) -> Iterator[None]:
+    """Remove what a failed write of a checkpoint left, and report a full disk."""
+    try:
+        yield
+    except Exception as error:
+        report = disk_report(folder.parent, error)  # before the clean-up changes it
+        if first:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        earlier = [path.name for number, path in _steps(folder.parent) if number < step]
+        last = f"{earlier[-1]} is the last good one" if earlier else "there is no earlier one"
+        raise CheckpointError(
+            f"could not write checkpoint step-{step:08d} in {folder.parent}: {report}. Of the "
+            f"checkpoints in place, {last}. Nothing is lost: free some space and run the same "
+            "command again"
+        ) from error
 
 
 def load_latest(
@@ -149,17 +170,16 @@ def load_latest(
             )
     warnings: list[str] = []
     for step, path in reversed(cohort.from_first(found)):
-        manifest, problem = _verified(run, path, step, cohort)
-        if problem:
-            warnings.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
-            if run is not None:
-                _log.warning("%s", warnings[-1])
-            continue
-        with together(cohort):
-            if run is not None:
-                # A process that was killed after its last checkpoint may have left one too many.
-                _drop(run.checkpoints, _superfluous(run.checkpoints, step))
-        return Checkpoint(step, manifest["state"], path, manifest["tensors"], cohort, warnings)
+        latest = _verified(run, path, step, cohort, warnings)
+        if isinstance(latest, Checkpoint):
+            with together(cohort):
+                if run is not None:
+                    # A process that was killed after its last checkpoint may have left too many.
+                    _drop(run.checkpoints, _superfluous(run.checkpoints, step))
+            return latest
+        warnings.append(f"checkpoint {path.name} is damaged and was passed over: {latest}")
+        if run is not None:
+            _log.warning("%s", warnings[-1])
     return None
 
 
@@ -172,14 +192,60 @@ def load_best(
     cohort = cohort or SingleProcess()
     path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
     assert path is not None
-    manifest, problem = _verified(run, path, step, cohort)
-    if problem:
-        raise CheckpointError(
-            f"{path}, the best one by evaluation, is damaged or gone: {problem}. Put it back; or "
-            f"remove {path.parent} and type the same command again, which repeats all steps "
-            "exactly: they count once"
-        )
-    return Checkpoint(step, manifest["state"], path, manifest["tensors"], cohort)
+    found = _verified(run, path, step, cohort, [])
+    if isinstance(found, Checkpoint):
+        return found
+    raise CheckpointError(
+        f"{path}, the best one by evaluation, is damaged or gone: {found}. Put it back; or "
+        f"remove {path.parent} and type the same command again, which repeats all steps exactly: "
+        "they count once"
+    )
+
+
+def _verified(
+    run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort, warnings: list[str]
+) -> Checkpoint | str:
+    """Return a checkpoint, or what is wrong with its manifest or with a file; collective."""
+    from dpft.parallel import parts
+    from dpft.parallel.cohort import together
+
+    manifest: dict[str, Any] = {}
+    written: dict[str, Tensor] = {}
+    problem = ""
+    with together(cohort):
+        if run is not None:
+            manifest, problem = _manifest(path, step)
+    manifest, problem = cohort.from_first((manifest, problem))
+    files: Mapping[str, Any] = manifest.get("files", {})
+    # Ranks with parts share the work.
+    share = slice(cohort.rank, None, cohort.size) if cohort.divided else slice(None)
+    for name in sorted(files)[share] if cohort.divided or cohort.rank == 0 else ():
+        try:
+            size = (path / name).stat().st_size
+            if size != files[name]["size"]:
+                problem = f"{name} has {size} bytes, expected {files[name]['size']}"
+            elif sha256_file(path / name) != files[name]["sha256"]:
+                problem = f"{name} does not match its checksum"
+        except OSError as error:
+            problem = str(error)
+    if problem := next(filter(None, cohort.gather(problem)), ""):
+        return problem
+    with together(cohort):
+        if run is not None:
+            written = parts.described(path)
+    written = cohort.from_first(written)
+    return Checkpoint(step, manifest["state"], path, written, cohort, warnings)
+
+
+def _manifest(path: Path, step: int) -> tuple[dict[str, Any], str]:
+    """Return the content of the manifest, and what is wrong with it, if anything."""
+    try:
+        held = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
+        if held["step"] != step:
+            raise ValueError(f"it says step {held['step']}; expected {step}")
+        return {name: held[name] for name in ("state", "files")}, ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}, f"{MANIFEST}: {error}"
 
 
 def drop_ahead(run: RunDirectory, step: int) -> None:
@@ -191,6 +257,32 @@ def drop_ahead(run: RunDirectory, step: int) -> None:
     _drop(run.checkpoints, [path for number, path in _steps(run.checkpoints) if number > step])
 
 
+def _superfluous(checkpoints: Path, step: int) -> list[Path]:
+    """Return those up to a step except the last `KEPT`, and the best that one of these names."""
+    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
+    states = (_manifest(path, number)[0].get("state", {}) for number, path in found[-KEPT:])
+    best = {state.get(BEST) for state in states}
+    return [path for number, path in found[:-KEPT] if number not in best]
+
+
+def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints in place, oldest first."""
+    found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _drop(checkpoints: Path, paths: Sequence[Path]) -> None:
+    for path in paths:
+        # Renamed first: a kill during the removal must not leave what looks like a checkpoint.
+        path.rename(path.with_name(f"{_TEMPORARY}old-{path.name}"))
+    _remove_leftovers(checkpoints)
+
+
+def _remove_leftovers(checkpoints: Path) -> None:
+    for path in checkpoints.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[str, Any]) -> Path:
     """Write what belongs to the checkpoint of ``step``, and return the file; call it before `save`.
 
@@ -200,12 +292,11 @@ def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[s
     file = run.private / name / f"step-{step:08d}.json"
     try:
         owners_folder(file.parent)
-        fsync_directory(run.private)
+        fsync(run.private)
         for old in file.parent.glob("step-*.json"):
             if not (run.checkpoints / old.stem).exists():
                 old.unlink()
-        body = {"step": step, "state": dict(state)}
-        write_atomic(file, json.dumps(sealed(body)), mode=0o600)
+        write_atomic(file, json.dumps(sealed({"step": step, "state": dict(state)})), mode=0o600)
     except OSError as error:
         raise CheckpointError(
             f"could not write {file}: {disk_report(run.private, error)}. Nothing is lost: free "
@@ -230,95 +321,3 @@ def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any
         f"{file} {problem}; expected what belongs to checkpoint {file.stem} and is in no "
         f"checkpoint, since no guarantee covers it. Put the file back, or {START_OVER}"
     )
-
-
-@contextmanager
-def _explained(folder: Path, step: int, first: bool) -> Iterator[None]:
-    """Remove what a failed write of a checkpoint left, and report a full disk."""
-    try:
-        yield
-    except Exception as error:
-        report = disk_report(folder.parent, error)  # before the clean-up changes it
-        if first:
-            shutil.rmtree(folder, ignore_errors=True)
-        if not isinstance(error, OSError):
-            raise
-        earlier = [path.name for number, path in _steps(folder.parent) if number < step]
-        last = f"{earlier[-1]} is the last good one" if earlier else "there is no earlier one"
-        raise CheckpointError(
-            f"could not write checkpoint {folder.name.removeprefix(_TEMPORARY)} in "
-            f"{folder.parent}: {report}. Of the checkpoints in place, {last}. Nothing is lost: "
-            "free some space and run the same command again"
-        ) from error
-
-
-def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: Any) -> None:
-    files, tensors = written
-    body = {"step": step, "state": state, "files": files, "tensors": tensors}
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps(sealed(body), sort_keys=True))
-    fsync_file(manifest)
-    fsync_directory(folder)
-
-
-def _manifest(path: Path, step: int) -> dict[str, Any]:
-    """Return the content of the manifest; or what is wrong with it, as ``problem``."""
-    try:
-        held = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
-        if held["step"] != step:
-            raise ValueError(f"it says step {held['step']}; expected {step}")
-        return {name: held[name] for name in ("state", "files", "tensors")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return {"problem": f"{MANIFEST}: {error}"}
-
-
-def _verified(
-    run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort
-) -> tuple[dict[str, Any], str]:
-    """Return the manifest, and what is wrong with it or with a file, if anything; collective."""
-    from dpft.parallel.cohort import together
-
-    with together(cohort):
-        manifest = _manifest(path, step) if run is not None else {}
-    manifest = cohort.from_first(manifest)
-    if "problem" in manifest:
-        return manifest, manifest["problem"]
-    files, found = manifest["files"], ""
-    # Ranks with parts share the work.
-    share = slice(cohort.rank, None, cohort.size) if cohort.divided else slice(None)
-    for name in sorted(files)[share] if cohort.divided or cohort.rank == 0 else ():
-        try:
-            size = (path / name).stat().st_size
-            if size != files[name]["size"]:
-                found = f"{name} has {size} bytes, expected {files[name]['size']}"
-            elif sha256_file(path / name) != files[name]["sha256"]:
-                found = f"{name} does not match its checksum"
-        except OSError as error:
-            found = str(error)
-    return manifest, next(filter(None, cohort.gather(found)), "")
-
-
-def _superfluous(checkpoints: Path, step: int) -> list[Path]:
-    """Return those up to a step except the last `KEPT`, and the best that one of these names."""
-    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
-    states = (_manifest(path, number).get("state", {}) for number, path in found[-KEPT:])
-    best = {state.get(BEST) for state in states}
-    return [path for number, path in found[:-KEPT] if number not in best]
-
-
-def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in place, oldest first."""
-    found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _remove_leftovers(checkpoints: Path) -> None:
-    for path in checkpoints.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _drop(checkpoints: Path, paths: Sequence[Path]) -> None:
-    for path in paths:
-        # Renamed first: a kill amid the removal must not leave what looks like a checkpoint.
-        path.rename(path.with_name(f"{_TEMPORARY}old-{path.name}"))
-    _remove_leftovers(checkpoints)

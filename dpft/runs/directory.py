@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpft.config.errors import START_OVER, RunError, RunMismatchError
 from dpft.runs.atomic import (
     Closing,
-    fsync_directory,
+    disk_report,
+    fsync,
     owners_folder,
     parse_json,
     temporary_of,
     write_atomic,
 )
-from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
-from dpft.runs.finished import ADAPTER, DONE, MODEL, RECORD, Damage, damages, is_finished, marked
+from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
 from dpft.runs.folders import GENERATIONS, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
@@ -65,14 +66,8 @@ class RunDirectory(Closing):
         self.private = path / "private"  # what no guarantee covers
         self.noise_key_file = self.private / "noise_key"  # the secret; see `noise_key`
         self.metrics = self.private / "metrics.jsonl"  # see `MetricsLog`
-        self._text = text
-        self._lock = lock
         self.moved: Path | None = None  # where `clear` put the run that was here
-        # What every run has from its start on, or may have.
-        self._own = (
-            *(self.identity, self.config_file, self.ledger, self.checkpoints, self.record),
-            *(self.model, self.private, self.done_marker),
-        )
+        self._text, self._lock = text, lock
         self._new = not self._started
 
     @classmethod
@@ -101,7 +96,7 @@ class RunDirectory(Closing):
         except OSError as error:
             raise RunError(
                 f"cannot use {folder} as a run folder: {error}; expected a folder that can be "
-                f"written to: give another one"
+                "written to: give another one"
             ) from error
         run = cls(folder, plain, config_text, lock)
         try:
@@ -118,7 +113,7 @@ class RunDirectory(Closing):
 
     @classmethod
     def check(cls, path: Path, config: Mapping[str, Any]) -> None:
-        """Raise what `open` would raise for what is in the folder, and leave it as it is."""
+        """Raise what `open` would raise for the folder's content, and leave it as it is."""
         if path.is_dir() and any(path.iterdir()):
             with DirectoryLock.acquire(path) as lock:
                 cls(path, canonical(config), "", lock)._verify_identity()
@@ -130,18 +125,8 @@ class RunDirectory(Closing):
 
     @property
     def is_done(self) -> bool:
-        """Whether exactly this configuration ran to its end."""
+        """True if exactly this configuration ran to its end."""
         return is_finished(self.path, self.config_hash)
-
-    def reopen(self) -> None:
-        """Remove the done-marker before anything is done again; a kill may come at any time.
-
-        What it shows to be damaged and is made again goes first: later nothing would show it.
-        """
-        for damage in damages(self.path, (RECORD, MODEL, ADAPTER)):
-            (self.path / damage.name).unlink(missing_ok=True)
-        self.done_marker.unlink(missing_ok=True)
-        fsync_directory(self.path)
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""
@@ -157,17 +142,17 @@ class RunDirectory(Closing):
         Nothing is deleted: the old ledger stays evidence of what was spent on the same data.
         """
         pattern = re.compile(re.escape(self.path.name) + r"\.old-(\d+)")
-        siblings = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
-        number = max((int(match[1]) for match in siblings if match), default=0) + 1
+        others = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
+        number = max((int(match[1]) for match in others if match), default=0) + 1
         aside = self.path.with_name(f"{self.path.name}.old-{number}")
         try:
             self.path.rename(aside)
         except OSError as error:
             raise RunError(
                 f"could not move {self.path} to {aside}: {error}; expected a folder that can be "
-                f"renamed: move it by hand or give another one"
+                "renamed: move it by hand or give another one"
             ) from error
-        fsync_directory(self.path.parent)
+        fsync(self.path.parent)
         old, self._lock = self._lock, DirectoryLock.acquire(self.path)
         old.close()
         self._lay_out()
@@ -197,17 +182,14 @@ class RunDirectory(Closing):
             raise RunError(self._refused(self.noise_key_file, error)) from error
 
     def discard_unused(self) -> None:
-        """Remove the folder if this process made it and the run was refused before its first step.
-
-        Such a run has no privacy to account for, and its folder would look like an unfinished one.
-        """
+        """Remove the folder if this process made it and the run stopped before its first step."""
         kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
         if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
             return
-        for file in (self.identity, self.config_file):
-            file.unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.private):
-            shutil.rmtree(folder, ignore_errors=True)
+        self.identity.unlink(missing_ok=True)
+        self.config_file.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.private, ignore_errors=True)
         # Last: from then on the same command may start here, and draw its key.
         (self.path / LOCK_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other files are in it
@@ -216,6 +198,13 @@ class RunDirectory(Closing):
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
+
+    @property
+    def _own(self) -> tuple[Path, ...]:
+        """The files and folders of a run."""
+        settings = self.identity, self.config_file
+        results = self.record, self.model, self.done_marker
+        return *settings, self.ledger, self.checkpoints, self.private, *results
 
     @property
     def _started(self) -> bool:
@@ -248,12 +237,12 @@ class RunDirectory(Closing):
             )
 
     def _lay_out(self) -> None:
-        """Write what every run has; the identity first, since it says whose the rest is."""
+        """Write what every run has; the identity first, since it says which run the rest is of."""
         if not self.identity.exists():
             # What is made durable below is lost if the folder itself does not survive a power cut.
             for folder in self.path.parents:
                 with contextlib.suppress(OSError):  # not permitted, or a file system that cannot
-                    fsync_directory(folder)
+                    fsync(folder)
         identity = {"config": self.config, "config_hash": self.config_hash}
         self._write(self.identity, json.dumps(identity, indent=2, sort_keys=True) + "\n")
         if not self.config_file.exists():
@@ -266,7 +255,7 @@ class RunDirectory(Closing):
         self._write(self.private / "README.md", PRIVATE_README, mode=0o600)
 
     def _remove_leftovers(self) -> None:
-        """Remove what a killed process was writing; files of others are left alone."""
+        """Remove what a killed process was writing, and no file of another program."""
         found = [temporary_of(path) for path in self._own]
         inside = [path for path in self.private.iterdir() if path.is_dir()]
         for folder in (self.private, *inside, self.model, self.path / GENERATIONS):

@@ -1,4 +1,4 @@
-"""What a run ran on: code, packages and machine, as far as results and speed depend on them."""
+"""Code, packages and machine of a run, as far as results and speed depend on them."""
 
 import contextlib
 import functools
@@ -16,20 +16,6 @@ PACKAGES = (
     *("numpy", "scipy", "hydra-core", "omegaconf", "sacrebleu", "rouge-score", "pycocoevalcap"),
     *("prv-accountant", "opacus"),
 )
-_GIT_SECONDS = 20
-
-
-def code_version(package: Path | None = None) -> dict[str, Any]:
-    """Return version, git commit, and whether files had uncommitted changes. Never fails."""
-    folder = package or Path(dpft.__file__).parent
-    commit: str | None = None
-    dirty: bool | None = None
-    # An installed dpft may be inside another repository, whose commit says nothing of it.
-    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None:
-        commit = _git(folder, "rev-parse", "HEAD")
-        changes = _git(folder, "status", "--porcelain", "--", ".")
-        dirty = None if changes is None else bool(changes)
-    return {"version": dpft.__version__, "commit": commit, "dirty": dirty}
 
 
 def environment() -> dict[str, Any]:
@@ -40,27 +26,55 @@ def environment() -> dict[str, Any]:
         ``platform``, ``cpu``, ``cores`` (usable ones), ``threads`` (torch's), ``gpu`` (name or
         None) and ``ram_bytes``.
     """
-    threads = gpu = None
+    threads = gpu = ram = None
     with contextlib.suppress(Exception):  # a broken driver must not lose a finished run's record
         import torch
 
         threads = torch.get_num_threads()
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    try:
+    with contextlib.suppress(AttributeError, ValueError, OSError):
         ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        ram = None
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), cpu)
     return {
         "dpft": code_version(),
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := version_of(name)) is not None},
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_model(),
+        "cpu": cpu,
         "cores": usable_cores(),
         "threads": threads,
         "gpu": gpu,
         "ram_bytes": ram,
     }
+
+
+def code_version() -> dict[str, Any]:
+    """Return version, git commit, and whether files had uncommitted changes. Never fails."""
+    commit: str | None = None
+    dirty: bool | None = None
+    # An installed dpft may be inside another repository, whose commit is not dpft's.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is not None:
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "--", ".")
+        dirty = None if changes is None else bool(changes)
+    return {"version": dpft.__version__, "commit": commit, "dirty": dirty}
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints in the package's folder; None if it fails."""
+    # Hooks set GIT_DIR and the like for their own repository, which is another one.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command, folder = ["git", "--no-optional-locks", *arguments], Path(dpft.__file__).parent
+    try:
+        result = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, timeout=20
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 @functools.cache
@@ -78,29 +92,3 @@ def usable_cores() -> int | None:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         return os.cpu_count()
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    # Hooks set GIT_DIR and the like for their own repository, which is not the one asked about.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        result = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Whether a run is finished, and whether its files are still what they were.
+"""The marker of a finished run, which lists its files.
 
 ``DONE`` is the marker and the list of what a finished run consists of, with size and SHA-256 of
 each file: record, ledger, settings, model and generations. The card (``model/README.md``), pages of
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpft.config.errors import RunError
 from dpft.config.files import regular
 from dpft.runs.atomic import parse_json, sha256_file, write_atomic
-from dpft.runs.errors import RunError
 from dpft.runs.identity import opened, sealed
 
 DONE = "DONE"
@@ -28,16 +28,13 @@ MODEL, ADAPTER, GENERATIONS = "model/", "adapter/", "generations/"
 # about to be used or the run's own command is typed, not where hundreds of runs are passed over.
 _SMALL = 16 * 2**20
 
-# Size and SHA-256 of a file.
-State = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Marker:
     """The content of ``DONE``: hash of the configuration, and the files by path in the folder."""
 
     config_hash: str
-    files: Mapping[str, State]
+    files: Mapping[str, dict[str, Any]]  # ``size`` and ``sha256`` of each
 
     def spelled(self) -> str:
         """Return the text of ``DONE``."""
@@ -78,16 +75,18 @@ def is_intact(path: Path, digest: str) -> bool:
 
 def marked(folder: Path, config_hash: str) -> Marker:
     """Return the marker of a run whose files are all as they should be."""
-    names = [name for name in (RECORD, LEDGER, CONFIG) if (folder / name).is_file()]
+    found = [folder / name for name in (RECORD, LEDGER, CONFIG)]
     for part in (MODEL, ADAPTER, GENERATIONS):
-        names += [
-            path.relative_to(folder).as_posix()
-            for path in (folder / part).rglob("*")
-            if path.is_file() and not path.name.startswith(".")
-        ]
-    return Marker(
-        config_hash, {name: state_of(folder / name) for name in sorted(names) if name != CARD}
-    )
+        found += [file for file in (folder / part).rglob("*") if not file.name.startswith(".")]
+    files = {
+        file.relative_to(folder).as_posix(): {
+            "sha256": sha256_file(file),
+            "size": file.stat().st_size,
+        }
+        for file in sorted(found)
+        if file.is_file() and file != folder / CARD
+    }
+    return Marker(config_hash, files)
 
 
 def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[Damage]:
@@ -99,15 +98,23 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
     if marker is None:
         return []
     files = {n: s for n, s in marker.files.items() if not parts or n.startswith(tuple(parts))}
-    compared = (_compared(folder / name, name, s, thorough) for name, s in files.items())
-    found = [damage for damage in compared if damage is not None]
-    card = folder / CARD
-    if any(name.startswith(MODEL) for name in files) and not (
-        card.is_file() and card.stat().st_size
-    ):
-        found.append(Damage(CARD, "is gone"))
-    if not (folder / MODEL).is_dir() and any(d.name.startswith(MODEL) for d in found):
-        return [*(d for d in found if not d.name.startswith(MODEL)), Damage(MODEL, "is gone")]
+    found = []
+    for name, state in files.items():
+        file, expected = folder / name, state["size"]
+        size = file.stat().st_size if file.is_file() else None
+        if size is None:
+            found.append(Damage(name, "is gone"))
+        elif size != expected:
+            found.append(Damage(name, f"has {size:,} bytes, expected {expected:,}"))
+        elif (thorough or size <= _SMALL) and sha256_file(file) != state["sha256"]:
+            found.append(Damage(name, "is not what it was when the run was finished"))
+    if any(name.startswith(MODEL) for name in files):
+        card = folder / CARD
+        if not (card.is_file() and card.stat().st_size):
+            found.append(Damage(CARD, "is gone"))
+        if not (folder / MODEL).is_dir():
+            found = [damage for damage in found if not damage.name.startswith(MODEL)]
+            found.append(Damage(MODEL, "is gone"))
     return found
 
 
@@ -116,9 +123,10 @@ def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         raise RunError(
-            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}. Type dpft train "
-            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
-            "or put back what is damaged from a copy"
+            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}; expected the "
+            f"files that {DONE} lists. Put them back from a copy, or remove {DONE} and type dpft "
+            f"train {shlex.quote(f'resume={folder}')}, which makes everything but the ledger again "
+            "from the last checkpoint"
         )
 
 
@@ -140,19 +148,3 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
     data = content.encode() if isinstance(content, str) else content
     files = {**others, name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
     write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
-
-
-def state_of(file: Path) -> State:
-    """Return size and SHA-256 of a file."""
-    return {"sha256": sha256_file(file), "size": file.stat().st_size}
-
-
-def _compared(file: Path, name: str, state: State, thorough: bool) -> Damage | None:
-    if not file.is_file():
-        return Damage(name, "is gone")
-    size = file.stat().st_size
-    if size != state["size"]:
-        return Damage(name, f"has {size:,} bytes, expected {state['size']:,}")
-    if (thorough or size <= _SMALL) and state_of(file) != state:
-        return Damage(name, "is not what it was when the run was finished")
-    return None

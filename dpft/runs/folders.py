@@ -1,4 +1,4 @@
-"""Where runs are stored: the name of a run's folder, the search for runs, and what lies in one."""
+"""Names of run folders, the search for runs, and files in a run's folder."""
 
 import os
 import re
@@ -8,10 +8,9 @@ from typing import Any
 
 import yaml
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RecordError
 from dpft.config.files import regular
 from dpft.config.schema import Run
-from dpft.runs.errors import RecordError
 from dpft.runs.identity import config_hash
 
 PRIVATE = "private"
@@ -20,8 +19,6 @@ GENERATIONS = "generations"
 DESCRIPTION = "selection.json"
 SELECTION_KEY = "selection_key"
 
-# Each of these makes a folder a run's: the first of a finished one, the others from its start on.
-_OF_A_RUN = ("record.json", "identity.json", "ledger.jsonl")
 _SET_ASIDE = re.compile(r"\.old-\d+$")
 _VALUES = 100_000
 
@@ -51,7 +48,7 @@ def run_path(run: Run) -> Path:
 
 def is_run(folder: Path) -> bool:
     """Return whether it is a run's directory, finished or not."""
-    return any((folder / name).is_file() for name in _OF_A_RUN)
+    return any((folder / n).is_file() for n in ("record.json", "identity.json", "ledger.jsonl"))
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -69,7 +66,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return names that tell runs apart: of their folders, or paths below a common one."""
+    """Return distinct names of runs: of their folders, or paths below a common one."""
     # Not resolved: a link may have a name that says more.
     whole = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100
     runs = [path.parent if path.name == "record.json" else path for path in whole]
@@ -93,9 +90,9 @@ def check_no_trial(path: Path) -> None:
     """
     whole = path.resolve()
     for folder in (whole, *whole.parents):
-        if folder.name != PRIVATE:
-            continue
-        if (folder / SELECTION_KEY).is_file() or (folder.parent / DESCRIPTION).is_file():
+        if folder.name == PRIVATE and (
+            (folder / SELECTION_KEY).is_file() or (folder.parent / DESCRIPTION).is_file()
+        ):
             raise ConfigError(
                 f"{path} is one of the secret trials of a selection: showing one of them, or how "
                 f"many there are, voids the guarantee of the chosen run. Expected what was "
@@ -148,6 +145,6 @@ def generations_file(run: Path, name: str) -> Path:
         raise RecordError(
             f"{run}: got {name!r} as generations, which is elsewhere, perhaps by a link; "
             f"expected a file in the run's own folder {GENERATIONS}/, as dpft writes it: decode "
-            "again with dpft decode"
+            "again with dpft score"
         )
     return file

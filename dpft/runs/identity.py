@@ -9,7 +9,6 @@ from typing import Any
 
 HASH_LENGTH = 12
 _SEAL = "sha256"
-_ABSENT = object()
 
 
 def canonical(value: Any, where: str = "config") -> Any:
@@ -49,26 +48,26 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the name of a configuration: 12 hex characters of SHA-256 of its canonical JSON."""
+    return digest_of(config)[:HASH_LENGTH]
+
+
 def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with its digest as ``sha256``, as `opened` reads it."""
     return {**body, _SEAL: digest_of(body)}
 
 
 def opened(held: Any) -> dict[str, Any]:
-    """Return the body of what was `sealed`, as read from a file."""
+    """Return the body of what was `sealed`, as read from a file; ValueError if it is damaged."""
     if not isinstance(held, Mapping):
         raise ValueError(f"it is a {type(held).__name__}; expected a mapping")
-    body = {name: value for name, value in held.items() if name != _SEAL}
     if _SEAL not in held:
-        raise ValueError("it has no checksum of its own")
+        raise ValueError("it has no checksum")
+    body = {name: value for name, value in held.items() if name != _SEAL}
     if held[_SEAL] != digest_of(body):
-        raise ValueError("it does not match its own checksum")
+        raise ValueError("it does not match its checksum")
     return body
-
-
-def config_hash(config: Mapping[str, Any]) -> str:
-    """Return the name of a configuration: 12 hex characters of SHA-256 of its canonical JSON."""
-    return digest_of(config)[:HASH_LENGTH]
 
 
 def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -82,14 +81,15 @@ def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return lines such as ``privacy.epsilon: 3 -> 8``, one for each dotted key that differs."""
-    before, after = dict(leaves(canonical(old))), dict(leaves(canonical(new)))
-
-    def show(value: Any) -> str:
-        return "(absent)" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
-
+    before, after = (
+        {
+            key: json.dumps(value, ensure_ascii=False, sort_keys=True)
+            for key, value in leaves(canonical(side))
+        }
+        for side in (old, new)
+    )
     return [
-        f"{key}: {show(before.get(key, _ABSENT))} -> {show(after.get(key, _ABSENT))}"
+        f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(absent)')}"
         for key in sorted(before.keys() | after.keys())
-        if canonical_json([before.get(key)]) != canonical_json([after.get(key)])
-        or (key in before) != (key in after)
+        if before.get(key) != after.get(key)
     ]

@@ -5,30 +5,22 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import Closing, write_atomic
-from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, LogError, disk_report
+from dpft.config.errors import START_OVER, LedgerError, LedgerMismatchError, LogError
+from dpft.runs.atomic import Closing, disk_report, write_atomic
 from dpft.runs.identity import canonical, canonical_json, differences
 from dpft.runs.log import REMEDY, Log, damaged, noiseless_names, read_lines, read_log, spelled
 
 LEDGER_VERSION = 2
 _REMEDY = f"restore it from a copy, or {START_OVER}"
-# What the header says first, and a line that begins a new stretch; see `Stretch`.
+# A field of the header, and of the first line of a new stretch; see `Stretch`.
 _COMPUTE = "compute"
-# What each line begins with: 128 bits of SHA-256 over this field of the line before and the rest.
+# Each line starts with 128 bits of SHA-256 over this field of the line before and its own rest.
 _CHAIN = b'{"chain":"%s",'
 _HEX = slice(len(_CHAIN) - 4, len(_CHAIN) + 28)
-# What a header must say for epsilon to be computed from it, and for how many lines at once.
-_ACCOUNTED, _AT_ONCE = frozenset({"sampling_rate", "noise_multiplier", "delta"}), 4096
-# What a run writes when all of its steps were taken.
-_AT_THE_END = ("record.json", "DONE", "model", "generations")
-# Files of which each is written after the ledger has the step in its name.
-_OF_STEPS = re.compile(
-    r"checkpoints/step-(\d+)|private/audit/step-(\d+)(?:\.json)?|checkpoint-(\d+)/dpft\.json"
-)
 
 
 @dataclass(frozen=True)
@@ -57,20 +49,19 @@ class Stretch:
             return key
         from dpft.privacy.keys import derive  # and NumPy, which readers of runs do not need
 
-        begun = canonical_json({_COMPUTE: self.compute, "step": self.step})
-        return derive(key, "stretch", self.chain.decode(), begun)
+        start = canonical_json({_COMPUTE: self.compute, "step": self.step})
+        return derive(key, "stretch", self.chain.decode(), start)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LedgerContents:
-    """The content of a ledger file."""
+    """The content of a ledger; its ``stretches`` are those after the first."""
 
     header: dict[str, Any]  # what every step was spent under: mechanism, data and key
-    entries: list[dict[str, Any]]  # a release each; the first of a stretch has its ``compute``
-    stretches: list[Stretch] = field(default_factory=list)  # all but the first
-    chain: bytes = b""  # the last line's, which the next line's follows from
-    size: int = field(default=0, compare=False)  # bytes of the file, with a torn last line
-    intact: int = 0  # bytes without that
+    # A release each; the first of a stretch has its ``compute``.
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    chain: bytes = b""  # of the last line, which the next line's follows from
 
     @property
     def steps_spent(self) -> int:
@@ -89,7 +80,7 @@ class LedgerContents:
 
     @property
     def next_step(self) -> int:
-        """Number of the step after the last one on file."""
+        """Number of the step after the last one on file, in the latest stretch."""
         return self.steps_spent - self.repeated
 
     @property
@@ -99,31 +90,37 @@ class LedgerContents:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger without changing it.
-
-    A torn last line does not count as spent.
-    """
+    """Read a ledger without changing it; a torn last line does not count as spent."""
+    held: LedgerContents | None = None
     with _as_ledger_error():
-        lines, chain, intact = list[tuple[dict[str, Any], bytes]](), b"", 0
         for number, (entry, line) in enumerate(read_lines(path, _REMEDY), start=1):
-            expected = _chained(chain, b"{" + line[_HEX.stop + 2 :])
-            if number == 1 and entry.get("ledger") != LEDGER_VERSION:
+            before = held.chain if held else b""
+            expected = _chained(before, b"{" + line[_HEX.stop + 2 :])
+            if number == 1 and not (
+                entry.get("ledger") == LEDGER_VERSION and isinstance(entry.get("header"), dict)
+            ):
                 break
             if line != expected:
                 got, due = line[_HEX].decode(errors="replace"), expected[_HEX].decode()
-                told = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
-                raise damaged(path, number, told, _REMEDY)
-            lines.append(({k: v for k, v in entry.items() if k != "chain"}, chain))
-            chain, intact = line[_HEX], intact + len(line)
-        first, _ = lines.pop(0) if lines else ({}, b"")
-        if not isinstance(first.get("header"), dict):
-            raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        held = LedgerContents(
-            first["header"], [], chain=chain, size=path.stat().st_size, intact=intact
-        )
-        for number, (entry, before) in enumerate(lines, start=2):
-            if why := _take(held, entry, before):
+                why = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
                 raise damaged(path, number, why, _REMEDY)
+            if held is None:
+                held = LedgerContents(entry["header"])
+            else:
+                del entry["chain"]
+                step, due_step = entry.get("step"), held.next_step
+                if _COMPUTE in entry and held.entries:
+                    if type(step) is not int or not 0 <= step <= due_step:
+                        why = f"got step {step!r} with compute, expected 0 to {due_step}"
+                        raise damaged(path, number, why, _REMEDY)
+                    held.stretches.append(Stretch(entry[_COMPUTE], held.steps_spent, step, before))
+                elif step != due_step:
+                    why = f"got step {step!r}, expected {due_step}"
+                    raise damaged(path, number, why, _REMEDY)
+                held.entries.append(entry)
+            held.chain = line[_HEX]
+        if held is None:
+            raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
         _check_epsilons(path, held)
     return held
 
@@ -138,7 +135,7 @@ def chained_lines(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]
 
 
 def _chained(before: bytes, line: bytes) -> bytes:
-    """Return a line, which is not empty, with the chain that follows from the one before."""
+    """Return a line with the chain that follows from the chain of the line before."""
     chain = hashlib.sha256(before + line).hexdigest()[:32].encode()
     return _CHAIN % chain + line[1:]
 
@@ -147,7 +144,8 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
     """Refuse a line whose epsilon is not the accountant's for the mechanism of the header."""
     mechanism = held.header.get("mechanism")
     stated = [(i, e["epsilon_rdp"]) for i, e in enumerate(held.entries) if "epsilon_rdp" in e]
-    if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= _ACCOUNTED:
+    accounted = {"sampling_rate", "noise_multiplier", "delta"}
+    if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= accounted:
         return
     import numpy as np  # and the accountant, which not every reader of a run needs
 
@@ -158,8 +156,8 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
         curve = rdp_curve(**spent(mechanism))
     except (TypeError, ValueError) as error:
         raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
-    for start in range(0, len(stated), _AT_ONCE):
-        part = stated[start : start + _AT_ONCE]
+    for start in range(0, len(stated), 4096):
+        part = stated[start : start + 4096]
         steps = np.array([index + 1.0 for index, _ in part])
         computed = curve.epsilons(steps, np.full_like(steps, delta))
         for (index, epsilon), due in zip(part, computed.tolist(), strict=True):
@@ -169,20 +167,7 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
                 raise damaged(path, 2 + index, why, _REMEDY)
 
 
-def _take(held: LedgerContents, line: dict[str, Any], before: bytes) -> str | None:
-    """Add a line, with the chain of the one before; return what is wrong with it, if anything."""
-    step, expected = line.get("step"), held.next_step
-    if _COMPUTE in line and held.steps_spent:
-        if type(step) is not int or not 0 <= step <= expected:
-            return f"got step {step!r} with compute, expected 0 to {expected}"
-        held.stretches.append(Stretch(line[_COMPUTE], held.steps_spent, step, before))
-    elif step != expected:
-        return f"got step {step!r}, expected {expected}"
-    held.entries.append(line)
-    return None
-
-
-class Ledger(Closing):
+class Ledger(LedgerContents, Closing):
     """Append-only record of the privatised steps of one run, one JSON line each.
 
     Steps are counted from 0. The file holds no times and nothing of the data, so a run that was
@@ -194,10 +179,9 @@ class Ledger(Closing):
     `spend` returns and the optimizer moves only afterwards. A line torn by a kill is therefore of a
     step that was never seen: it is cut off when the ledger is opened again, and the step is
     replayed with identical sampling and noise. A replayed step is not a new release: it must
-    reproduce its line byte for byte.
-
-    Each line begins with ``chain``, a hash over its own bytes and the ``chain`` of the line before,
-    and its epsilon is the accountant's: a changed line is refused on reading.
+    reproduce its line byte for byte. A changed line is refused on reading: each starts with
+    ``chain``, a hash over its own bytes and the ``chain`` of the line before, and its epsilon is
+    the accountant's.
 
     Where a step cannot be computed as it was, for instance on another number of ranks, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
@@ -210,25 +194,22 @@ class Ledger(Closing):
             and the `key_fingerprint`. On a ledger that spent nothing yet it replaces the old one.
             If ``compute`` alone differs from the latest stretch's, nothing may be spent before
             `go_on`.
-        held: what `check_ledger` has read of the file, if it did.
 
     Raises:
         LedgerMismatchError: the file was written under another header; names the fields.
         LedgerError: the file is damaged other than by a torn last line, or cannot be written.
     """
 
-    def __init__(
-        self, path: Path, header: Mapping[str, Any], held: LedgerContents | None = None
-    ) -> None:
-        self._path = path
-        self._header: dict[str, Any] = canonical(header, "ledger header")
-        if not path.exists():
-            held = None
-        elif held is None or held.size != path.stat().st_size:
-            held = read_ledger(path)
-        self._held = LedgerContents(self._header, []) if held is None else self._continued(held)
-        if not self._held.entries:
-            first = chained_lines(self._header, [])
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self.path = path
+        asked: dict[str, Any] = canonical(header, "ledger header")
+        self._compute = asked.get(_COMPUTE)
+        held = read_ledger(path) if path.exists() else LedgerContents(asked)
+        super().__init__(held.header, held.entries, held.stretches, held.chain)
+        if self.entries:
+            self._check_header(asked)
+        else:
+            first = chained_lines(asked, [])
             try:
                 # Unlike a step, atomically: no kill can leave it half there.
                 write_atomic(path, first, mode=0o600)
@@ -237,55 +218,32 @@ class Ledger(Closing):
                     f"could not create {path}: {disk_report(path.parent, error)}. Nothing was "
                     "spent: free some space and run the same command again"
                 ) from error
-            self._held = LedgerContents(self._header, [], chain=first[_HEX], intact=len(first))
-        self._stretch = self._held.stretch
+            self.header, self.chain = asked, first[_HEX]
         with _as_ledger_error():
-            self._log = Log(path, _REMEDY, intact=self._held.intact)
+            self._log = Log(path, _REMEDY)
 
-    def _continued(self, contents: LedgerContents) -> LedgerContents:
-        """Return the content of a ledger if steps may be added under this header."""
-        if not contents.entries:
-            return contents
-        held = dict(contents.header)
-        if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
-            held[_COMPUTE] = self._header[_COMPUTE]
-        if spelled(held) != spelled(self._header):
-            if _COMPUTE in held:  # what differs there is listed too
-                held[_COMPUTE] = contents.stretch.compute
-            listed = "\n  ".join(differences(held, self._header))
-            raise LedgerMismatchError(
-                f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
-                f"new):\n  {listed}\nExpected the same mechanism, data and key, and for the same "
-                f"noise_version the dpft that started the run. Undo the change and run the same "
-                f"command again, or {START_OVER}"
-            )
-        return contents
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
-
-    @property
-    def steps_spent(self) -> int:
-        """Releases on file: the number the accountants must be asked about."""
-        return self._held.steps_spent
-
-    @property
-    def next_step(self) -> int:
-        """Number of the first step whose `spend` is no replay."""
-        return self.steps_spent - self._stretch.repeated
-
-    @property
-    def stretch(self) -> Stretch:
-        """The stretch of the next step: the latest on file, or the one that `go_on` has started."""
-        return self._stretch
+    def _check_header(self, asked: Mapping[str, Any]) -> None:
+        """Refuse to add steps under another header; ``compute`` is for `go_on` to check."""
+        held = dict(self.header)
+        if isinstance(held.get(_COMPUTE), dict) and isinstance(self._compute, dict):
+            held[_COMPUTE] = self._compute
+        if spelled(held) == spelled(asked):
+            return
+        if _COMPUTE in held:  # what differs there is listed too
+            held[_COMPUTE] = self.stretch.compute
+        listed = "\n  ".join(differences(held, asked))
+        raise LedgerMismatchError(
+            f"{self.path} spent {self.steps_spent} steps under another header (old -> new):\n"
+            f"  {listed}\nExpected the same mechanism, data and key, and for the same "
+            f"noise_version the dpft that started the run. Undo the change and run the same "
+            f"command again, or {START_OVER}"
+        )
 
     def go_on(self, step: int) -> Stretch:
         """Set which step comes next, as a replay or as a new release at the end of the ledger.
 
         It is a replay, or the step that is due, if it is one of the latest stretch and ``compute``
-        is that stretch's. Otherwise a stretch begins, which is on file with its first line.
+        is that stretch's. Otherwise a new stretch starts, which is on file with its first line.
 
         Args:
             step: that the current weights have behind them.
@@ -296,17 +254,16 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: the weights are ahead of the ledger.
         """
-        if step > self._held.next_step:
+        self.stretches = [one for one in self.stretches if one.position < self.steps_spent]
+        if step > self.next_step:
             raise LedgerMismatchError(
-                f"the checkpoint has {step} steps behind it but {self._path} holds "
-                f"{self._held.next_step}; expected at least {step}: the ledger lost lines and "
+                f"the checkpoint has {step} steps behind it but {self.path} holds "
+                f"{self.next_step}; expected at least {step}: the ledger lost lines and "
                 f"would under-report what was spent. Restore it, or {START_OVER}"
             )
-        latest, compute = self._held.stretch, self._header.get(_COMPUTE)
-        if compute != latest.compute or step < latest.step:
-            latest = Stretch(compute, self.steps_spent, step, self._held.chain)
-        self._stretch = latest
-        return latest
+        if self._compute != self.stretch.compute or step < self.stretch.step:
+            self.stretches.append(Stretch(self._compute, self.steps_spent, step, self.chain))
+        return self.stretch
 
     def spend(self, step: int, **entry: Any) -> None:
         """Record that ``step`` is being spent; call it before the optimizer moves the weights.
@@ -325,48 +282,42 @@ class Ledger(Closing):
             LedgerError: a step was skipped, the entry holds what must stay private, or the disk
                 is full; then this object takes no further step.
         """
-        private = noiseless_names(entry, f"step {step}")
-        if private:
+        if private := noiseless_names(entry, f"step {step}"):
             raise LedgerError(
                 f"ledger entry holds {', '.join(private)}, computed from private data without "
                 f"noise; expected public values only: log it with MetricsLog, under private/"
             )
-        stretch, compute = self._stretch, self._header.get(_COMPUTE)
+        stretch, compute = self.stretch, self._compute
         if stretch.compute != compute:
             listed = ", ".join(differences(stretch.compute or {}, compute or {}))
-            raise LedgerMismatchError(f"{self._path} was not asked to go on with {listed}")
+            raise LedgerMismatchError(f"{self.path} was not asked to go on with {listed}")
         place = step + stretch.repeated
-        if not stretch.step <= step or place > self.steps_spent:
+        if step < stretch.step or place > self.steps_spent:
             raise LedgerError(
-                f"got step {step} for {self._path}; expected {self.next_step}, or an earlier one "
+                f"got step {step} for {self.path}; expected {self.next_step}, or an earlier one "
                 f"as a replay, from {stretch.step} on: resume from the latest checkpoint at or "
                 f"below that step"
             )
         line = {**entry, "step": step}
-        begins = stretch.position > 0 and place == stretch.position
-        if begins:
+        if place == stretch.position > 0:
             line[_COMPUTE] = compute
-        if place < self.steps_spent:
-            self._replay(self._held.entries[place], line)
-            return
         with _as_ledger_error(f"step {step} was not taken: "):
-            written = _chained(self._held.chain, spelled(line))
+            text = spelled(line)
+            if place < self.steps_spent:
+                old = self.entries[place]
+                if spelled(old) == text:
+                    return
+                listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
+                raise LedgerMismatchError(
+                    f"step {step} was spent before and is not the same now (old -> new):\n  "
+                    f"{listed}\nExpected the replay to be identical: same data, code, machine, "
+                    "device and number of threads. Restore them and run the same command again, "
+                    f"or {START_OVER}"
+                )
+            written = _chained(self.chain, text)
             self._log.append_line(written)
-        self._held = replace(self._held, chain=written[_HEX])
-        if begins:
-            self._held.stretches.append(stretch)
-        self._held.entries.append(line)
-
-    def _replay(self, old: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        with _as_ledger_error():
-            if spelled(old) == spelled(line):
-                return
-        listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
-        raise LedgerMismatchError(
-            f"step {old['step']} was spent before and is not the same now (old -> new):\n  "
-            f"{listed}\nExpected the replay to be identical: same data, code, machine, device and "
-            f"number of threads. Restore them and run the same command again, or {START_OVER}"
-        )
+        self.chain = written[_HEX]
+        self.entries.append(line)
 
     def close(self) -> None:
         """Close the file; `spend` refuses from now on."""
@@ -379,35 +330,6 @@ def _as_ledger_error(prefix: str = "") -> Iterator[None]:
         yield
     except LogError as error:
         raise LedgerError(f"{prefix}{error}") from error
-
-
-def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
-    """Return how many steps a run has spent at least by its other files, and the name of one.
-
-    Each of these files is written after the line of the step in the ledger is durable. ``planned``
-    is the number of steps that the run is to take.
-    """
-    found = [(0, "")]
-    for name in ("private/metrics.jsonl", "private/norms.jsonl"):
-        if (file := folder / name).is_file():
-            found.append((_logged(file), name))
-    for pattern in ("checkpoints/step-*", "private/audit/step-*", "checkpoint-*/dpft.json"):
-        for path in folder.glob(pattern):
-            name = path.relative_to(folder).as_posix()
-            match = _OF_STEPS.fullmatch(name)
-            found.append((int(match[match.lastindex or 0]) if match else 0, name))
-    if (made := made_at_the_end(folder)) is not None:
-        found.append((planned, made))
-    return max(found, key=lambda one: one[0])
-
-
-def made_at_the_end(folder: Path) -> str | None:
-    """Return the name of something in a run's folder that is made after its last step, if any."""
-    for name in _AT_THE_END:
-        path = folder / name
-        if any(path.iterdir()) if path.is_dir() else path.exists():
-            return name
-    return None
 
 
 def check_ledger(folder: Path, planned: int) -> LedgerContents | None:
@@ -423,18 +345,41 @@ def check_ledger(folder: Path, planned: int) -> LedgerContents | None:
     if steps > (held.steps_spent if held else 0):
         raise LedgerMismatchError(
             f"{file} {f'holds {held.steps_spent} steps' if held else 'is gone'}, but {shown_by} "
-            f"tells of {steps}; expected at least as many: the ledger lost lines and would "
+            f"shows {steps}; expected at least as many: the ledger lost lines and would "
             f"under-report what was spent. Put the ledger back from a copy, or {START_OVER}"
         )
     return held
 
 
-def _logged(file: Path) -> int:
-    """Return how many releases a log of steps proves: at least one for each step."""
-    try:
-        entries = read_log(file, REMEDY)
-        return 1 + max((int({"position": e["step"], **e}["position"]) for e in entries), default=-1)
-    except (ValueError, KeyError, TypeError) as error:
-        raise LogError(
-            f"{file}: {error!r} in an entry that should have a step; {REMEDY}"
-        ) from error
+def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
+    """Return how many steps a run has spent at least by its other files, and the name of one.
+
+    Each of these files is written after the line of the step in the ledger is durable. ``planned``
+    is the number of steps that the run is to take.
+    """
+    found = [(0, "")]
+    for name in ("private/metrics.jsonl", "private/norms.jsonl"):
+        for number, entry in enumerate(read_log(folder / name, REMEDY), start=1):
+            try:
+                position = entry["position"] if "position" in entry else entry["step"]
+                found.append((1 + int(position), name))
+            except (ValueError, KeyError, TypeError) as error:
+                why = f"got {error!r}, expected an entry with a step"
+                raise damaged(folder / name, number, why, REMEDY) from error
+    for pattern in ("checkpoints/step-*", "private/audit/step-*", "checkpoint-*/dpft.json"):
+        for path in folder.glob(pattern):
+            name = path.relative_to(folder).as_posix()
+            match = re.search(r"-(\d+)(\.json|/dpft\.json)?$", name)
+            found.append((int(match[1]) if match else 0, name))
+    if (made := made_at_the_end(folder)) is not None:
+        found.append((planned, made))
+    return max(found, key=lambda one: one[0])
+
+
+def made_at_the_end(folder: Path) -> str | None:
+    """Return the name of something in a run's folder that is made after its last step, if any."""
+    for name in ("record.json", "DONE", "model", "generations"):
+        path = folder / name
+        if any(path.iterdir()) if path.is_dir() else path.exists():
+            return name
+    return None

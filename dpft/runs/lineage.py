@@ -1,4 +1,4 @@
-"""What a trained model carries along for runs that train it further: the small file `FILE`.
+"""The small file `FILE` of a trained model, for runs that train it further.
 
 The epsilon of such a run covers its own records and steps alone.
 """
@@ -21,22 +21,22 @@ def base_model(path: str) -> str:
     return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
 
 
-def begun_with(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+def first_weights(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     """Return name and SHA-256 of a run's first weights; empty where its record lacks either."""
     model = record.get("model") or {}
     name, digest = model.get("base_model"), model.get("weights_sha256")
     return frozenset({(base_model(str(name)), str(digest))} if name and digest else ())
 
 
-def names_apart(begun: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the names that stand for more than one file of weights."""
+def ambiguous(weights: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the names that are of more than one file of weights, by name and SHA-256."""
     digests: defaultdict[str, set[str]] = defaultdict(set)
-    for name, digest in begun:
+    for name, digest in weights:
         digests[name].add(digest)
     return sorted(name for name, different in digests.items() if len(different) > 1)
 
 
-def descent(record: Mapping[str, Any]) -> str:
+def lineage_of(record: Mapping[str, Any]) -> str:
     """Return the content of `FILE` for the weights of a run.
 
     Flags of the base stay; one is added that names the run's data and guarantee.
@@ -50,20 +50,13 @@ def descent(record: Mapping[str, Any]) -> str:
 
 def written(flags: Sequence[Stored]) -> str:
     """Return the content of `FILE`."""
-    return json.dumps(flagged(flags), indent=2) + "\n"
+    return json.dumps({"flags": [*flags]}, indent=2) + "\n"
 
 
-def flagged(flags: Sequence[Stored]) -> dict[str, list[Stored]]:
-    """Return what `ancestry` reads of a file; a checkpoint's manifest has more."""
-    return {"flags": [*flags]}
-
-
-def ancestry(file: Path | None) -> tuple[Stored, ...]:
+def read_lineage(file: Path | None) -> tuple[Stored, ...]:
     """Return the flags in `FILE` of a model, which may have none."""
-    if file is None:
-        return ()
     try:
-        flags = json.loads(file.read_text(encoding="utf-8"))["flags"]
+        flags = json.loads(file.read_text(encoding="utf-8"))["flags"] if file else ()
         sentences(flags)
         return tuple(flags)
     except FileNotFoundError:
@@ -77,18 +70,12 @@ def trained_on(data: str, guarantee: Guarantee, flags: Sequence[Stored] = ()) ->
     if guarantee.kind == "nothing released":
         return []
     statement = guarantee.statement if guarantee.private else None
-    return [
-        flag(
-            Flag.TRAINED_BEFORE,
-            data=data,
-            flags=[*flags],
-            statement=statement,
-            voided_by=[*guarantee.voided_by],
-        )
-    ]
+    voided = [*guarantee.voided_by]
+    known = {"data": data, "flags": [*flags], "statement": statement, "voided_by": voided}
+    return [flag(Flag.TRAINED_BEFORE, **known)]
 
 
-def ancestral_caveats(flags: Iterable[Stored]) -> list[str]:
+def lineage_caveats(flags: Iterable[Stored]) -> list[str]:
     """Return what a guarantee must say of a base that was trained before."""
     if not has(flags, *TRAINED_BASE):
         return []

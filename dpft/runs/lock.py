@@ -7,8 +7,8 @@ import os
 import socket
 from pathlib import Path
 
+from dpft.config.errors import RunLockedError
 from dpft.runs.atomic import Closing
-from dpft.runs.errors import RunLockedError
 
 LOCK_NAME = ".lock"
 
@@ -25,7 +25,7 @@ class DirectoryLock(Closing):
 
     @classmethod
     def acquire(cls, folder: Path) -> DirectoryLock:
-        """Lock ``folder``, which is created if need be.
+        """Lock ``folder``, which is made if it does not exist.
 
         Raises:
             RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
@@ -34,33 +34,30 @@ class DirectoryLock(Closing):
         while True:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            lock = cls(descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The folder may have been moved aside between open and flock: then this lock guards
-                # the old run.
+                # If the folder was moved aside between open and flock, this lock is the old run's.
                 if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
-                    return cls(descriptor)
+                    return lock
             except BlockingIOError:
                 text = os.pread(descriptor, 256, 0).decode(errors="replace")
+                lock.close()
                 holder, _, host = text.strip().partition(" ")
                 here = host == socket.gethostname()  # elsewhere its number means nothing
                 stop = f" (`kill {holder}`)" if here else ""
                 place = f" on {host}" if host and not here else ""
-                os.close(descriptor)
                 raise RunLockedError(
                     f"{folder} is in use by process {holder or 'unknown'}{place}; expected to be "
-                    f"its only user: two processes must not train one run. Wait for that process "
+                    "its only user: two processes must not train one run. Wait for that process "
                     f"or stop it{stop}, then run the same command again; it continues where it "
                     "stopped"
                 ) from None
             except FileNotFoundError:
                 pass
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+            lock.close()
 
     def close(self) -> None:
         """Release the lock; harmless if it was already released."""

@@ -1,24 +1,31 @@
-"""Append-only files of JSON lines: ledger, metrics, a sweep's journal, rows of a benchmark.
+"""Append-only files of JSON lines: ledger, metrics, norms, a sweep's journal, benchmark rows.
 
 Guarantee: an entry is on disk when `Log.append` returns, and so is the file's name in its folder.
 Only the last line can therefore be torn, by a kill or a power cut, and its `append` never returned.
 Readers leave it out, and the next writer cuts it off. Any other damage is an error.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpft.runs.atomic import Closing, fsync_directory, parse_json
-from dpft.runs.errors import LogError, disk_report
+from dpft.config.errors import LogError
+from dpft.runs.atomic import Closing, disk_report, fsync, parse_json
 from dpft.runs.identity import opened, sealed
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Entry = dict[str, Any]
+NORMS = "norms.jsonl"
 REMEDY = "delete that line: it is of no effect on the run"
 
 # Computed from the training records without noise. Poisson batch sizes belong here too: they
@@ -35,13 +42,11 @@ NOISELESS = frozenset(
 
 def noiseless_names(value: Any, where: str) -> list[str]:
     """Return the dotted keys inside ``value`` that are names of noiseless training statistics."""
-    if not isinstance(value, Mapping):
-        return []
     found: list[str] = []
-    for key, item in value.items():
-        if str(key).lower() in NOISELESS:
-            found.append(f"{where}.{key}")
-        found += noiseless_names(item, f"{where}.{key}")
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        name = f"{where}.{key}"
+        found += [name] if str(key).lower() in NOISELESS else []
+        found += noiseless_names(item, name)
     return found
 
 
@@ -52,15 +57,10 @@ class Log(Closing):
         path: the file, created if missing; only its owner can read it.
         remedy: what to do about a damaged line, as a clause.
         keep: from the first entry for which it is false, all are cut off.
-        intact: bytes that the caller has verified; all behind them is a torn line, and is cut off.
     """
 
     def __init__(
-        self,
-        path: Path,
-        remedy: str,
-        keep: Callable[[Entry], bool] = lambda entry: True,
-        intact: int | None = None,
+        self, path: Path, remedy: str, keep: Callable[[Entry], bool] = lambda entry: True
     ) -> None:
         self._path = path
         self._descriptor: int | None = None
@@ -69,21 +69,18 @@ class Log(Closing):
             self._descriptor = os.open(path, flags, 0o600)
             os.fchmod(self._descriptor, 0o600)  # a copied folder may have lost it
             with self._alone() as descriptor:
-                size = intact or 0
-                for entry, line in () if intact is not None else read_lines(path, remedy):
+                size = 0
+                for entry, line in read_lines(path, remedy):
                     if not keep(entry):
                         break
                     size += len(line)
                 os.ftruncate(descriptor, size)
                 # A line that a dying process left in the page cache is made durable too.
                 os.fsync(descriptor)
-                fsync_directory(path.parent)
-        except OSError as error:
+                fsync(path.parent)
+        except (OSError, LogError) as error:
             self.close()
-            raise self._refused(error) from error
-        except LogError:
-            self.close()
-            raise
+            raise error if isinstance(error, LogError) else self._refused(error) from error
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Write one entry; see `append_line`."""
@@ -153,7 +150,7 @@ class MetricsLog(Closing):
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
-        entry = {"step": step} | _with_words(values)
+        entry = {"step": step} | finite(values, lambda value: str(float(value)))
         self._log.append(sealed(entry) if self._checksums else entry)
 
     def close(self) -> None:
@@ -161,10 +158,86 @@ class MetricsLog(Closing):
         self._log.close()
 
 
+def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> Any:
+    """Return plain data in which `spell`, or null, replaces each number that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return spell(value)
+    if isinstance(value, Mapping):
+        return {str(key): finite(item, spell) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item, spell) for item in value]
+    return value
+
+
+class NormsLog(Closing):
+    """Gradient norms of single records, of every so many steps; ``every`` None writes nothing.
+
+    They are noiseless, hence kept in ``folder`` under ``private/``.
+    """
+
+    def __init__(
+        self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0
+    ) -> None:
+        self._every, self._groups = every, list(groups)
+        self._log = None if every is None else MetricsLog(folder / NORMS, resume_step)
+
+    def append(
+        self,
+        step: int,
+        norms: Sequence[Tensor],
+        signal: float | None = None,
+        noise: float | None = None,
+    ) -> None:
+        """Write a step's norms, ``(b, K)`` of each microbatch, if it is its turn; see `Norms`."""
+        if self._log is None or self._every is None or step % self._every or not norms:
+            return
+        rows = (row for micro in norms for row in micro.tolist())
+        listed = [[float(f"{value:.6g}") for value in row] for row in rows]
+        both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
+        self._log.append(step, groups=self._groups, norms=listed, **both)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``.
+
+    ``signal`` is that of the mean of the clipped gradients before noise, ``noise`` the root of the
+    expected square of its noise's; both are None in several processes.
+    """
+
+    step: int
+    groups: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    signal: float | None = None
+    noise: float | None = None
+
+
+def read_norms(path: Path) -> list[Norms]:
+    """Return what `NormsLog` wrote, by step."""
+    found = []
+    for number, entry in enumerate(read_log(path, REMEDY), start=1):
+        try:
+            groups = tuple(str(name) for name in entry["groups"])
+            values = tuple(tuple(float(x) for x in row) for row in entry["norms"])
+            if any(len(row) != len(groups) for row in values):
+                raise ValueError(f"{len(groups)} groups, but a record has another number of norms")
+            both = (float(entry[key]) if key in entry else None for key in ("signal", "noise"))
+            found.append(Norms(int(entry["step"]), groups, values, *both))
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"got {error!r}, expected step, groups and norms"
+            raise damaged(path, number, why, REMEDY) from error
+    return sorted(found, key=lambda one: one.step)
+
+
 def read_checked(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a `MetricsLog` with checksums, without these; none without a file."""
+    """Return the entries of a `MetricsLog` with checksums, without these."""
     entries = []
-    for number, entry in enumerate(read_log(path, remedy) if path.exists() else (), start=1):
+    for number, entry in enumerate(read_log(path, remedy), start=1):
         try:
             entries.append(opened(entry))
         except ValueError as error:
@@ -173,18 +246,20 @@ def read_checked(path: Path, remedy: str) -> list[Entry]:
 
 
 def read_log(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a log, oldest first, without a torn last one; nothing is changed."""
+    """Return a log's entries, oldest first, without a torn last one; none without a file."""
     return [entry for entry, _ in read_lines(path, remedy)]
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
-    """Yield each entry of a log and the bytes of its line; arguments and errors as of `read_log`.
+    """Yield each entry of a log and the bytes of its line; LogError for damage.
 
     A last line counts as torn if it has no end, or if blocks of it are lost, which read as zeros.
     Anything else that is no entry is damage: a complete last line may be of a step that was seen.
     """
     try:
         *lines, torn = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise LogError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
     for number, line in enumerate(lines, start=1):
@@ -197,7 +272,14 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
         if not isinstance(entry, dict):
             raise damaged(path, number, f"got a {type(entry).__name__}, expected a mapping", remedy)
         yield entry, line + b"\n"
-    if b"\0" not in torn and _goes_on(torn.decode("utf-8", "replace")):
+    if b"\0" in torn:
+        return
+    text = torn.decode("utf-8", "replace")
+    try:
+        whole = json.JSONDecoder().raw_decode(text)[1] < len(text)
+    except (ValueError, RecursionError):
+        return
+    if whole:  # no line is torn like that
         raise damaged(path, len(lines) + 1, "its end is missing, and more follows", remedy)
 
 
@@ -219,21 +301,3 @@ def spelled(entry: Mapping[str, Any]) -> bytes:
             "lists and mappings"
         ) from error
     return text.encode() + b"\n"
-
-
-def _goes_on(text: str) -> bool:
-    """Return whether a complete entry is followed by anything: no line is torn like that."""
-    try:
-        return json.JSONDecoder().raw_decode(text)[1] < len(text)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _with_words(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(float(value))
-    if isinstance(value, Mapping):
-        return {str(key): _with_words(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_words(item) for item in value]
-    return value

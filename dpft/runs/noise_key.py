@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpft.config.errors import START_OVER, NoiseKeyLostError
 from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import START_OVER, NoiseKeyLostError
 from dpft.runs.identity import digest_of
 from dpft.runs.ledger import LedgerContents
 
@@ -67,11 +67,9 @@ def stored_key(path: Path, *, steps_spent: int) -> bytes:
     Raises:
         NoiseKeyLostError: steps were spent and the key is missing or damaged.
     """
-    try:
+    problem = "is missing"
+    if path.exists():
         text = path.read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        problem = "is missing"
-    else:
         try:
             key = bytes.fromhex(text)
         except ValueError:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -10,15 +9,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dpft.config.errors import RecordError
 from dpft.config.files import regular
 from dpft.config.flags import sentence
 from dpft.config.published import with_part_flags
 from dpft.privacy.guarantee import Guarantee
-from dpft.runs.atomic import parse_json, write_atomic
+from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
-from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
-from dpft.runs.log import noiseless_names
+from dpft.runs.log import finite, noiseless_names
 
 SCHEMA_VERSION = 2
 TABLE = "records.jsonl.gz"
@@ -44,12 +43,12 @@ Flags = list[Annotated[dict[str, Any], AfterValidator(_known)]]
 
 
 class _Section(BaseModel):
-    """A part of the record. Keys beyond those named here are kept."""
+    """A part of the record. Further keys are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class _Named(_Section):
+class _Task(_Section):
     name: str
 
 
@@ -62,16 +61,16 @@ class _Decode(_Section):
 
 
 class Settings(_Section):
-    """The settings that readers ask for, among those of `dpft.config.schema.Run.recorded`."""
+    """The settings that readers use, among those of `dpft.config.schema.Run.recorded`."""
 
-    task: _Named
+    task: _Task
     clip: _Clip
     decode: _Decode
     seed: int
 
 
 class Mechanism(_Section):
-    """The parts of ``Mechanism.to_dict`` that readers ask for."""
+    """The parts of ``Mechanism.to_dict`` that readers use."""
 
     noise_multiplier: NonNegative = _optional()
     total_noise_multiplier: NonNegative = _optional()
@@ -108,26 +107,25 @@ class Dataset(_Section):
     counts: dict[str, Count]
 
 
-class PRVEpsilon(_Section):
-    """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
-
-    lower: NonNegative | None
-    estimate: NonNegative | None
-    upper: NonNegative | None
-    note: str = _optional()
-
-
 class Epsilon(_Section):
     """Epsilon at delta by each accountant; None where there is no finite number."""
+
+    class PRV(_Section):
+        """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
+
+        lower: NonNegative | None
+        estimate: NonNegative | None
+        upper: NonNegative | None
+        note: str = _optional()
 
     pld: NonNegative | None = None
     rdp: NonNegative | None
     gdp_clt: NonNegative | None
-    prv: PRVEpsilon | None
+    prv: PRV | None
 
 
 class Training(_Section):
-    """What training cost. Losses and norms are noiseless and stay under ``private/``."""
+    """The cost of training. Losses and norms are noiseless and stay under ``private/``."""
 
     steps: Count
     seconds: NonNegative
@@ -153,7 +151,7 @@ class Score(_Section):
 
 
 class Model(_Section):
-    """What was trained."""
+    """The model that was trained."""
 
     base_model: str | None = None
     hub_model: str | None = None  # None for a base that is not on the hub
@@ -166,7 +164,7 @@ class Model(_Section):
 
 
 class Audit(_Section):
-    """What an audit's canaries prove; ``epsilon_lower`` is None where it is infinite."""
+    """The lower bound that an audit's canaries prove; ``epsilon_lower`` None is infinite."""
 
     epsilon_lower: float | None
     confidence: float
@@ -189,7 +187,7 @@ class Evaluation(_Section):
 
 
 class Selection(_Section):
-    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection."""
+    """How `dpft sweep --select` chose the run; ``privacy`` is then that of the whole selection."""
 
     metric: str
     best: str
@@ -253,8 +251,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
             f"the record is of run {record.get('config_hash')}, but {run.path} holds run "
             f"{run.config_hash}: give `write_record` the directory that the record is of"
         )
-    private = noiseless_names(record.get("training"), "training")
-    if private:
+    if private := noiseless_names(record.get("training"), "training"):
         raise RecordError(
             f"run record holds {', '.join(private)}, computed from private data without noise; "
             f"expected them only in {run.metrics}: log them with MetricsLog"
@@ -262,12 +259,10 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
     body = {"schema_version": SCHEMA_VERSION, **finite(record)}
     try:
         text = json.dumps(body, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
+        wrong = _fault(text)
     except TypeError as error:
-        raise RecordError(
-            f"run record cannot be written ({error}); expected plain numbers, strings, lists and "
-            f"mappings: convert tensors with `.item()` and paths with `str`"
-        ) from error
-    if wrong := _fault(text):
+        wrong = f"{error}"
+    if wrong:
         raise RecordError(f"the record cannot be written: {wrong}; expected dpft.runs.RunRecord")
     try:
         with replacing(run.path, run.record, text + "\n"):
@@ -275,7 +270,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
     except OSError as error:
         raise RecordError(
             f"could not write {run.record}: {disk_report(run.path, error)}. What was there before "
-            f"is unchanged: free some space and run the same command again"
+            "is unchanged: free some space and run the same command again"
         ) from error
 
 
@@ -283,10 +278,7 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
     """Put sections into an existing record, as decoding and scoring do, and write it.
 
     ``scores`` and ``generations`` are merged split by split, other sections are replaced. Scores of
-    another number of instances than was published get a flag.
-
-    Returns:
-        The whole record, as read back.
+    another number of instances than was published get a flag. Returns the whole record.
     """
     record = read_record(run.record)
     for name, section in sections.items():
@@ -299,11 +291,7 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read the record at ``path``: a ``record.json`` or the run directory around it.
-
-    Returns:
-        A mapping with the keys of `RunRecord`.
-    """
+    """Return the record at ``path``: a ``record.json`` or the run directory around it."""
     file = path / "record.json" if path.is_dir() else path
     try:
         record = parse_json(regular(file).read_bytes())
@@ -312,14 +300,10 @@ def read_record(path: Path) -> dict[str, Any]:
             f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
             "again, which continues where it stopped, or give another folder, such as runs/NAME"
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        problem = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
         raise RecordError(
-            f"{file} cannot be read ({error.strerror}); expected a run record: restore it from a "
-            "copy"
-        ) from error
-    except ValueError as error:
-        raise RecordError(
-            f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
+            f"{file} {problem} ({error}); expected a run record: restore it from a copy"
         ) from error
     return check_record(record, file)
 
@@ -349,17 +333,6 @@ def _fault(text: str) -> str | None:
         place = ".".join(map(str, first["loc"])) or "the record"
         return f"{place}: {first['msg']}, got {str(first['input'])[:60]!r}"
     return None
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with null for each number that JSON lacks."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def read_table(folder: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Which runs a report is about, and where its page goes: a run, several, a folder, or a sweep."""
+"""The runs of a report, and the folder of its page: a run, several, a folder, or a sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,49 +9,35 @@ from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, 
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
-    """Return the runs that ``paths`` mean.
+    """Return the runs at ``paths``.
 
     Raises:
-        ConfigError: if there is no run at one of them, or one that nobody may be shown.
+        ConfigError: if there is no run at one of them, or one that must not be shown.
     """
     if not paths:
         raise ConfigError("got no run; type dpft report RUN, a folder of runs or a sweep's folder")
-    if not private:
-        for path in paths:
-            check_no_trial(path)
-    if len(paths) == 1:
-        (only,) = paths
-        if _is_sweep(only):
-            return _of_sweep(only)
-        if is_run(only):
-            name = only.resolve().name
-            return Found(name, only, (Target(only, name),), several=False)
+    for path in paths if not private else ():
+        check_no_trial(path)
+    if len(paths) == 1 and (paths[0] / "sweep.json").is_file():
+        return _of_sweep(paths[0])
+    if len(paths) == 1 and is_run(paths[0]):
+        name = paths[0].resolve().name
+        return Found(name, paths[0], (Target(paths[0], name),), several=False)
     runs: dict[Path, Path] = {}  # each once, however it was named
     for path in paths:
-        for run in _runs_at(path):
-            runs.setdefault(run.resolve(), run)
+        found = [path] if is_run(path) else runs_below(path) if path.is_dir() else []
+        if (path / "sweep.json").is_file() and not is_run(path):
+            found = [target.path for target in _of_sweep(path).targets if is_run(target.path)]
+        elif not found:
+            raise ConfigError(
+                f"{path} {'holds no runs' if path.is_dir() else 'is no folder'}; expected a run "
+                "directory (with identity.json or record.json), a folder that holds some, or a "
+                "sweep's folder (runs/sweeps/NAME)"
+            )
+        runs |= {run.resolve(): run for run in found if run.resolve() not in runs}
     targets = tuple(map(Target, runs.values(), run_names(list(runs))))
     folder = paths[0] if len(paths) == 1 else common_folder(list(runs))
     return Found(f"{folder.resolve().name}: {len(runs)} runs", folder, targets, several=True)
-
-
-def _is_sweep(path: Path) -> bool:
-    return (path / "sweep.json").is_file()
-
-
-def _runs_at(path: Path) -> list[Path]:
-    if is_run(path):
-        return [path]
-    if _is_sweep(path):
-        return [target.path for target in _of_sweep(path).targets if is_run(target.path)]
-    runs = runs_below(path) if path.is_dir() else []
-    if not runs:
-        raise ConfigError(
-            f"{path} {'holds no runs' if path.is_dir() else 'is no folder'}; expected a run "
-            "directory (with identity.json or record.json), a folder that holds some, or a sweep's "
-            "folder (runs/sweeps/NAME)"
-        )
-    return runs
 
 
 def _of_sweep(path: Path) -> Found:

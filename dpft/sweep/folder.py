@@ -1,8 +1,8 @@
-"""The folder of a sweep: what it was asked to do, what happened, and Hydra's own output.
+"""The folder of a sweep: its points, its journal, and Hydra's output.
 
-That a run is finished, and what came of it, is for its own folder to say. The journal, to which the
-jobs and their parent append a JSON line for each event, has the rest: which job works on a run, why
-a run failed, and which runs a sweeper has chosen.
+Whether a run is finished, and its results, are in the run's folder. The journal, to which the jobs
+and their parent append a JSON line for each event, has the rest: which job works on a run, why a
+run failed, and which runs a sweeper has chosen.
 """
 
 import os
@@ -18,9 +18,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RunLockedError
 from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import RunLockedError
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.log import Log, damaged, read_log
@@ -41,8 +40,7 @@ class Event:
     """One line of a journal."""
 
     event: Annotated[str, StringConstraints(pattern="|".join(_EVENTS))]
-    # The hash of a run's configuration; None of the whole sweep, and where a run has none since its
-    # settings are impossible.
+    # The hash of a run's configuration; None for the whole sweep, and for impossible settings.
     digest: str | None = None
     run: str | None = None  # its directory, seen from the sweep's folder
     overrides: tuple[str, ...] = ()  # its settings as typed, without those of the sweep
@@ -53,7 +51,7 @@ class Event:
 
 
 class Journal:
-    """A log to which several processes append; the first event makes the file."""
+    """A log of events to which several processes append; the first event makes the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,18 +72,13 @@ class Journal:
             LogError: a line is not one of a journal; names it.
         """
         found = []
-        entries = read_log(self._path, _REMEDY) if self._path.exists() else []
-        for number, entry in enumerate(entries, start=1):
+        for number, entry in enumerate(read_log(self._path, _REMEDY), start=1):
             try:
                 found.append(Event(**entry))
             except ValidationError as error:
                 what = f"no event of a sweep ({_first(error)})"
                 raise damaged(self._path, number, what, _REMEDY) from error
         return found
-
-    def attempt(self) -> list[Event]:
-        """Return the events since the sweep was last started."""
-        return latest_attempt(self.read())
 
 
 def _first(error: ValidationError) -> str:
@@ -94,13 +87,13 @@ def _first(error: ValidationError) -> str:
 
 
 def latest_attempt(events: Sequence[Event]) -> list[Event]:
-    """Return those after the last `BEGUN`, or all of them."""
+    """Return the events since the sweep was last started."""
     starts = [index for index, event in enumerate(events) if event.event == BEGUN]
     return list(events[starts[-1] + 1 if starts else 0 :])
 
 
 class Description(BaseModel, extra="forbid", strict=True):
-    """``sweep.json``: what was typed, and the points that are known beforehand."""
+    """``sweep.json``: the arguments, and the points that are known beforehand."""
 
     words: list[str]
     config_dir: str | None
@@ -110,7 +103,7 @@ class Description(BaseModel, extra="forbid", strict=True):
 
 
 class SweepFolder:
-    """``runs_dir/sweeps/NAME``; its runs lie next to it, under ``runs_dir``."""
+    """``runs_dir/sweeps/NAME``; its runs are under ``runs_dir``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,13 +124,13 @@ class SweepFolder:
         except RunLockedError:
             raise RunLockedError(
                 f"the sweep {self.path} is running already; type dpft report "
-                f"{shlex.quote(str(self.path))} to see how far it is"
+                f"{shlex.quote(str(self.path))} to see its progress"
             ) from None
 
     def describe(
         self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: SweepPlan
     ) -> None:
-        """Write what the sweep is; again, if it is the same.
+        """Write the sweep's description; again, if it is the same sweep.
 
         Raises:
             ConfigError: the folder holds another sweep.
@@ -207,7 +200,7 @@ def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> 
 
 
 def settings_of(words: Iterable[str]) -> list[str]:
-    """Leave out the words of Hydra's launcher, which say where something runs, not what."""
+    """Return the words without those of Hydra's launcher, which say where runs are made."""
     where = ("hydra/launcher", "hydra.launcher")
     return [word for word in words if not word.lstrip("+~").startswith(where)]
 

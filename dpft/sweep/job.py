@@ -1,7 +1,7 @@
-"""One point of a sweep, inside a job that Hydra started: here, in a worker, or on another machine.
+"""One point of a sweep, in a job that Hydra started: here, in a worker, or on another machine.
 
-Nothing heavy is imported before it is known that the run is not finished, so that a sweep that is
-started again passes over its finished points quickly.
+Heavy packages are imported only for runs that are not finished, so that a sweep that is started
+again passes over its finished points quickly.
 """
 
 import time
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.compose import compose
-from dpft.config.errors import DivergedError, DpftError, TrainingError
+from dpft.config.errors import DivergedError, DpftError, RunLockedError, TrainingError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
-from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
@@ -37,15 +36,14 @@ def run_point(
     search: Sequence[str],
     execute: Callable[[dict[str, Any]], None],
 ) -> float | None:
-    """Make the run of one point, unless it is finished, and write down what happened.
+    """Make the run of one point, unless it is finished, and add events to the journal.
 
     Returns:
-        The score that the sweep compares; None if the run failed or was skipped. Optuna takes that
-        for a failed trial, whereas it would end the whole search over a nan.
+        The score that the sweep compares; None if the run failed or was skipped. Optuna takes None
+        for a failed trial, whereas a nan would end the whole search.
 
     Raises:
-        TrainingError: the run failed, and the sweep is to stop then. Of one sentence only: it may
-            have to travel from another process.
+        TrainingError: the run failed, and the sweep is to stop then.
     """
     settings = build(Sweep, raw["sweep"], "sweep")
     assert settings.folder is not None
@@ -58,14 +56,16 @@ def run_point(
             overrides = (*overrides, *read_list(Path(settings.list))[settings.point])
             event = partial(Event, overrides=overrides)
             raw = compose([*search, *overrides])
-        # As if it had been typed by itself: a run does not depend on the sweep that it is part of.
+        # A run does not depend on the sweep that it is part of.
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())
         event = partial(event, run=folder.outside(path), digest=digest)
-        if not settings.keep_going and any(e.event in events.FAILURES for e in journal.attempt()):
+        if not settings.keep_going and any(
+            e.event in events.FAILURES for e in events.latest_attempt(journal.read())
+        ):
             journal.add(event(events.SKIPPED))
             return None
-        # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
+        # A sweep needs scores only, so models may be gone; a damaged run repairs itself.
         if not is_intact(path, digest):
             journal.add(event(events.STARTED))
             _patiently(lambda: execute(dict(run.raw)), lambda: is_finished(path, digest))

@@ -1,4 +1,4 @@
-"""What is typed after ``dpft sweep``, and its points: expanded, composed and checked beforehand."""
+"""The arguments of ``dpft sweep``, and its points: expanded, composed and checked beforehand."""
 
 import argparse
 import itertools
@@ -12,7 +12,7 @@ from typing import Any
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.files import regular
-from dpft.config.overrides import check_budget, check_flags, readable, refusals_told, setting_of
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
@@ -39,8 +39,7 @@ _SEARCH = "hydra.searchpath="
 class ParsedOverrides:
     """The command line of a sweep."""
 
-    # Settings, groups and sweeps over them, Hydra's own included, in their order.
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...]  # settings, groups and sweeps over them, Hydra's own included
     config_dir: Path | None = None  # a folder of further configs
 
 
@@ -56,7 +55,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep will run."""
+    """The runs of a sweep."""
 
     # Each configuration once, in Hydra's order; None where a sweeper chooses them as it goes.
     points: tuple[SweepPoint, ...] | None
@@ -67,7 +66,7 @@ class SweepPlan:
 
 
 def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
-    """Sort what was typed into overrides and the flags that a sweep takes.
+    """Divide arguments into overrides and the flags that a sweep takes.
 
     Raises:
         ConfigError: for another flag, or a setting that a sweep makes itself.
@@ -95,7 +94,7 @@ def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
 
 
 def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
-    """Read a list of points: one line each, settings as typed in a shell; ``#`` begins a comment.
+    """Read a list of points: one line each, settings as typed in a shell; ``#`` starts a comment.
 
     Raises:
         ConfigError: if the file cannot be read, has no points, or a line is not settings only.
@@ -134,13 +133,13 @@ def _check_allowed(word: str) -> None:
 
 
 def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> SweepPlan:
-    """Expand and check.
+    """Expand and check the points of a sweep.
 
     Raises:
         ConfigError: for the first point that could not run; two points that would share a folder.
     """
     with initialised():
-        with refusals_told():
+        with hydra_errors():
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
             check_budget(task)
@@ -158,7 +157,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             parse(base)
             return SweepPlan(None, 0, runs_dir, metric)
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
-        with refusals_told():
+        with hydra_errors():
             from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
             batches = BasicSweeper.split_arguments(_parsed([*params, *task]), None)
@@ -174,14 +173,14 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
-    """Return what tells each point from the others: its overrides that not all of them have."""
+    """Return each point's overrides that not all points have."""
     listed = [tuple(words) for words in points]
     shared = set(listed[0]).intersection(*listed[1:]) if len(listed) > 1 else set()
     return [" ".join(w for w in words if w not in shared) or "the defaults" for words in listed]
 
 
 def chooses_by_test(plan: SweepPlan) -> bool:
-    """Return whether runs that differ in what one tunes are scored on the test split.
+    """Return whether runs that differ in tuned settings are scored on the test split.
 
     The papers choose by validation scores and report test scores (Li et al. 2022, Appendix I).
     """
@@ -200,7 +199,7 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
 
 
 def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
-    """Return where Hydra looks for configs besides dpft's own, as an override, if it was typed."""
+    """Return where Hydra looks for further configs, as an override, if it was typed."""
     search = [o.input_line for o in parsed if o.input_line.startswith(_SEARCH)]
     if config_dir is None:
         return search
@@ -249,6 +248,6 @@ def _unique(
             raise ConfigError(
                 f"'{' '.join(first.overrides)}' and '{' '.join(overrides)}' are the same settings "
                 f"in two folders, {first.path} and {point.path}; expected one run of them, since "
-                "each spends a budget of its own: leave out name= and runs_dir=, or type seed=0,1"
+                "each spends a budget: leave out name= and runs_dir=, or type seed=0,1"
             )
     return list(kept.values())

@@ -1,4 +1,4 @@
-"""Hydra's multirun in a process group of its own, which does not outlive its parent.
+"""Hydra's multirun in a separate process group, which does not outlive its parent.
 
 The child holds the reading end of a pipe of which only the parent has the other end. When the
 parent is gone, even by SIGKILL, the kernel closes that end and reading returns. The child then ends
@@ -35,7 +35,7 @@ def run_points(
     keep_going: bool,
     look: Callable[[], None],
 ) -> int:
-    """Run a sweep that `SweepFolder.describe` has written down, and return Hydra's exit status."""
+    """Run a sweep that `SweepFolder.describe` has written, and return Hydra's exit status."""
     typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
     typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
     typed += parsed.overrides
@@ -59,23 +59,22 @@ def run_points(
 class Multirun(Closing):
     """``dpft train -m ...``, which ends when this object is closed or this process dies.
 
-    The arguments are handed over on standard input: every user of the machine sees the arguments of
-    a process, and of a selection's trials nobody may know even how many there are.
+    The arguments go through standard input: every user of the machine sees the arguments of a
+    process, and even the number of a selection's trials is secret.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         reading, self._writing = os.pipe()
         environment = {**os.environ, _VARIABLE: str(reading), "PYTHONUNBUFFERED": "1"}
         try:
-            # Its owner's alone: an error may quote the data.
-            log.touch(mode=0o600)
-            # A file without a name, since a pipe could fill up before anybody reads it.
+            log.touch(mode=0o600)  # an error may quote the data
+            # A file without a name, since a pipe could fill up before it is read.
             with log.open("ab") as output, tempfile.TemporaryFile("w+", encoding="utf-8") as typed:
                 json.dump(["train", "-m", *arguments], typed)
                 typed.seek(0)
                 self._process = subprocess.Popen(
                     # -P: as the dpft script, which does not import from the working folder
-                    [sys.executable, "-P", "-m", "dpft.cli.piped"],
+                    [sys.executable, "-P", "-m", "dpft.cli.children", "typed"],
                     stdin=typed,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -97,7 +96,7 @@ class Multirun(Closing):
             return None
 
     def close(self) -> None:
-        """Interrupt it and give it a moment; then kill what is left of it and of its workers."""
+        """Interrupt the process; after some seconds kill what is left of it and its workers."""
         if self._process.poll() is None:
             self._signal(signal.SIGINT)
             self.wait(_PATIENCE)
@@ -111,14 +110,14 @@ class Multirun(Closing):
 
 
 def end_with_parent() -> None:
-    """End with the parent, in the child, if `Multirun` started this process."""
-    number = os.environ.pop(_VARIABLE, None)  # for this process only: below, it is another's file
+    """In the child: end with the parent, if `Multirun` started this process."""
+    number = os.environ.pop(_VARIABLE, None)  # the number means nothing in child processes
     if number is None or os.getpgrp() != os.getpid():
-        return  # not the leader of a group of its own: others would be ended too
+        return  # not the leader of its process group: others would be ended too
     os.set_inheritable(int(number), False)
-    threading.Thread(target=_follow, args=(int(number),), name="lifeline", daemon=True).start()
 
+    def follow() -> None:
+        os.read(int(number), 1)  # nothing is ever written
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
-def _follow(descriptor: int) -> None:
-    os.read(descriptor, 1)  # nothing is ever written
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    threading.Thread(target=follow, name="lifeline", daemon=True).start()

@@ -1,11 +1,11 @@
-"""One run by several processes of this machine, for a job that began as one process.
+"""One run by several processes of this machine, for a job that started as one process.
 
-The job starts torchrun, waits, and is told what came of it. It imports no torch, so that it takes
-little memory beside its ranks.
+The job starts torchrun, waits, and reads the result. It imports no torch, to leave memory for its
+ranks.
 
-torchrun puts each rank into a session of its own, which no signal to the job's process group
-reaches. So each rank waits for a lock that the job holds: once the job is gone, even by SIGKILL,
-the kernel releases the lock and the rank ends itself. That is safe, since runs survive any kill.
+torchrun puts each rank into a separate session, which no signal to the job's process group reaches.
+So each rank waits for a lock that the job holds: once the job is gone, even by SIGKILL, the kernel
+releases the lock and the rank ends itself. That is safe, since runs survive any kill.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dpft.runs.errors  # noqa: F401 - kinds of errors
-from dpft.config.errors import DpftError, RankError, TrainingError
+from dpft.config import errors
+from dpft.config.errors import ConfigError, DpftError, RankError, TrainingError
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
 
@@ -37,9 +37,9 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
 
     Raises:
         DpftError: what a rank raised; a TrainingError if a rank ended otherwise.
-        SystemExit: torchrun or its ranks were told to end. Slurm tells so all processes of a job
-            that it ends or requeues, of which Submitit's does not listen: it would take an error
-            for the result of a job that is about to begin again.
+        SystemExit: torchrun or its ranks received SIGTERM, as Slurm sends it to all processes of a
+            job that it ends or requeues. Submitit's process ignores it, and would take an error for
+            the result of a job that is about to start again.
     """
     check_launcher()
     # Readable by its owner alone, as are the settings of a secret trial.
@@ -55,7 +55,7 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
         own = {rank: end for rank, end in ended.items() if end not in _TERMINATED_BY}
         if status == _TERMINATED or (ended and not own):
             echo(
-                "dpft: the ranks were told to end; the same command continues from the last "
+                "dpft: the ranks were ended by SIGTERM; the same command continues from the last "
                 "checkpoint",
                 err=True,
             )
@@ -71,7 +71,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def end_with_job(folder: Path) -> None:
-    """In a rank: end, with all processes of its own, once the job is gone."""
+    """In a rank: end, with all its processes, once the job is gone."""
     # Opened at once: where the job is gone already, so is the file.
     held = (folder / _ALIVE).open()
 
@@ -85,22 +85,23 @@ def end_with_job(folder: Path) -> None:
 
 
 def report_error(folder: Path, rank: int, error: Exception) -> None:
-    """In a rank: leave the error for the job."""
-    kind = RankError if isinstance(error, RankError) else type(error)
+    """In a rank: write the error to a file for the job."""
+    kinds = (kind for kind in (RankError, ConfigError) if isinstance(error, kind))
+    kind = next(kinds, type(error))  # those that are made of a text
     report = [kind.__name__, " ".join(f"{error}".split())]
     (folder / f"error-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 def report_ends(folder: Path, statuses: Mapping[int, int]) -> None:
-    """In torchrun: leave the exit statuses of ranks that failed; minus a signal's number."""
+    """In torchrun: write the exit statuses of ranks that failed; minus a signal's number."""
     (folder / _ENDED).write_text(json.dumps(dict(statuses)), encoding="utf-8")
 
 
 def _torchrun(folder: Path, ranks: int) -> int:
-    """Run it, and return its exit status."""
+    """Run torchrun, and return its exit status."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # as the dpft script: -P, for ranks too
     environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would, with a warning
-    command = [sys.executable, "-P", "-m", "dpft.cli.ranks", str(folder), str(ranks)]
+    command = [sys.executable, "-P", "-m", "dpft.cli.children", str(folder), str(ranks)]
     process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()
@@ -114,16 +115,14 @@ def _torchrun(folder: Path, ranks: int) -> int:
 
 
 def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
-    """Return what made the run fail: the error of a rank that did not only follow another.
+    """Return the error of a rank that did not only follow another one.
 
-    Args:
-        folder: with the ranks' reports.
-        ended: exit statuses by rank, without those that torchrun ended itself.
+    ``ended`` are exit statuses by rank, without those of ranks that torchrun ended itself.
     """
     reports = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("error-*.json"))]
     for kind, text in reports:
         if kind != RankError.__name__:  # which a rank raises because another one failed
-            made = _kinds(DpftError).get(kind)
+            made = getattr(errors, kind, None)
             return made(text) if made else TrainingError(f"{kind}: {text}")
     if ended:
         named = ", ".join(
@@ -139,13 +138,6 @@ def _error(folder: Path, ended: Mapping[str, int]) -> DpftError:
     if reports:
         return TrainingError(reports[0][1])
     return TrainingError(
-        "torchrun ended before its ranks had begun; see what it printed, and type the same command "
+        "torchrun ended before its ranks started; see what it printed, and type the same command "
         "again"
     )
-
-
-def _kinds(cls: type[DpftError]) -> dict[str, type[DpftError]]:
-    found = {cls.__name__: cls}
-    for kind in cls.__subclasses__():
-        found |= _kinds(kind)
-    return found

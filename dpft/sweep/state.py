@@ -1,7 +1,7 @@
-"""How far the runs of a sweep are, from their folders and from its journal, and a table of it.
+"""The progress of a sweep's runs, from their folders and from its journal, and a table of it.
 
-What is shown is public where a run is private: steps and epsilon come from its ledger, scores from
-its record. Of a run without privacy only the number of the last step is read from ``private/``.
+Only public figures of private runs are shown: steps and epsilon come from the ledger, scores from
+the record. Of a run without privacy only the number of the last step is read from ``private/``.
 """
 
 import math
@@ -52,7 +52,7 @@ _TAIL = 1 << 16  # bytes: a line of a ledger or of the metrics is far shorter
 class PointState:
     """One point of a sweep."""
 
-    label: str  # what tells it from the others
+    label: str  # the settings that not all points have
     point: SweepPoint  # its settings and where it runs
     state: str  # waiting, running, done, failed, skipped or stopped (killed, to be continued)
     step: int | None = None  # steps taken, or spent where the run is private
@@ -68,7 +68,7 @@ class PointState:
 
 
 class States:
-    """Reads a sweep again and again; what is done is read once."""
+    """Reads a sweep repeatedly; runs that are done are read once."""
 
     def __init__(self, folder: SweepFolder, metric: str | None = None) -> None:
         self._folder = folder
@@ -78,7 +78,7 @@ class States:
 
     @property
     def searched(self) -> bool:
-        """Whether a sweeper chooses the points as it goes."""
+        """True if a sweeper chooses the points while it runs."""
         return self._points is None
 
     def rows(self) -> list[PointState]:
@@ -125,10 +125,15 @@ class States:
     def _finished(self, row: PointState) -> PointState:
         try:
             record = read_record(row.point.path)
-            taken, private = record["training"]["steps"], record["privacy"]
-            row = replace(row, step=taken, steps=taken, epsilon=private["stated"])
-            seconds, voided = record["training"]["seconds"], tuple(private["voided_by"])
-            row = replace(row, seconds=seconds, voided_by=voided)
+            training, private = record["training"], record["privacy"]
+            row = replace(
+                row,
+                step=training["steps"],
+                steps=training["steps"],
+                epsilon=private["stated"],
+                seconds=training["seconds"],
+                voided_by=tuple(private["voided_by"]),
+            )
             if (record.get("audit") or {}).get("refuted"):
                 error = "the audit refutes its guarantee; do not release the model"
                 return replace(row, error=error)
@@ -205,7 +210,7 @@ def summary(rows: Sequence[PointState]) -> str:
 
 
 def _state(happened: Sequence[Event]) -> str:
-    """Return that of an unfinished run, from what happened since the sweep was started."""
+    """Return the state of an unfinished run, from its events since the sweep was started."""
     if not happened:
         return WAITING
     latest = {(event.host, event.pid): event for event in happened}
@@ -215,12 +220,12 @@ def _state(happened: Sequence[Event]) -> str:
 
 
 def _alive(event: Event) -> bool:
-    """Return whether the process that wrote it runs; of another machine's that is assumed."""
+    """Return whether the process that wrote it runs; assumed on other machines."""
     if event.host != socket.gethostname():
         return True
     try:
         os.kill(event.pid, 0)
-        # A dead process that its parent has not asked about yet still has its number.
+        # A dead process keeps its number until its parent has waited for it.
         status = Path(f"/proc/{event.pid}/stat").read_text(errors="replace")
     except ProcessLookupError:
         return False

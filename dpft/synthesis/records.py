@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from jinja2 import StrictUndefined, Template
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError
 from dpft.config.flags import sentences
 from dpft.config.folder import defaults, settings_of
 from dpft.config.overrides import override
@@ -54,8 +54,8 @@ OVERLAP = 8  # words of a run that two texts have in common
 class Sources:
     """Rows whose sources are given to the model; None for texts without a source.
 
-    ``distinct`` of them differ. How many of those are sources of training records too,
-    ``in_training``, is a figure of private data.
+    ``distinct`` of them differ, and ``in_training`` of those, a figure of private data, are sources
+    of training records too.
     """
 
     rows: Sequence[Any] | None
@@ -80,8 +80,12 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
             "no sources given: the model writes targets for sources, and those of the training "
             f"records are private themselves. Type {_CHOICES}"
         )
+    copied = (
+        "would copy the sources of the training records into the output, where no guarantee covers "
+        f"them. Type {_CHOICES}"
+    )
     if choice == "train":
-        raise _refused("sources=train")
+        raise ConfigError(f"sources=train {copied}")
     privacy = (
         "copied as they are, and not covered by the guarantee, which is for training records; "
         "whether they are public is for the one who releases the file to say"
@@ -96,7 +100,19 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
         origin = f"the sample generator of {task.name}"
         privacy = "made up by a program that reads no data: they carry no private information"
     elif choice.startswith("["):
-        rows, compared, origin = _typed(task, choice), False, f"typed with the command: {choice}"
+        try:
+            texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
+        except yaml.YAMLError:
+            texts = None
+        typed = isinstance(task, TextToText) and texts and all(isinstance(t, str) for t in texts)
+        if not typed:
+            raise ConfigError(
+                f"sources is {choice!r}; expected texts for a run of task=text2text, as in "
+                "'sources=[yes,no]'"
+            )
+        assert isinstance(task, TextToText)
+        rows, compared = task.source_rows(texts), False
+        origin = f"typed with the command: {choice}"
     elif (path := Path(choice)).is_file():
         rows, origin = task.read_file(path), f"the file {path.name}"
     else:
@@ -105,31 +121,14 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
     known = 0
-    if compared:
-        try:
-            trained = {text_record(task, row).source for row in task.rows("train")}
-        except DataError as error:
-            raise ConfigError(
-                "these sources cannot be compared with those of the training records, which are "
-                f"not found: {error}. Type the command where the run's settings find them"
-            ) from error
+    if compared:  # raises DataError where the training records are not found
+        trained = {text_record(task, row).source for row in task.rows("train")}
         known = sum(text_record(task, row).source in trained for row in distinct)
         if 2 * known > len(distinct):
-            raise _refused("these sources are mostly those of the training records. That")
+            raise ConfigError(
+                f"these sources are mostly those of the training records. That {copied}"
+            )
     return Sources(chosen, len(distinct), origin, privacy, known)
-
-
-def _typed(task: Task, choice: str) -> Sequence[Any]:
-    try:
-        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
-    except yaml.YAMLError:
-        texts = None
-    if not isinstance(task, TextToText) or not texts or not all(isinstance(t, str) for t in texts):
-        raise ConfigError(
-            f"sources is {choice!r}; expected texts for a run of task=text2text, as in "
-            "'sources=[yes,no]'"
-        )
-    return task.source_rows(texts)
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
@@ -137,13 +136,6 @@ def text_record(task: Task, row: Any) -> TextRecord:
     record = task.record(row)
     assert isinstance(record, TextRecord)  # of every task that writes for a source
     return record
-
-
-def _refused(what: str) -> ConfigError:
-    return ConfigError(
-        f"{what} would copy the sources of the training records into the output, where no "
-        f"guarantee covers them. Type {_CHOICES}"
-    )
 
 
 class Apart(tuple[int, ...]):
@@ -266,19 +258,19 @@ def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
     """Read synthetic records that the run of a configuration wrote."""
     if not file.is_file():
         raise ConfigError(f"{file} does not exist; expected records: type dpft generate first")
-    beside = side_path(file)
+    stored = side_path(file)
     try:
-        side = json.loads(beside.read_text(encoding="utf-8"))
+        side = json.loads(stored.read_text(encoding="utf-8"))
         known = side["sha256"], side["run"]["config_hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{beside} cannot be read ({error}), so that no guarantee of these records is known; "
+            f"{stored} cannot be read ({error}), so that no guarantee of these records is known; "
             "expected it as dpft generate wrote it"
         ) from error
     if known != (sha256_file(file), config_hash):
         what = "was changed since" if known[1] == config_hash else "was written by another run"
         raise ConfigError(
-            f"{file} {what}, as {beside.name} shows; expected the file as dpft generate wrote it"
+            f"{file} {what}, as {stored.name} shows; expected the file as dpft generate wrote it"
         )
     return Generated(file, side, [written_text(record) for record in task.records_of(file)])
 
@@ -296,7 +288,7 @@ def written_text(record: Any) -> str:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of some texts occurs in training records.
+    """The shares of some texts that occur in training records.
 
     ``runs`` is the share of the texts' runs of `OVERLAP` words, None if there are no runs;
     ``holding`` that of texts with such a run, ``copies`` of texts that are a training record.
@@ -314,17 +306,24 @@ def overlaps(
 
     The training records are read once, and none is held in memory: they may be many.
     """
-    split = [[_words(text) for text in texts] for texts in groups]
-    wanted = {run for texts in split for text in texts for run in _runs(text, n)}
+
+    def words(text: str) -> list[str]:
+        return re.findall(r"\w+", text.lower())
+
+    def runs_of(text: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        return (tuple(text[i : i + n]) for i in range(len(text) - n + 1))
+
+    split = [[words(text) for text in texts] for texts in groups]
+    wanted = {run for texts in split for text in texts for run in runs_of(text)}
     wholes = {tuple(text) for texts in split for text in texts}
     seen, copied = set[tuple[str, ...]](), set[tuple[str, ...]]()
-    for record in map(_words, training):
-        seen.update(run for run in _runs(record, n) if run in wanted)
+    for record in map(words, training):
+        seen.update(run for run in runs_of(record) if run in wanted)
         if (whole := tuple(record)) in wholes:
             copied.add(whole)
     found = []
     for texts in split:
-        hits = [[run in seen for run in _runs(text, n)] for text in texts]
+        hits = [[run in seen for run in runs_of(text)] for text in texts]
         total, count = sum(map(len, hits)), len(texts)
         runs = sum(map(sum, hits)) / total if total else None
         copies = sum(tuple(text) in copied for text in texts)
@@ -332,33 +331,16 @@ def overlaps(
     return found
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-def _runs(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
-    return (tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-
-
 # Settings of the training records, and of the unit, which synthetic records do not have. The column
 # of users is kept, since it decides which real records are held out.
 _OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
 
 
-def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
+def words_on(run: Run, file: Path, records: int) -> list[str]:
     """Return the overrides of a run without privacy on synthetic records.
 
-    It is evaluated on the data of the run that wrote them, and decodes as that run did unless
-    ``decode=`` is typed.
+    It is evaluated on the data of the run that wrote them, and decodes as that run did.
     """
-    for word in overrides:
-        key = word.partition("=")[0].lstrip("+~")
-        if key == "decode.split" or key.partition(".")[0] == "task":
-            raise ConfigError(
-                f"{word} behind --train may have the new model tested on records that the run was "
-                "trained on. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
-                "yourself what it is tested on"
-            )
     name = run.task["name"]
     kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
     words = [f"task={name}", *_changed("task", kept, name)]
@@ -370,10 +352,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
     usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
-    # A typed choice decides all but the split: single settings would change it again.
-    decodes = any(word.startswith("decode=") for word in overrides)
-    settings = {"split": run.decode.split} if decodes else asdict(run.decode)
-    return [*words, "clip=none", *_changed("decode", settings, defaults()["decode"]), *overrides]
+    return [*words, "clip=none", *_changed("decode", asdict(run.decode), defaults()["decode"])]
 
 
 def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:

@@ -127,8 +127,7 @@ class Task(ABC):
     def repeated(self, records: Sequence[Record]) -> float:
         """Return the share of records that are training records too, word for word.
 
-        0 for published data sets, whose splits everybody uses, and where records have users, many
-        of whom may say the same.
+        0 for published data sets, whose splits everybody uses.
         """
         return 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -166,7 +167,8 @@ class Programs:
         """Return what the program gives, once it was compared; None if there is no program."""
         clipper = self._clipper
         parameters = clipper.parameters.values()
-        before, below = [p.grad for p in parameters], clipper.below.clone()
+        before, policy = [p.grad for p in parameters], clipper.policy
+        clipper.policy = copy.copy(policy)  # the eager step counts no norms
         for parameter in parameters:
             parameter.grad = None
         try:
@@ -174,7 +176,7 @@ class Programs:
                 eagerly(StepStatistics())
             sums, norms = [p.grad for p in parameters], clipper.norms
         finally:
-            clipper.below = below
+            clipper.policy = policy
             for parameter, grad in zip(parameters, before, strict=True):
                 parameter.grad = grad
         if shape.program is None:

@@ -16,7 +16,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, model_card, on_hub
-from dpft.runs.errors import disk_report
+from dpft.runs.atomic import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.tasks.base import Generation
 from dpft.tasks.classification import Classification
@@ -33,7 +33,7 @@ _TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below 
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What an exported folder is to hold.
+    """The content of an exported folder.
 
     Attributes:
         files: where each file is copied from, by its name in the folder.
@@ -45,39 +45,62 @@ class ExportPlan:
     written: dict[str, str]
     shape: ModelFacts
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of each file."""
-        made = {name: len(text.encode()) for name, text in self.written.items()}
-        return {name: path.stat().st_size for name, path in self.files.items()} | made
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        copied = sum(path.stat().st_size for path in self.files.values())
+        return copied + sum(len(text.encode()) for text in self.written.values())
 
 
 def plan_export(
     trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
 ) -> ExportPlan:
-    """Return what to copy of a finished run, and its card."""
+    """Return the files to copy of a finished run, and its card."""
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
         raise ConfigError(
-            "adapt=prefix with --merge: a prefix stands before every text, and the model has no "
-            "weights for it; leave --merge out, for an adapter that peft loads"
+            "adapt=prefix with --merge: a prefix precedes every text, and the model has no weights "
+            "for it; leave --merge out, for an adapter that peft loads"
         )
     if base is not None and not adapter:
         raise ConfigError(
             f"--base {base}, which an adapter names, and this is a whole model; leave it out"
         )
-    listed = _listed(path)
+    runs.check_whole(path, (MODEL, ADAPTER))
+    marker = runs.read_marker(path)
+    if marker is None:
+        raise runs.RunError(
+            f"{path} is not finished; expected a run that is: type dpft train "
+            f"{shlex.quote(f'resume={path}')}"
+        )
+    listed = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
+    for name in listed:
+        if (path / name).resolve() != path.resolve() / name:
+            raise runs.RunError(
+                f"{path / name} is a link, or in a folder that is one; expected a file of the run "
+                "itself: put it there"
+            )
     files = {
         name.removeprefix(MODEL): path / name
         for name in listed
         if name.startswith(MODEL)
         and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
-    shape, written = ModelFacts(licence=licence, asked=asked(trained)), {}
+    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
     if adapter:
         where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
-        named, hub = _base(trained, config) if base is None else (base, hub_name(base))
+        if base is None and config["base_model_name_or_path"] is None:
+            raise ConfigError(
+                "the adapter belongs to weights that this run drew, or gave a token more, and that "
+                "are nowhere else; type --merge, for the whole model"
+            )
+        hub = on_hub(trained.record.get("model", {})) if base is None else hub_name(base)
+        if (named := base or hub) is None:
+            raise ConfigError(
+                f"the adapter's base, model.path={trained.run.model.path}, is on no hub; type "
+                "--merge, for the whole model, or --base NAME, a hub id or a folder that has it"
+            )
         shape = replace(shape, base=named, hub=hub, classes=trained.task.needs.classes)
         files = {
             name: file
@@ -90,10 +113,9 @@ def plan_export(
         config["base_model_name_or_path"] = named
         written[_CONFIG] = json.dumps(config, indent=2) + "\n"
     if trained.task.needs.kind == "image":
-        content = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
-        written["preprocessor_config.json"] = preprocessor(
-            content, getattr(trained.task, "image_size", None)
-        )
+        config = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
+        size = getattr(trained.task, "image_size", None)
+        written["preprocessor_config.json"] = preprocessor(config, size)
     written["README.md"] = model_card(trained.record, shape)
     return ExportPlan(files, written, shape)
 
@@ -137,27 +159,8 @@ def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _listed(path: Path) -> list[str]:
-    """Return the model files of a finished run, all of them undamaged and none a link."""
-    runs.check_whole(path, (MODEL, ADAPTER))
-    marker = runs.read_marker(path)
-    if marker is None:
-        raise runs.RunError(
-            f"{path} is not finished; expected a run that is: type dpft train "
-            f"{shlex.quote(f'resume={path}')}"
-        )
-    names = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
-    for name in names:
-        if (path / name).resolve() != path.resolve() / name:
-            raise runs.RunError(
-                f"{path / name} is a link, or in a folder that is one; expected a file of the run "
-                "itself: put it there"
-            )
-    return names
-
-
-def asked(trained: TrainedRun) -> str:
-    """Python that asks the model as it was trained; see `dpft.report.card.ModelFacts`."""
+def _asked(trained: TrainedRun) -> str:
+    """Return Python that asks the model as it was trained; see `dpft.report.card.ModelFacts`."""
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
@@ -181,19 +184,3 @@ def asked(trained: TrainedRun) -> str:
     if frame["before"].endswith(" "):  # which other tokenizers may join to the next word
         apart = f"  # the training tokenized {frame['before']!r} by itself"
     return f"tokenizer({text}, return_tensors='pt'){apart}"
-
-
-def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
-    """Return the hub's name of an adapter's base, twice."""
-    if config["base_model_name_or_path"] is None:
-        raise ConfigError(
-            "the adapter belongs to weights that this run drew, or gave a token more, and that are "
-            "nowhere else; type --merge, for the whole model"
-        )
-    found = on_hub(trained.record.get("model", {}))
-    if found is None:
-        raise ConfigError(
-            f"the adapter's base, model.path={trained.run.model.path}, is on no hub; type --merge, "
-            "for the whole model, or --base NAME, a hub id or a folder that has it"
-        )
-    return found, found

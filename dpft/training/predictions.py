@@ -13,8 +13,7 @@ from dpft.config.files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
-from dpft.runs.atomic import write_atomic
-from dpft.runs.errors import disk_report
+from dpft.runs.atomic import disk_report, write_atomic
 from dpft.runs.memory import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
@@ -58,11 +57,7 @@ def predict(
         TrainingError: memory runs out.
     """
     several, size = cohort or SingleProcess(), settings.batch_size
-    advice = (
-        f"type dpft decode RUN decode.batch_size={size // 2}; what was trained is kept"
-        if size > 1
-        else "type fewer decode.beams or decode.max_new_tokens, or take a machine with more"
-    )
+    advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (
         explained(f"decoding with decode.batch_size={size}", advice),
         progress.phase("predicting", len(instances)) as advance,
@@ -70,21 +65,16 @@ def predict(
     ):
         objective = task.objective(loaded)
         predictions = objective.predict(loaded.model, instances, settings, seed, advance, several)
-    stopped = sum(prediction.finished is False for prediction in predictions)
-    if stopped:
+    if stopped := sum(prediction.finished is False for prediction in predictions):
         progress.warn(
             f"{stopped:,} of {len(predictions):,} texts were stopped at "
             f"decode.max_new_tokens={settings.max_new_tokens}, or at the model's last position, "
             "before they came to an end; they are kept as they are"
         )
-    cut = sum(prediction.cut is True for prediction in predictions)
-    if cut:
-        lost = (
-            "texts lost their end" if task.unconditional else "prompts lost a part of their source"
-        )
+    if cut := sum(prediction.cut is True for prediction in predictions):
         progress.warn(
-            f"{cut:,} of {len(predictions):,} {lost}: longer than the model or task.max_length "
-            "allows, or than decode.max_new_tokens leaves of the model's positions"
+            f"{cut:,} of {len(predictions):,} prompts lost a part: longer than the model or "
+            "task.max_length allows, or than decode.max_new_tokens leaves of the positions"
         )
     return predictions
 

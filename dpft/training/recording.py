@@ -13,10 +13,9 @@ from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.guarantee import price
 from dpft.runs import memory
-from dpft.runs.lineage import ancestral_caveats
+from dpft.runs.lineage import lineage_caveats
 from dpft.tasks.base import Task
-from dpft.training.assembly import own_parts
-from dpft.training.setup import Prepared
+from dpft.training.setup import Prepared, own_parts
 
 
 def make_record(
@@ -26,7 +25,7 @@ def make_record(
     seconds: float,
     measured: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The record after training, without scores: the sections of `dpft.runs.RunRecord`."""
+    """Return the record after training, without scores: sections of `dpft.runs.RunRecord`."""
     task, loaded = prepared.task, prepared.parts.loaded
     mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())
@@ -39,7 +38,7 @@ def make_record(
     return {
         "stage": "trained",
         "dpft": found["dpft"],
-        "config": run.recorded(),  # a record may travel: not where runs lie
+        "config": run.recorded(),  # a record may travel: no folders
         "config_hash": directory.config_hash,
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,
@@ -66,7 +65,7 @@ def make_record(
             mechanism,
             noun=task.unit_noun,
             unit=task.unit_in_words,
-            # Canaries are nobody's: what delta says is said of the real units.
+            # Delta is compared with the real units: canaries are no records.
             size=mechanism.dataset_size - run.audit.canaries,
             noise_seed=explicit,
             audit=measured.get("audit"),
@@ -93,8 +92,8 @@ def make_record(
 def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
     """Flag training records that are a part of a published set, unless another flag does."""
     published = run.task.get("train_size")
-    told = task.synthetic is not None or task.limit_train is not None
-    if published is None or told or not task.published or task.location[0] == "sample":
+    flagged = task.synthetic is not None or task.limit_train is not None
+    if published is None or flagged or not task.published or task.location[0] == "sample":
         return []
     if not is_other_size(count, published):
         return []
@@ -102,7 +101,7 @@ def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
 
 
 def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) -> list[str]:
-    """What task, audit, evaluations and base model add to the guarantee's own caveats."""
+    """Return the caveats of task, audit, evaluations and base model."""
     task, taken = prepared.task, []
     if task.limit_train is not None:
         taken.append(
@@ -119,7 +118,7 @@ def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) ->
     return [
         *taken,
         *audit.caveats(task.unit_noun),
-        *ancestral_caveats(prepared.parts.loaded.flags),
+        *lineage_caveats(prepared.parts.loaded.flags),
     ]
 
 
@@ -135,5 +134,4 @@ def peak_memory(device: torch.device) -> int:
     """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = memory.resident("VmHWM")
-    return memory.lifetime_peak() if peak is None else peak
+    return memory.peak()

@@ -4,7 +4,7 @@ A run that is killed has released steps that its last checkpoint does not hold. 
 they are replayed: same batches, same noise, same sums, so that nothing new is released. On other
 devices, threads or ranks sums are rounded differently. The same noise on them would release, by
 subtraction, the difference of two sums without noise. So the run continues at the end of the
-ledger: the repeated steps have batches and noise of their own and count again.
+ledger: the repeated steps have fresh batches and noise and count again.
 
 Batches are drawn anew too, and not only the noise. Two releases on one Poisson sample share the
 event that a record was drawn: they are one subsampled mechanism of less noise, which costs more
@@ -19,7 +19,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -37,15 +37,13 @@ from dpft.privacy.rounding import up
 from dpft.privacy.untouched import written
 from dpft.runs.atomic import Closing
 from dpft.runs.identity import differences
-from dpft.runs.ledger import Stretch
 from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
-from dpft.training.assembly import make_optimizer, whole_again
-from dpft.training.evaluation import Evaluations
 from dpft.training.executors import Programs
+from dpft.training.held_out import Evaluations
 from dpft.training.loop import Phase, train
 from dpft.training.progress import Progress
-from dpft.training.setup import Prepared
+from dpft.training.setup import Prepared, make_optimizer, whole_again
 from dpft.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ _WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
 _MORE_ROOM = (
     "free some memory, or take a machine with more, and run the same command again, which "
     "continues this run. A smaller optim.microbatch_tokens, or model.checkpointing=true, needs "
-    "less memory and begins another run, which spends privacy of its own"
+    "less memory and starts another run, which costs privacy again"
 )
 
 
@@ -88,7 +86,7 @@ class Session(Closing):
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
         if directory is not None and self._mechanism.private:
-            self._ledger = runs.Ledger(directory.ledger, prepared.header, prepared.ledger)
+            self._ledger = runs.Ledger(directory.ledger, prepared.header)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
         # Each rank of a pipeline trains the parameters of its stages.
@@ -113,18 +111,21 @@ class Session(Closing):
         self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
         stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
-        if stretch is not None and stretch.position:
-            self.prepared = in_stretch(prepared, stretch)
-        self._mechanism = self.prepared.parts.mechanism
+        if stretch is not None and stretch.position:  # not the ledger's first stretch
+            key = stretch.key(prepared.key)
+            self._mechanism = replace(self._mechanism, repeated=stretch.repeated)
+            parts = replace(prepared.parts, mechanism=self._mechanism)
+            self.prepared = replace(prepared, key=key, units=prepared.units.under(key), parts=parts)
 
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
         run, prepared, directory = self._run, self.prepared, self._directory
         names = [group.name for group in self._clipper.groups]
-        start, repeated = self._start, self._mechanism.repeated
+        start, repeated, model = self._start, self._mechanism.repeated, prepared.parts.loaded.model
         doing = f"training with optim.microbatch_tokens={run.optim.tokens}"
         with ExitStack() as stack:
             stack.enter_context(explained(doing, _MORE_ROOM))
+            stack.push(self._note)
             show = stack.enter_context(self._progress.training(start, self._mechanism))
             metrics = norms = None
             if directory is not None:
@@ -135,7 +136,6 @@ class Session(Closing):
             void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
             if self._tracker is not None:
                 self._tracker.begin(start, self._mechanism, names, tuple(void))
-            stack.enter_context(self._noted())
             stop = stack.enter_context(Stop.by_signal())
             if prepared.held_out is not None:
                 self._evaluations = stack.enter_context(
@@ -154,11 +154,17 @@ class Session(Closing):
             def watched(step: int) -> bool:
                 return run.record_norms is not None and step % run.record_norms == 0
 
+            def evaluate(step: int) -> dict[str, float]:
+                if self._evaluations is None or not self._evaluations.due(step):
+                    return {}
+                with self._clipper.paused():
+                    return self._evaluations.ask(step, model)
+
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
                 summary = statistics.summary(self._cohort)
                 recorded = statistics.norms_of_all(self._cohort) if watched(step) else []
-                evaluated = self._evaluate(step + 1)
+                evaluated = evaluate(step + 1)
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
                     more = {"position": step + repeated} if repeated else {}  # in the ledger
@@ -168,20 +174,20 @@ class Session(Closing):
                         thresholds = tuple(statistics.released.thresholds)
                         self._tracker.after_step(step, rate, thresholds, summary, evaluated)
                 show(step, summary)
-                if step & (step + 1) == 0:  # after 1, 2, 4, 8 steps and so on
-                    self._check_answers(step + 1, prepared.parts.loaded.model)
                 self._done = step + 1
+                # After 1, 2, 4, 8 steps and so on, and after the last.
+                if step & self._done == 0 or self._done == self._mechanism.steps:
+                    self._check_answers(model)
                 self._save_if_due(stop)
 
-            evaluated = self._evaluate(start)
+            evaluated = evaluate(start)
             if evaluated and self._tracker is not None:
                 self._tracker.step(start, evaluated)
             programs = None
             if prepared.compiled:
-                model = prepared.parts.loaded.model
                 programs = Programs(prepared.units, model, self._clipper, run.precision)
             train(
-                model=prepared.parts.loaded.model,
+                model=model,
                 data=prepared.units,
                 clipper=self._clipper,
                 mechanism=self._mechanism,
@@ -229,29 +235,22 @@ class Session(Closing):
         if best is not None and best < self._mechanism.steps:
             saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
             saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
-        loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
-        if self._mechanism.steps:
-            self._check_answers(self._mechanism.steps, loaded.model, whole=True)
-        return loaded
+        return whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
 
-    def _check_answers(self, step: int, model: Any, whole: bool = False) -> None:
-        """Stop where weights are finite, but what the model computes with them is not.
+    def _check_answers(self, model: Any) -> None:
+        """Raise DivergedError where a padding example, which is no record, has no finite loss.
 
-        Every later record would be left out, by a run that learns nothing.
-
-        Raises:
-            DivergedError: the loss of a padding example, which is no record, is not finite.
+        The weights are finite then, but every later record would be left out.
         """
-        if self._cohort.divided and not whole:
+        if self._cohort.divided:
             return  # each rank has only a part of the model
-        # A divided model is put together in another one, which the clipper is not attached to.
-        with nullcontext() if self._cohort.divided else self._clipper.paused():
+        with self._clipper.paused():
             what = not_finite_on_a_blank(self.prepared.objective, model)
         if what is not None:
             raise DivergedError(
-                f"after step {step} the model has no finite loss for an empty record, so it learns "
-                "nothing. Type a smaller optim.lr, which is another run; what this one spent stays "
-                "in its ledger"
+                f"after step {self._done} the model has no finite loss for an empty record, so it "
+                "learns nothing. Type a smaller optim.lr, which is another run; what this one "
+                "spent stays in its ledger"
             )
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
@@ -260,7 +259,7 @@ class Session(Closing):
             return 0
         held = {
             name.removeprefix(_OPTIMIZER): like
-            for name, like in saved.described().items()
+            for name, like in saved.written.items()
             if name.startswith(_OPTIMIZER)
         }
         own = {key: like for key, like in held.items() if key.rpartition("/")[0] in self._own}
@@ -270,51 +269,38 @@ class Session(Closing):
         saved.fill(targets)
         rest = saved.state["optimizer"]
         put_together(self._optimizer, self._names, self._own, state, rest)
-        if self._clipper.adaptive is not None:
-            self._clipper.move(saved.state["estimates"])
+        self._clipper.policy.restore(saved.state)
         return saved.step
-
-    def _evaluate(self, step: int) -> dict[str, float]:
-        """Evaluate the model after so many steps if it is due; return what may be tracked."""
-        if self._evaluations is None or not self._evaluations.due(step):
-            return {}
-        with self._clipper.paused():
-            return self._evaluations.ask(step, self.prepared.parts.loaded.model)
 
     def _check(self, directory: runs.RunDirectory, saved: runs.Checkpoint | None) -> None:
         """Check that the checkpoint to continue from belongs to this run."""
-        ledger, auditor = self._ledger, self.prepared.auditor
+        steps, auditor = self._mechanism.steps, self.prepared.auditor
         if saved is None:
-            if ledger and ledger.next_step:
+            if self._ledger and (spent := self._ledger.next_step):
                 self._progress.say(
-                    f"{directory.path} has no checkpoint: the {ledger.next_step} steps of "
-                    "its ledger are repeated from the first on"
+                    f"{directory.path} has no checkpoint: the {spent} steps of its ledger are "
+                    "repeated from the first one"
                 )
             return
         for warning in saved.warnings:
             self._progress.warn(warning)
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
-        if held != {f"{_WEIGHTS}{name}" for name in self._names}:
-            raise ConfigError(
-                f"the checkpoint holds {len(held)} parameters and the model trains "
-                f"{len(self._moved)}; expected the same ones: was the model replaced? Type "
-                "force=true to start over"
-            )
-        for what, own, expected in (
-            ("data", self.prepared.data, "the same records in the same order"),
-            ("model", self.prepared.model, "the same weights and tokenizer"),
-        ):
-            if saved.state[what] != own:
+        of = {
+            "names of trained parameters": (held, {f"{_WEIGHTS}{name}" for name in self._names}),
+            "data": (saved.state["data"], self.prepared.data),
+            "model": (saved.state["model"], self.prepared.model),
+        }
+        for what, (was, now) in of.items():
+            if was != now:
                 raise ConfigError(
-                    f"the {what} is not what {directory.path} began with; expected {expected}. Put "
-                    "it back, or type force=true to start over"
+                    f"the {what} is not what {directory.path} began with; expected the same "
+                    "records in the same order, weights and tokenizer. Put it back, or type "
+                    "force=true to start over"
                 )
         self.seconds = float(saved.state["seconds"])
         if auditor is not None:
             auditor.restore(runs.load_private_state(directory, _AUDIT, saved.step))
-        self._progress.say(
-            f"continuing {directory.path} at step {saved.step} of {self._mechanism.steps}"
-        )
+        self._progress.say(f"continuing {directory.path} at step {saved.step} of {steps}")
 
     def _spend(self, step: int, released: Released) -> None:
         if not self._mechanism.private:
@@ -345,19 +331,13 @@ class Session(Closing):
             self._save(done)
         stop.if_any(stopped)
 
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _note(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Add to an interrupt a note of what is saved."""
-        try:
-            yield
-        except KeyboardInterrupt as stopped:
-            note = NO_STEP
+        if isinstance(error, KeyboardInterrupt):
+            note = "no step is saved: those that were taken are repeated and count once"
             if self._saved:
                 note = f"step {self._saved} of {self._mechanism.steps} is saved"
-            elif self._done:
-                note = "no step is saved: those that were taken are repeated and count once"
-            stopped.add_note(note)
-            raise
+            error.add_note(note if self._done else NO_STEP)
 
     def _save(self, step: int) -> None:
         """Write a checkpoint of the same form for every layout; each rank writes its part."""
@@ -376,8 +356,7 @@ class Session(Closing):
         }
         if self._evaluations is not None and self._evaluations.best is not None:
             state[runs.checkpoint.BEST] = self._evaluations.best
-        if self._clipper.adaptive is not None:
-            state["estimates"] = list(self._clipper.estimates)
+        state |= self._clipper.policy.state()
         if self.prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
             audited = self.prepared.auditor.state()
@@ -419,25 +398,22 @@ class Stop:
 
     @property
     def received(self) -> list[bool]:
-        """Whether each of the signals was received, for ranks to agree on."""
+        """Flags of the signals that were received, for ranks to agree on."""
         return [self._number == number for number in _SIGNALS]
 
     def if_any(self, received: Sequence[bool]) -> None:
         """Raise the usual handler's KeyboardInterrupt if any rank received a signal."""
         for number, was in zip(_SIGNALS, received, strict=True):
             if was:
-                self._now(number)
-
-    def _now(self, number: int) -> None:
-        if usual := self._usual.get(number):
-            usual(number, None)
-        raise KeyboardInterrupt
+                if usual := self._usual.get(number):
+                    usual(number, None)
+                raise KeyboardInterrupt
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._number is None:
             self._number = number
         elif not self._number == number == signal.SIGTERM:
-            self._now(number)
+            self.if_any([number == one for one in _SIGNALS])
 
 
 def go_on(
@@ -465,8 +441,7 @@ def go_on(
         up(replace(mechanism, repeated=one.repeated).epsilon_after(mechanism.steps))
         for one in (was, now)
     )
-    made = runs.made_at_the_end(directory.path)
-    refused = None
+    made, refused = runs.made_at_the_end(directory.path), None
     if run.audit.active:
         refused = "The canaries' scores are of all steps in a row"
     elif more and made is not None:
@@ -477,29 +452,16 @@ def go_on(
         listed = "\n  ".join(changes)
         raise runs.LedgerMismatchError(
             f"{ledger.path} counts {ledger.steps_spent} releases, {more} of them after the "
-            f"checkpoint of step {start}. The run would go on under another header (old -> new):\n"
-            f"  {listed}\nSo {more} steps would count again: epsilon {before} would become "
+            f"checkpoint of step {start}. The run would continue under another header (old -> "
+            f"new):\n  {listed}\nSo {more} steps would count again: epsilon {before} would become "
             f"{after}. {refused}; expected the same header. Undo the change and run the same "
-            f"command again, which repeats the steps at no cost (stopped by Ctrl-C it saves a "
-            f"checkpoint, from which any devices go on at no cost); or {runs.START_OVER}"
+            f"command again, which repeats the steps at no cost; or {runs.START_OVER}"
         )
-    cost = "repeats no released step: epsilon stays " + before
+    cost = f"repeats no released step: epsilon stays {before}"
     if more:
         cost = f"repeats {more} released steps: epsilon {before} becomes {after}"
-    progress.say(f"going on with {', '.join(changes)} {cost}")
+    progress.say(f"continuing with {', '.join(changes)} {cost}")
     runs.checkpoint.drop_ahead(directory, start)
-
-
-def in_stretch(prepared: Prepared, stretch: Stretch) -> Prepared:
-    """Return key, units and accounting of a stretch of the ledger that is not the first."""
-    key = stretch.key(prepared.key)
-    mechanism = replace(prepared.parts.mechanism, repeated=stretch.repeated)
-    return replace(
-        prepared,
-        key=key,
-        units=prepared.units.under(key),
-        parts=replace(prepared.parts, mechanism=mechanism),
-    )
 
 
 def ledger_entry(
@@ -509,7 +471,7 @@ def ledger_entry(
     released: Released,
     cohort: TrainingCohort | None = None,
 ) -> dict[str, Any]:
-    """Return what the ledger says of a step that was released; a collective where one is given.
+    """Return the ledger's line of a step that was released; a collective if a cohort is given.
 
     ``update`` is SHA-256 (16 hex) of the noisy gradients and of noisy counts of norms. These are
     releases already, so the digest reveals nothing. A replayed step must have the same one, or

@@ -1,45 +1,85 @@
-"""Prepare a run: data, model, mechanism, clipper, key, and canaries."""
+"""Prepare a run: read the data, load the model, attach the clipper, and check what can be checked.
+
+`prepare` makes everything that the steps need, in order. Its parts, below it, are also used by
+`dpft plan` and `dpft validate`. Data and mechanism, which need no torch, are made in
+`dpft.training.mechanisms`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
+from torch import nn
 
 from dpft import runs
-from dpft.config.errors import ModelError
-from dpft.config.schema import Run, warmup_steps
-from dpft.models.load import stored_weights
-from dpft.parallel.cohort import SingleProcess, TrainingCohort
-from dpft.privacy import keys
+from dpft.config import imported
+from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
+from dpft.config.schema import Clip, Optim, Run
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel, load_model, stored_weights
+from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
+from dpft.privacy import Clipper, Mechanism, keys, make_clipper
+from dpft.privacy.clipping import CLIP_FUNCTIONS
+from dpft.privacy.clipping.groups import ClipFunction
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.spec import Partition
+from dpft.privacy.styles import own_function
+from dpft.privacy.untouched import Untouched
 from dpft.runs.ledger import LedgerContents
+from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.own import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
-from dpft.training.assembly import (
-    TrainingParts,
-    assemble,
-    compiles,
-    deciding_parts,
-    fixed_shapes,
-)
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
-from dpft.training.mechanisms import Data, read_data
+from dpft.training.mechanisms import Data, quantiles_of, read_data
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
     from dpft.audit.exposure import Planted
     from dpft.audit.stage import Auditor, Stage
+    from dpft.parallel.pipelined_sums import PipelinedSums
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """A model ready to be trained, the clipper of its gradients, and the mechanism.
+
+    Attributes:
+        digest: of weights and tokenizer as they were loaded, see `LoadedModel.digest`.
+        pipeline: forms the sums where ranks hold stages of the model; None: the clipper does.
+    """
+
+    loaded: LoadedModel
+    digest: bytes
+    clipper: Clipper
+    mechanism: Mechanism
+    pipeline: PipelinedSums | None = None
+
+    def moved(self) -> Mapping[str, nn.Parameter]:
+        """Return the parameters of a checkpoint by name, also those of other pipeline stages."""
+        if self.loaded.reparametrisation is not None:
+            return self.loaded.reparametrisation.moved()
+        if self.pipeline is None:
+            return self.clipper.parameters
+        named = self.loaded.model.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+    def untouched(self) -> Untouched:
+        """Return the present state of everything that is not trained."""
+        model = self.loaded.model
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return Untouched(model, {id(p) for p in (*trained, *self.moved().values())})
 
 
 @dataclass(frozen=True)
@@ -60,7 +100,7 @@ class Prepared:
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
         compiled: whether microbatches are added up by compiled programs.
-        ledger: what the ledger holds before the first step, if there is one.
+        ledger: content of the ledger before the first step, if there is one.
     """
 
     task: Task
@@ -90,7 +130,7 @@ def prepare(
     progress: Progress,
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
-    """Read, load, encode and check, so that what cannot work is reported before the first step."""
+    """Read, load, encode and check, so that errors are raised before the first step."""
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
@@ -114,7 +154,9 @@ def prepare(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
-    held_out = _held_out(run, task, objective, evaluated, instances) if evaluated else None
+    held_out = None
+    if evaluated:
+        held_out = HeldOut.of(run, task, objective, evaluated, instances)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None if audit is None else audit.plant(loaded)
@@ -129,14 +171,8 @@ def prepare(
     if loaded.tokenizer_digest() != tokenizer:
         raise ModelError(
             f"encoding the records changed the tokenizer of {run.model.name}, which is saved with "
-            "the model and would tell of them without any noise; expected an objective that leaves "
-            "it alone: add tokens where the model is made"
-        )
-    rising = warmup_steps(run.optim, mechanism.steps)
-    if rising >= mechanism.steps > 0:
-        progress.warn(
-            f"the learning rate rises for {rising:,} steps and the run has {mechanism.steps:,}: it "
-            "ends before the rate that was asked for; see optim.warmup_steps and warmup_ratio"
+            "the model and would reveal records without noise; expected an objective that leaves "
+            "it unchanged: add tokens where the model is made"
         )
     if progress.may_tell(mechanism.noise_multiplier > 0):
         for remark in filter(None, [*task.remarks(), cut_in_encoding(examples)]):
@@ -148,9 +184,8 @@ def prepare(
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.from_first(stored)  # only the first rank has the folder
-    compiled = compiles(run, device)
+    compiled, own = compiles(run, device), deciding_parts(run)
     shapes = fixed_shapes(run, parts, compiled)
-    own = deciding_parts(run)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
         "data": runs.keyed_fingerprint(stored, plain),
@@ -170,7 +205,7 @@ def prepare(
             **({"plugins": own} if own else {}),
         },
     }
-    if clipper.adaptive is not None:  # the groups that each step's thresholds belong to
+    if clipper.policy.rule is not None:  # the groups that each step's thresholds belong to
         header["groups"] = [group.name for group in clipper.groups]
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
@@ -181,11 +216,6 @@ def prepare(
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
-    if mechanism.max_batch is not None:
-        progress.say(
-            f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
-            f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
-        )
     if parts.pipeline is None:
         check_blank(trained, loaded.model, clipper, run.precision, cohort.sharded)
         if cohort.sharded:
@@ -220,16 +250,224 @@ def prepare(
     )
 
 
-def _held_out(
+def assemble(
     run: Run,
     task: Task,
-    objective: Objective,
-    records: Sequence[Record],
-    instances: Sequence[Instance],
-) -> HeldOut:
-    settings, shared = run.evaluate, False
-    if settings.file is not None:
-        scored = contents_of(one.record for one in instances)
-        shared = bool(np.isin(contents_of(records), scored).any())
-    public = settings.public or (settings.file is None and task.published)
-    return HeldOut(settings, objective, records, public, run.optim.tokens, shared)
+    mechanism: Mechanism,
+    device: torch.device,
+    cohort: TrainingCohort | None = None,
+) -> TrainingParts:
+    """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
+    cohort = cohort or SingleProcess()
+    if isinstance(cohort, Pipelines):
+        return _in_stages(run, task, mechanism, device, cohort)
+    loaded = _load(run, task, cohort)
+    # Each copy is read separately, so copies are compared; shards come from the first rank.
+    digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
+    digest = cohort.from_first(digest) if cohort.sharded else digest
+    # Divided before it goes to the device, where the whole may have no room.
+    cohort.place(loaded.model.train())
+    model = loaded.model.to(device)  # type: ignore[arg-type]
+    clipper = attach_clipper(run.clip, model, cohort if cohort.size > 1 else None)
+    return TrainingParts(loaded, digest, clipper, over_groups(mechanism, run.clip, clipper))
+
+
+def _in_stages(
+    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
+) -> TrainingParts:
+    """`assemble` where each rank holds some stages of the model and reads no others."""
+    from dpft.parallel.pipelined_sums import held_here, pipelined, stages
+
+    how = Partition("per_device", stages(cohort.schedule, cohort.length))
+    if run.clip.groups == "per_device":
+        how = run.clip.partition
+    empty = load_model(run.model, task.needs, run.seed, weights=False)
+    named = list(empty.model.named_parameters(remove_duplicate=False))
+    try:
+        held = held_here(adapt(empty, run.adapt, task.needs, run.seed).model, how, cohort)
+        absent = frozenset(name for name, parameter in named if id(parameter) not in held)
+        del empty, named
+        loaded = _load(run, task, cohort, absent)
+        whole = attach_clipper(run.clip, loaded.model.train(), cohort)
+        mechanism = over_groups(mechanism, run.clip, whole)
+        clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
+    # It has what noise, session and loop need of a clipper, and no backward itself.
+    return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
+
+
+def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the digests of all tensors; raise RankError where ranks have read different ones."""
+    merged: dict[str, str] = {}
+    for rank, digests in enumerate(of_ranks):
+        for name, digest in digests.items():
+            if merged.setdefault(name, digest) != digest:
+                raise RankError(
+                    f"rank {rank} has read another {name} than a rank before it; expected the same "
+                    "model everywhere: compare the files of model.path"
+                )
+    return merged
+
+
+def _load(
+    run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
+) -> LoadedModel:
+    """Return the adapted model; where it is sharded, only the first rank reads weights."""
+    weights = cohort.rank == 0 or not cohort.sharded
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
+    return adapt(loaded, run.adapt, task.needs, run.seed)
+
+
+@torch.no_grad()
+def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCohort) -> LoadedModel:
+    """Return the trained model in one piece on every rank.
+
+    One parameter at a time, so that a rank holds no more than its share and the whole model.
+    """
+    if not cohort.divided:
+        return parts.loaded
+    first, trained = cohort.rank == 0, dict(parts.moved())
+    device = next(iter(parts.clipper.parameters.values())).device
+    loaded = _load(run, task, cohort)
+    loaded.model.to(device).train()  # type: ignore[arg-type]
+    for name, parameter in loaded.model.named_parameters():
+        if name in trained:
+            whole = cohort.whole(trained.pop(name).detach(), name)
+            if cohort.sharded:  # every rank has put it together
+                parameter.copy_(whole)
+            else:
+                cohort.spread(parameter, whole if first else None)
+        elif cohort.sharded:  # else each rank has read its own
+            cohort.spread(parameter, parameter if first else None)
+    assert not trained, f"the model has no place for {list(trained)}"
+    for buffer in loaded.model.buffers():
+        cohort.spread(buffer, buffer if first else None)
+    return loaded
+
+
+def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
+    """Attach the clipper of the settings to a model."""
+    try:
+        if not clip.private:
+            return make_clipper(model, "none", cohort=cohort)
+        return make_clipper(
+            model,
+            "materialised",  # every part of a style is given below; this one has no defaults
+            threshold=clip.threshold,
+            thresholds=clip.thresholds,
+            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
+            plan=clip.plan,
+            clip_function=clip_function(clip),
+            adaptive=quantiles_of(clip),
+            cohort=cohort,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
+    """Return the mechanism with its noise spread over the groups of the clipper."""
+    if not clip.private:
+        return mechanism
+    try:
+        return mechanism.over(
+            tuple(group.threshold for group in clipper.groups),
+            allocation=clip.allocation,
+            dimensions=tuple(
+                sum(clipper.parameters[name].numel() for name in group.parameters)
+                for group in clipper.groups
+            ),
+            quantiles=quantiles_of(clip),
+            quantile_budget=clip.quantile_budget,
+            count_noise=clip.quantile_noise,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
+
+    LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
+    moves a parameter by ``lr`` times its norm, which counts as 10 at most.
+    """
+    parameters = [*moved]
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name != "lamb" and all(
+        p.device.type == "cuda" and own_part(p) is p for p in parameters
+    ):
+        common["fused"] = True  # one kernel for all parameters
+    if settings.name == "sgd":
+        return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
+    first, second = settings.betas
+    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
+    if settings.name == "lamb":
+        from pytorch_optimizer import Lamb
+
+        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
+        # first one is ten times as long as lr says.
+        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
+        return lamb
+    cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
+    return cls(parameters, **common)
+
+
+def compiles(run: Run, device: torch.device) -> bool:
+    """Return whether microbatches are added up by compiled programs."""
+    wanted = run.compile if isinstance(run.compile, bool) else device.type == "cuda"
+    return wanted and run.parallel.name == "data" and not run.model.checkpointing
+
+
+def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> FixedShapes | None:
+    """Return the shapes of microbatches where these may not depend on which records are drawn.
+
+    Where batches have one size, where each shape has a program, and where rounding would otherwise
+    make records depend on each other.
+    """
+    mechanism = parts.mechanism
+    if mechanism.max_batch is not None:
+        return FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
+    exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
+    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
+    if not compiled and (not mechanism.private or free):
+        return None
+    return FixedShapes(mechanism.batch_size, compiled=compiled)
+
+
+# Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
+
+
+def clip_function(clip: Clip) -> str | ClipFunction:
+    """Return the clip function of the settings: a name of dpft's, or the user's function."""
+    if clip.clip_function in CLIP_FUNCTIONS:
+        return clip.clip_function
+    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
+    try:
+        own_function(function, clip.clip_function)
+    except ValueError as error:
+        raise SettingError("clip.clip_function", clip.clip_function, advice=str(error)) from error
+    return function
+
+
+def own_parts(run: Run) -> list[dict[str, str]]:
+    """Return where each part that is not dpft's comes from, and what its code was."""
+    task = str(run.task["name"])
+    asked = [] if task in TASKS else [("task", task)]
+    asked += [("metric", name) for name in run.task.get("metrics") or ()]
+    if run.clip.private:
+        if run.clip.clip_function not in CLIP_FUNCTIONS:
+            asked.append(("clip function", run.clip.clip_function))
+        if run.clip.own_groups:
+            asked.append(("clipping style", run.clip.groups))
+    return [imported.origin(kind, path) for kind, path in asked]
+
+
+def deciding_parts(run: Run) -> dict[str, str]:
+    """Return the code of the user that a step's sum follows from, for the head of the ledger."""
+    return {
+        f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
+        for part in own_parts(run)
+        if part["kind"] != "metric"
+    }

@@ -1,24 +1,26 @@
-"""Figures of one training step. They are noiseless, so they are logged under ``private/`` only."""
+"""Noiseless figures of one training step, logged under ``private/`` only; and its divergence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpft.parallel.cohort import SingleProcess, TrainingCohort
-from dpft.privacy.noise import Released
+from dpft.config.errors import DivergedError, TrainingError
+from dpft.parallel.cohort import SingleProcess, TrainingCohort, own_part
+from dpft.privacy import Clipper
+from dpft.privacy.noise import GaussianNoise, Released
 
 
 @dataclass
 class StepStatistics:
-    """The figures that this process has seen of one step.
+    """The figures of one step's records in this process.
 
     Attributes:
         share: number of the share of the batch; the ranks of one pipeline have the same, which
-            counts once. None: the rank has a share of its own.
+            counts once. None: the rank has a separate share.
         groups: numbers of the clipping groups of ``norms`` and ``factors``; None: all groups.
         left_out: records whose loss was not finite.
         norms: per microbatch ``(b, K)``, as are ``factors``.
@@ -51,10 +53,17 @@ class StepStatistics:
             self.norms.append(norms)
             self.factors.append(factors)
 
-    @property
-    def dropped(self) -> int:
-        """Records of this process that contributed zero, since they were not finite."""
-        return self.left_out + sum(int((one == 0).any(1).sum()) for one in self.factors)
+    def measure_signal(self, clipper: Clipper, batch_size: int) -> None:
+        """Set ``signal`` from the sums in ``.grad``, before noise is added."""
+        sums = [p.grad for p in clipper.parameters.values() if p.grad is not None]
+        norms = [float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in sums]
+        self.signal = math.hypot(*norms) / batch_size
+
+    def measure_noise(self, clipper: Clipper, noise: GaussianNoise) -> None:
+        """Set ``noise`` from the standard deviations of the step's noise, once it was added."""
+        named = clipper.parameters.items()
+        squares = (p.numel() * noise.deviations[name] ** 2 for name, p in named)
+        self.noise = math.sqrt(math.fsum(squares))
 
     def summary(self, cohort: TrainingCohort | None = None) -> dict[str, Any]:
         """Return the figures of the whole batch; ``loss`` is None where the batch was empty."""
@@ -100,11 +109,10 @@ class StepStatistics:
         ]
 
     def _sums(self) -> tuple[list[float], list[tuple[int, list[float]]]]:
-        """Return numbers that ranks can add up.
+        """Return counts of records, dropped records, microbatches and losses, and their sum.
 
-        Returns:
-            Records, dropped records, microbatches, losses, their sum; and for each group its
-            number with the sum of norms, the number of clipped records and the largest norm.
+        And for each group its number with the sum of norms, the clipped records and the largest
+        norm.
         """
         dropped, seen, total = self.left_out, 0, 0.0
         groups: list[tuple[int, list[float]]] = []
@@ -125,3 +133,33 @@ class StepStatistics:
                 own = range(len(others) // 3) if self.groups is None else self.groups
                 groups = [(k, others[3 * n : 3 * n + 3]) for n, k in enumerate(own)]
         return [self.records, dropped, self.microbatches, seen, total], groups
+
+
+@torch.no_grad()
+def check_weights(
+    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None = None
+) -> None:
+    """Raise DivergedError for weights that are not finite. They are released, so this is public."""
+    moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
+    # Without stages that other ranks check, and empty parts.
+    moved = [part for part in moved if part.numel() and not part.is_meta]
+    # One transfer for all, since the host waits for each; the largest number shows any other.
+    finite = not moved or torch.stack(torch._foreach_norm(moved, math.inf)).isfinite().all()
+    if (agreed or bool)(not bool(finite)):
+        raise DivergedError(
+            f"the weights are not finite after step {step}; expected finite numbers. Type a "
+            "smaller learning rate, which is another run; what this one spent stays in its ledger"
+        )
+
+
+def check_gradients(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | None) -> None:
+    """Raise TrainingError for gradients that are not finite: for training without privacy."""
+    grads = {n: own_part(p.grad) for n, p in clipper.parameters.items() if p.grad is not None}
+    finite, wrong = [torch.isfinite(grad).all() for grad in grads.values()], list[str]()
+    if finite and not bool(torch.stack(finite).all()):  # the host waits once for all
+        wrong = [name for name, one in zip(grads, finite, strict=True) if not one]
+    if (agreed or bool)(bool(wrong)):  # ranks may hold other parameters
+        raise TrainingError(
+            f"the gradient of {[*wrong, 'a parameter elsewhere'][0]} is not finite at step {step}; "
+            "expected finite numbers. Type a smaller optim.lr; the last checkpoint is kept"
+        )

@@ -1,7 +1,7 @@
-"""Trackers, for watching a run's figures while it runs.
+"""Trackers, for watching a run's figures while it runs: a CSV file, or those of accelerate.
 
-A tracker has `accelerate.tracking`'s methods ``log`` and ``finish``. It receives a step's figures
-after the step is in the ledger, and only those that `Figures` selects.
+A tracker receives a step's figures after the step is in the ledger, and only those that `figures`
+selects. One that fails is dropped with a warning; the run continues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -26,43 +25,39 @@ from dpft.runs.atomic import write_atomic
 
 
 class Tracking:
-    """Passes figures to a tracker. One that fails is dropped with a warning; the run continues.
+    """Passes figures to a tracker.
 
     Args:
-        begin: makes the tracker, given the step to continue with.
-        warn: called once, with the failure.
+        make: makes the tracker, given the step to continue with.
+        warn: called once, with a failure.
         private: whether noiseless figures may be tracked.
     """
 
     def __init__(
-        self, begin: Callable[[int], Any], warn: Callable[[str], None], private: bool = False
+        self, make: Callable[[int], Any], warn: Callable[[str], None], private: bool = False
     ) -> None:
-        self._begin, self._warn, self._private = begin, warn, private
+        self._make, self._warn, self._private = make, warn, private
         self._tracker: Any = None
-        self._figures: Figures | None = None
+        self._figures: Callable[..., dict[str, float]] = figures
 
     @classmethod
     @contextmanager
     def of(
         cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
     ) -> Iterator[Tracking]:
-        """Yield the tracking of a run, and end it.
-
-        Raises:
-            NotInstalledError: the tracker's package is missing.
-        """
+        """Yield the tracking of a run; raise NotInstalledError if a package is missing."""
         name = run.track.name
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise NotInstalledError(
                 f"track={name} is not installed; type pip install 'dpft[{name}]'"
             )
         folder = directory.private if run.track.private else directory.path
-        begin = partial(make_tracker, run, directory.path.name, folder)
-        tracker = cls(begin, warn, run.track.private)
+        make = partial(make_tracker, run, directory.path.name, folder)
+        tracking = cls(make, warn, run.track.private)
         try:
-            yield tracker
+            yield tracking
         finally:
-            tracker.end()
+            tracking.end()
 
     def begin(
         self,
@@ -72,8 +67,8 @@ class Tracking:
         voided_by: Sequence[Void] = (),
     ) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        self._figures = Figures(mechanism, self._private, tuple(groups), tuple(voided_by))
-        self._tracker = self._tried(self._begin, start)
+        self._figures = partial(figures, mechanism, self._private, groups, voided_by)
+        self._tracker = self._tried(self._make, start)
 
     def after_step(
         self,
@@ -83,21 +78,18 @@ class Tracking:
         summary: Mapping[str, Any],
         evaluated: Mapping[str, float],
     ) -> None:
-        """Track step ``step``, counted from 0; arguments as of `Figures.of_step`."""
-        if self._tracker is not None and self._figures is not None:
-            values = self._figures.of_step(step, rate, thresholds, summary)
-            self.step(step + 1, {**values, **evaluated})
+        """Track step ``step``, counted from 0; the arguments are those of `figures`."""
+        if self._tracker is not None:
+            self.step(step + 1, {**self._figures(step, rate, thresholds, summary), **evaluated})
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Track a step, counted from 1; 0 is before the first."""
+    def step(self, step: int | None, values: Mapping[str, float]) -> None:
+        """Track figures of a step, counted from 1; 0 is before the first, None is no step."""
         if self._tracker is not None:
             self._tried(self._tracker.log, dict(values), step)
 
     def scores(self, split: str, values: Mapping[str, float]) -> None:
         """Track a split's scores, on the scales that reports show."""
-        if self._tracker is not None:
-            named = {f"{split}/{name}": value for name, value in values.items()}
-            self._tried(self._tracker.log, named)
+        self.step(None, {f"{split}/{name}": value for name, value in values.items()})
 
     def end(self) -> None:
         tracker, self._tracker = self._tracker, None
@@ -110,23 +102,55 @@ class Tracking:
         except Exception as error:  # whatever a service's library raises
             self._tracker = None
             self._warn(
-                f"the tracker failed ({type(error).__name__}: {str(error)[:200]}); the run goes on "
-                "without it"
+                f"the tracker failed ({type(error).__name__}: {str(error)[:200]}); the run "
+                "continues without it"
             )
             return None
 
 
-def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
-    """Begin the tracker of a run's settings.
-
-    What the services' libraries collect by themselves is turned off: the terminal's output, which
-    shows losses, code, command line, user and machine.
+def figures(
+    mechanism: Mechanism,
+    private: bool,
+    groups: Sequence[str],
+    voided_by: Sequence[Void],
+    step: int,
+    rate: float,
+    thresholds: tuple[float, ...],
+    summary: Mapping[str, Any],
+) -> dict[str, float]:
+    """Return the figures after step ``step``, counted from 0, by name.
 
     Args:
-        run: the settings.
-        name: of the run.
-        folder: for files; under ``private/`` where noiseless figures are tracked.
-        start: the step to continue with.
+        mechanism: of the run.
+        private: whether noiseless figures may be tracked.
+        groups: names of the clipping groups, in order.
+        voided_by: what voids the guarantee of the run.
+        step: the step.
+        rate: learning rate.
+        thresholds: released by noisy counts; empty if there is no noise.
+        summary: noiseless, see `dpft.training.statistics.StepStatistics.summary`.
+    """
+    noisy = bool(mechanism.noise_multiplier)
+    values = {"learning_rate": rate}
+    if noisy:
+        # The column is read by itself, so its name has what voids its figures.
+        name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
+        values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
+        values["noise_multiplier"] = mechanism.noise_multiplier
+    names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
+    values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
+    if private or not noisy:
+        found = summary.items()
+        values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
+    return values
+
+
+def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
+    """Return the tracker of a run's settings, which continues with step ``start``.
+
+    What the services' libraries collect by themselves is turned off: the terminal's output, which
+    shows losses, code, command line, user and machine. ``folder`` is for files; it is under
+    ``private/`` where noiseless figures are tracked.
     """
     if run.track.name == "csv":
         return CSV(folder / "track.csv", start)
@@ -153,13 +177,7 @@ def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
             own |= {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
             tracker = services.TrackioTracker(project, **own)
     tracker.start()
-    if run.track.name == "tensorboard":
-        from torch.utils.tensorboard.summary import hparams
-
-        plain = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)}
-        # Alone and in the folder of the scores, so that TensorBoard's table shows both in one line.
-        tracker.tracker.file_writer.add_summary(hparams(plain, {})[1])
-    elif run.track.name == "mlflow":
+    if run.track.name == "mlflow":
         tracker.store_init_configuration(settings)
     return tracker
 
@@ -168,80 +186,29 @@ class CSV:
     """``track.csv``: a line a step; evaluations are columns. Scores are in the record."""
 
     def __init__(self, path: Path, start: int) -> None:
-        self._path = path
-        self._names: list[str] = []
-        self._rows: list[dict[str, Any]] = []
+        self._path, self._names, self._rows = path, ["step"], list[dict[str, Any]]()
         if path.is_file():
             reader = csv.DictReader(StringIO(path.read_text(encoding="utf-8")))
-            self._names = [name for name in reader.fieldnames or () if name != "step"]
             self._rows = [row for row in reader if int(row["step"]) <= start]
-            self._write()
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Write a step's line; scores, which belong to no step, are left out."""
         if step is None:
             return
-        row = {"step": step, **values}
-        self._rows.append(row)
-        new = [name for name in values if name not in self._names]
-        self._names += new
-        if new:
-            self._write()
+        self._rows.append({"step": step, **values})
+        if new := [name for row in self._rows for name in row if name not in self._names]:
+            self._names = list(dict.fromkeys([*self._names, *new]))
+            text = StringIO()
+            writer = csv.DictWriter(text, self._names)
+            writer.writeheader()
+            writer.writerows(self._rows)
+            write_atomic(self._path, text.getvalue())
         else:
             with self._path.open("a", encoding="utf-8", newline="") as file:
-                csv.DictWriter(file, ["step", *self._names]).writerow(row)
+                csv.DictWriter(file, self._names).writerow(self._rows[-1])
 
     def finish(self) -> None:
         """Do nothing: the file is closed after each line."""
-
-    def _write(self) -> None:
-        text = StringIO()
-        writer = csv.DictWriter(text, ["step", *self._names])
-        writer.writeheader()
-        writer.writerows(self._rows)
-        write_atomic(self._path, text.getvalue())
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Selects what is tracked of a step.
-
-    Attributes:
-        private: whether noiseless figures may be tracked.
-        groups: names of the clipping groups, in order.
-        voided_by: what voids the guarantee of the run.
-    """
-
-    mechanism: Mechanism
-    private: bool
-    groups: tuple[str, ...] = ()
-    voided_by: tuple[Void, ...] = ()
-
-    def of_step(
-        self, step: int, rate: float, thresholds: tuple[float, ...], summary: Mapping[str, Any]
-    ) -> dict[str, float]:
-        """Return the figures after step ``step``, counted from 0, by name.
-
-        Args:
-            step: the step.
-            rate: learning rate.
-            thresholds: released by noisy counts; empty if there is no noise.
-            summary: noiseless, see `dpft.training.statistics.StepStatistics.summary`.
-        """
-        noisy = bool(self.mechanism.noise_multiplier)
-        values = {"learning_rate": rate}
-        if noisy:
-            # The column is read by itself, so its name has what voids its figures.
-            name = ", ".join(["epsilon", *(VOIDS[reason] for reason in self.voided_by)])
-            values[re.sub(r"\W+", "_", name)] = self.mechanism.epsilon_after(step + 1)
-            values["noise_multiplier"] = self.mechanism.noise_multiplier
-        whole = len(self.groups) == len(thresholds)
-        names = self.groups if whole else map(str, range(len(thresholds)))
-        values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
-        if self.private or not noisy:
-            found = summary.items()
-            values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
-        return values
 
 
 def public_settings(run: Run) -> dict[str, Any]:

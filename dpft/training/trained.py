@@ -46,13 +46,12 @@ class TrainedRun:
     def loaded(self) -> LoadedModel:
         """The trained model, on `device`."""
         folder = self.path / "model"
+        runs.check_whole(self.path, ("model/",))
         if not folder.is_dir():  # or the loader would look for such a name on the hub
             raise ConfigError(
-                f"{folder} is gone; expected the weights of the run: put the folder back. If "
-                f"{self.path / 'checkpoints'} is still there, type dpft train "
-                f"{shlex.quote(f'resume={self.path}')}: the last checkpoint has the weights"
+                f"{folder} is gone; expected the weights of the run: type dpft train "
+                f"{shlex.quote(f'resume={self.path}')}, which takes them from a checkpoint"
             )
-        runs.check_whole(self.path, ("model/",))
         from dpft.models.save import load_saved
 
         if (text := chosen(self.record)) and not int(os.environ.get("RANK", 0)):

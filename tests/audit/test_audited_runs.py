@@ -14,9 +14,10 @@ from dpft.config.compose import compose
 from dpft.config.errors import AuditError, ConfigError
 from dpft.config.flags import sentences
 from dpft.config.schema import parse
-from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy import Mechanism, keys
 from dpft.runs import CheckpointError
 from dpft.training.run import run_experiment
+from tests.small_runs import settings, trained
 
 SMALL = [
     "task.source=sample",
@@ -42,9 +43,8 @@ def config(tmp_path, *overrides):
     return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
 
 
-@pytest.mark.parametrize("style", ["bk", "per_layer_adaptive"])
-def test_a_right_run_is_not_refuted(tmp_path, style):
-    outcome = run_experiment(parse(config(tmp_path, f"clip={style}", *BOUND)))
+def test_a_right_run_is_not_refuted(tmp_path):
+    outcome = run_experiment(parse(config(tmp_path, "clip=per_layer_adaptive", *BOUND)))
     audit, record = outcome.record["audit"], outcome.record
 
     assert not audit["refuted"]
@@ -91,7 +91,8 @@ def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):
     overrides += ["model=random-gpt2", "task=language_modeling", "task.max_length=24"]
     overrides += ["task.limit_train=8", "optim.batch_size=40", "optim.steps=8"]
     right = run_experiment(parse(config(tmp_path, "name=right", *overrides))).record["audit"]
-    monkeypatch.setattr(Clipper, "factors_of", lambda self, k, norms: norms * 0 + 1)
+    whole = {"abadi": lambda norms, threshold: norms * 0 + 1}
+    monkeypatch.setattr("dpft.privacy.styles.CLIP_FUNCTIONS", whole)
     broken = run_experiment(parse(config(tmp_path, "name=broken", *overrides))).record["audit"]
 
     assert not right["refuted"], right
@@ -99,33 +100,33 @@ def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):
 
 
 def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
-    overrides = [*BOUND, "audit.records=10", "checkpoint_every=2"]
-    whole = run_experiment(parse(config(tmp_path, "name=whole", *overrides))).record
+    words = ["audit=bound", "audit.gradients=30", "audit.records=4", "optim.steps=4"]
+    words += ["task.limit_train=64", "checkpoint_every=1", "privacy.noise_seed=5"]
+    whole, killed = (settings(tmp_path, *words, f"name={name}") for name in ("whole", "killed"))
+    expected = trained(whole).auditor.state()
     observe, steps = Auditor.observe, []
 
     def stop(self):
         steps.append(1)
-        if len(steps) == 8:
+        if len(steps) == 4:
             raise KeyboardInterrupt
         observe(self)
 
     monkeypatch.setattr(Auditor, "observe", stop)
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(parse(config(tmp_path, "name=killed", *overrides)))
+        trained(killed)
     monkeypatch.setattr(Auditor, "observe", observe)
     checkpoints = sorted((tmp_path / "killed/checkpoints").iterdir())
     for folder in checkpoints:
-        # What was released less a score is a noiseless sum: a checkpoint has no score.
+        # A release less a score is a noiseless sum: a checkpoint has no score.
         state = json.loads((folder / "manifest.json").read_text())["state"]
         assert set(state) == {"data", "model", "optimizer", "seconds"}
     scores = tmp_path / f"killed/private/audit/{checkpoints[-1].name}.json"
     scores.rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="Put the file back"):
-        run_experiment(parse(config(tmp_path, "name=killed", *overrides)))
+        trained(killed)
     (tmp_path / "elsewhere").rename(scores)
-    again = run_experiment(parse(config(tmp_path, "name=killed", *overrides))).record
-
-    assert again["audit"] == whole["audit"]
+    assert trained(killed).auditor.state() == expected
 
 
 def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
@@ -142,29 +143,17 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     assert "3 canary texts in the training data, 20 times each" in sentences(trained["flags"])
 
 
-class Noted(Canaries):
-    """Canaries that only note which of them were to be put in."""
+class Idle(Canaries):
+    """Canaries that are never inserted."""
 
     def __init__(self, count):
         super().__init__(count, np.random.default_rng(0))
-        self.inserted = []
 
     def insert(self, slots):
-        self.inserted.append([*slots])
+        pass
 
     def observe(self):
         pass
-
-
-def test_each_kind_of_canaries_has_slots_of_its_own():
-    parts = {"one": Noted(3), "other": Noted(2)}
-    auditor = Auditor(parts)
-    auditor.insert([0, 2, 3, 4])
-    auditor.insert([3])
-
-    assert len(auditor) == 5
-    assert parts["one"].inserted == [[0, 2], []]
-    assert parts["other"].inserted == [[0, 1], [0]]
 
 
 def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
@@ -175,7 +164,7 @@ def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
         return {"epsilon": next(epsilons), "confidence": confidence}
 
     monkeypatch.setattr("dpft.audit.stage.lower_bound", stand_in)
-    auditor = Auditor({"one": Noted(3), "other": Noted(2)})
+    auditor = Auditor({"one": Idle(3), "other": Idle(2)})
     mechanism = Mechanism(100, 10, 5, 1.0, (1.0,), 1e-3)
     refuted, allowed = (
         auditor.result(mechanism, confidence=0.95, epsilon=epsilon) for epsilon in (1.5, 2.0)
@@ -196,7 +185,7 @@ def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
         (["audit=bound", "audit.records=10", "precision=bfloat16"], "rounds the slopes"),
         (["audit=bound", "audit.records=10", "adapt=rgp"], "does not change with the carriers"),
         (
-            ["audit=bound", "audit.records=10", "task=cifar10", "model=wrn16-4"],
+            ["audit=bound", "audit.records=10", "task=cifar10", "model=random-wrn"],
             r"Conv2d.*audit.records=0",
         ),
     ],

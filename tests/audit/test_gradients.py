@@ -77,7 +77,7 @@ def test_an_included_canary_counts_as_a_norm_at_its_threshold() -> None:
     canaries.insert(range(6))
 
     assert 0 < canaries.included.sum() < 6
-    assert clipper.below.tolist() == [canaries.included.sum() / 2] * len(thresholds)
+    assert clipper.policy.below.tolist() == [canaries.included.sum() / 2] * len(thresholds)
 
 
 def test_scores_go_on_from_a_checkpoint() -> None:

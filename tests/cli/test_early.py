@@ -1,4 +1,4 @@
-"""What answers before torch is imported: help, wrong settings of tasks, and runs that are none."""
+"""Help, wrong settings and missing runs are answered before torch is imported."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ SECONDS = 5  # of a processor; it takes one where torch alone takes longer than 
 
 
 def python(code):
-    """Run it in a process of its own, where nothing is imported yet."""
+    """Run code in a new process, where nothing is imported yet."""
     code += (
         "\nimport sys, time"
         "\nprint('torch' in sys.modules, 'transformers' in sys.modules, time.process_time())"
@@ -38,7 +38,7 @@ def test_the_help_of_train_is_a_page_and_comes_at_once():
     assert "\n  eps: " in said
 
 
-def test_a_run_that_is_not_there_is_told_before_the_hub_is_asked():
+def test_a_missing_run_is_an_error_before_the_hub_is_asked():
     said = python(
         """
 import dpft.config.offline
@@ -46,7 +46,7 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 
 dpft.config.offline.stay_offline_if_unreachable = lambda: print("asked")
-lines = ("decode nowhere", "score nowhere", "generate nowhere n=2")
+lines = ("score nowhere decode.beams=1", "score nowhere", "generate nowhere n=2")
 for line in (*lines, "report nowhere", "validate resume=nowhere"):
     result = CliRunner().invoke(app, line.split())
     print(result.exit_code, "nowhere" in result.stderr, result.stdout)
@@ -55,7 +55,7 @@ for line in (*lines, "report nowhere", "validate resume=nowhere"):
     assert said.split("\n") == ["2 True "] * 5
 
 
-def test_what_a_run_lacks_is_told_before_torch_is_imported(tmp_path):
+def test_wrong_settings_are_an_error_before_torch_is_imported(tmp_path):
     (tmp_path / "few.jsonl").write_text('{"text": "one"}\n' * 5)
     (tmp_path / "foreign/private").mkdir(parents=True)
     said = python(

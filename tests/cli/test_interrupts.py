@@ -1,4 +1,4 @@
-"""A signal before anything has begun: a sentence and its status, at whichever import it comes."""
+"""A signal before anything is started: a sentence and its exit status, at any import."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dpft.cli.guard import guarded
-from dpft.cli.interrupts import Stopped, heed_at_once
+from dpft.cli.interrupts import Stopped, end_at_signals
 from dpft.config.errors import NO_STEP, ConfigError
 
 # Where the process is interrupted: at the first import of that name, by that signal.
@@ -31,15 +31,15 @@ main()
 
 def interrupted(module, handler="default_int_handler", number=signal.SIGINT, **environment):
     code = CODE.format(module=module, handler=handler, number=int(number))
-    told = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=told)
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
 
 
 @pytest.mark.parametrize("module", ["typer", "dpft.cli.ls"])
 def test_ctrl_c_during_an_import_is_a_sentence(module):
     done = interrupted(module)
     assert done.returncode == 130
-    assert done.stderr == "dpft: stopped; nothing had begun, the same command begins anew\n"
+    assert done.stderr == "dpft: stopped; nothing was started, the same command starts over\n"
 
 
 def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
@@ -49,7 +49,7 @@ def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
     assert (done.returncode, done.stderr) == (143, "")
 
 
-def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
+def test_a_library_that_trips_over_an_interrupt_does_not_hide_it(capsys):
     """As omegaconf does, which is interrupted before it has set what it puts back."""
 
     def verb():
@@ -67,13 +67,13 @@ def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
 @pytest.mark.parametrize(
     ("resumes", "notes", "said"),
     [
-        (True, [], "the same command continues what is kept"),
-        (True, [NO_STEP], f"{NO_STEP}; the same command begins anew"),
+        (True, [], "the same command continues from what is kept"),
+        (True, [NO_STEP], f"{NO_STEP}; the same command starts over"),
         (True, ["step 2 is saved"], "the same command continues where it left off (step 2 is sav"),
-        (False, ["step 2 is saved"], "step 2 is saved; the same command begins anew"),
+        (False, ["step 2 is saved"], "step 2 is saved; the same command starts over"),
     ],
 )
-def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes, said):
+def test_the_message_promises_to_continue_what_was_started(capsys, resumes, notes, said):
     def verb():
         error = Stopped(signal.SIGINT)
         error.__notes__ = notes
@@ -84,30 +84,15 @@ def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes,
     assert capsys.readouterr().err.startswith(f"dpft: stopped; {said}")
 
 
-def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, capsys):
-    """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
-
-    def verb():
-        raise ConfigError("rank 1 of 2 stopped")
-
-    def interrupted(said):
-        raise Stopped(signal.SIGTERM)
-
-    monkeypatch.setattr("dpft.cli.guard.refuse", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        guarded(verb, "train", "resumes")()
-    assert ended.value.code == 143
-
-
 def test_a_signal_after_the_verb_ends_the_process_by_itself():
-    """Typer would make status 130 of any signal, for instance while an error is reported."""
+    """Typer would give status 130 to any signal, even while a rank prints its error."""
 
     def verb():
         raise ConfigError("rank 1 of 2 stopped")
 
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        heed_at_once()
+        end_at_signals()
         with pytest.raises(SystemExit):
             guarded(verb, "train", "resumes")()
         assert {signal.getsignal(number) for number in usual} == {signal.SIG_DFL}

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.cli.cp import RECIPES
-from dpft.config import defaults, folder
+from dpft.cli.recipe import RECIPES
+from dpft.config import defaults
 from dpft.config.compose import compose, compose_by_hydra
-from dpft.config.defaults import ROWS, Row, origin_in_words
+from dpft.config.defaults import Row, origin_in_words
 from dpft.config.schema import parse
 from dpft.reproduce.papers import load, names
 from dpft.reproduce.tables.plan import empty_plan, words_at
@@ -49,13 +49,6 @@ def test_no_table_and_no_recipe_is_changed(monkeypatch):
     with_rows = [compose(words) for words in commands]
     monkeypatch.setattr(defaults, "ROWS", ())
     assert with_rows == [compose(words) for words in commands]
-
-
-def test_presets_keep_what_they_are():
-    for group in folder.PRESETS:
-        for name in folder.choices(group):
-            if name != "optuna":  # of an extra
-                assert "origin" not in compose([f"+{group}={name}", *OWN])
 
 
 def test_where_nothing_is_typed_the_row_decides():
@@ -110,15 +103,6 @@ def test_where_a_value_came_from_is_no_part_of_a_run():
     typed = compose([*OWN, *typed, "clip.threshold=3.0"])
     assert "origin" not in typed
     assert config_hash(parse(typed).identity()) == config_hash(parse(compose(OWN)).identity())
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.models[0]}-{row.adapt}")
-def test_each_row_composes(row):
-    for path in row.models:
-        words = ["model=custom", "model.name=x", f"model.path={path}", "eps=3"]
-        config = compose([*words, f"task={row.tasks[0]}", f"adapt={row.adapt}"])
-        assert config["origin"]["source"] == row.source
-        parse(config)
 
 
 def test_a_run_says_and_keeps_what_it_took(monkeypatch, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Whether the hub answers, and what is done when it does not."""
+"""One request decides if the hub is asked; downloads are used without it."""
 
 import os
 import socket
@@ -67,7 +67,7 @@ def test_one_request_decides_whether_the_hub_is_asked(monkeypatch, server, names
         assert time.monotonic() - began < WAIT + 2
     assert os.environ["HF_HUB_OFFLINE"] == ("0" if reached else "1")
     assert offline.is_offline() is not reached
-    # Whoever decided, the question is not asked again.
+    # After the decision, the question is not asked again.
     monkeypatch.setattr(offline, "hub_answers", lambda: pytest.fail("asked again"))
     offline.stay_offline_if_unreachable()
 

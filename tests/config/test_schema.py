@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Lt
 
 from dpft.config.compose import compose
 from dpft.config.errors import Missing, SettingError
-from dpft.config.folder import conf_dir
+from dpft.config.folder import choices
 from dpft.config.schema import (
     GROUPS,
     SHORTHANDS,
@@ -32,32 +32,24 @@ NAMES = ("nope", "", 5, None, LIST, True)
 # For each setting, values that it must not have.
 WRONG = {
     "privacy.epsilon": (0, *NUMBERS, 1e300),
-    "privacy.delta": (0, 1, *NUMBERS),
     "privacy.noise_multiplier": (0, *NUMBERS, 1e300, 1e-300),
-    "privacy.accountant": NAMES,
     "privacy.noise_seed": (-1, 2**63, 0.5, TEXT, LIST, True, NAN),
-    "optim.name": NAMES,
     "optim.lr": (0, *NUMBERS, 1e39, None),
     "optim.batch_size": COUNTS,
     "optim.steps": (-1, 1.5, TEXT, LIST, True, NAN),
     "optim.microbatch_tokens": (*COUNTS, None),
     "optim.betas": ([2, 3], [0.9], TEXT, 0.9, [NAN, 0.9], ["a", "b"], None),
-    "optim.momentum": (1, *NUMBERS),
-    "optim.warmup_ratio": (2, *NUMBERS),
     "model.tied": (TEXT, 1, LIST),
     "clip.threshold": (0, *NUMBERS, 1e-13, 1e13),
     "clip.plan": NAMES,
     "clip.groups": NAMES,
-    "clip.clip_function": NAMES,
     "decode.top_p": (0, 2, *NUMBERS),
-    "decode.split": ("train", *NAMES),
     "evaluate.every": (*COUNTS,),
     "audit.gradients": (-1, 10**9, TEXT),
     "seed": (-1, 2**63, 1.5, TEXT, None, True),
     "threads": (*COUNTS, 10**6),
     "device": ("tpu", "cuda:-1", "", 5, None, LIST),
     "name": ("../x", "/x", "", "..", "private/x", 5, LIST),
-    "runs_dir": (5, None, LIST),
     "force": ("maybe", 1, None),
     **dict.fromkeys(("model", "clip", "decode", "audit", "sweep"), (TEXT, 5, LIST)),
 }
@@ -232,11 +224,11 @@ def test_the_budget_has_no_effect_without_privacy_or_next_to_the_noise(shipped):
     assert one.identity() == other.identity()
 
 
-@pytest.mark.parametrize("name", sorted(f.stem for f in (conf_dir() / "clip").glob("*.yaml")))
-def test_a_shipped_choice_is_what_its_name_says(name):
-    run = parse(compose([f"clip={name}"]))
-    assert run.clip.style == spec.style_in(run.raw["clip"]) == name
-    assert (run.clip.plan, run.clip.groups, run.clip.adaptive) == spec.STYLES[name]
+def test_a_shipped_choice_is_what_its_name_says():
+    for name in choices("clip"):
+        run = parse(compose([f"clip={name}"]))
+        assert run.clip.style == spec.style_in(run.raw["clip"]) == name
+        assert (run.clip.plan, run.clip.groups, run.clip.adaptive) == spec.STYLES[name]
 
 
 @pytest.mark.parametrize(
@@ -244,8 +236,6 @@ def test_a_shipped_choice_is_what_its_name_says(name):
     [
         ("clip=per_layer clip.plan=bk", "per_layer"),
         ("clip=bk clip.plan=ghost", "ghost"),
-        ("clip=per_layer clip.groups=per_param", "per_param"),
-        ("clip=flat_adaptive clip.plan=ghost", "flat_adaptive"),
         ('clip=per_device clip.count=null clip.patterns=[["*"]]', "per_device"),
         ("clip=per_layer_adaptive clip.groups=block_wise", "block_wise_adaptive"),
     ],

@@ -20,7 +20,7 @@ def take_steps(model, data, *, seed, batch, steps, sigma, threshold, rate, delta
     mechanism = Mechanism(len(data), batch, steps, sigma, (threshold,), delta)
     sampler = PoissonSampler(mechanism, key)
 
-    def loss(i):  # of one record that nothing was ever beside
+    def loss(i):  # of one record alone
         ids = torch.tensor([data[i]["input_ids"]])
         logits = model(input_ids=ids).logits[0, :-1]
         return -F.log_softmax(logits, -1)[torch.arange(ids.shape[1] - 1), ids[0, 1:]].mean()

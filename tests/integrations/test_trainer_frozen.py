@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model
 
 from tests.integrations.by_hand import take_steps
 from tests.integrations.test_trainer import (
@@ -41,14 +41,6 @@ def _adapted(config):
 PARTS = {
     "the last block": _last_block,
     "LoRA and a head": _adapted(LoraConfig(**LORA, modules_to_save=["lm_head"], use_rslora=True)),
-    "IA3": _adapted(
-        IA3Config(
-            target_modules=["k_proj", "down_proj"],
-            feedforward_modules=["down_proj"],
-            task_type="CAUSAL_LM",
-        )
-    ),
-    "DoRA": _adapted(LoraConfig(**LORA, use_dora=True)),
 }
 
 
@@ -74,13 +66,12 @@ def _lora():
     return get_peft_model(gpt2(), config)
 
 
-def test_an_adapter_killed_twice_goes_on_to_the_same_bits_and_ends_once(tmp_path):
+def test_an_adapter_that_was_killed_goes_on_to_the_same_bits_and_ends_once(tmp_path):
     whole = trainer_of(tmp_path / "whole", _lora(), **SAVED)
     whole.train()
-    for step in (3, 5):
-        trainer = trainer_of(tmp_path / "run", _lora(), **SAVED, callbacks=[StopAt(step)])
-        with pytest.raises(KilledError):
-            trainer.train(resume_from_checkpoint=True)
+    trainer = trainer_of(tmp_path / "run", _lora(), **SAVED, callbacks=[StopAt(3)])
+    with pytest.raises(KilledError):
+        trainer.train()
     for _ in range(2):  # the second time nothing is left to do
         trainer = trainer_of(tmp_path / "run", _lora(), **SAVED)
         trainer.train(resume_from_checkpoint=True)

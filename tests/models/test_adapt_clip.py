@@ -62,7 +62,6 @@ def test_other_families_give_the_sum_of_the_autograd_loop(model, name, style):
     _, total = clip_records(records, parts, lambda k, n: min(1.0, C[k] / n))
     for parameter, grad in grads_of(case.model).items():
         torch.testing.assert_close(grad, total[parameter], rtol=1e-8, atol=1e-10, msg=parameter)
-    assert not [f["parameter"] for f in clipper.explain() if f["form"] == "unused"]
 
 
 @pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
@@ -79,7 +78,6 @@ def test_norms_and_sums_equal_an_autograd_loop_over_users(name):
         clipper = clipper_of(model, style, threshold=median_norm(gradients) + 1e-3)
         total = same_as_the_loop(model, data, clipper, gradients, pieces)
         assert all(total[n].abs().sum() > 0 for n in clipper.parameters)
-        assert not [f["parameter"] for f in clipper.explain() if f["form"] == "unused"]
         clipper.close()
 
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 import dpft.models
-from dpft.cli.decode import main as decode_again
+from dpft.cli.score import decode as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, flag, sentences
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.runs.lineage import ancestral_caveats, ancestry, descent
+from dpft.runs.lineage import lineage_caveats, lineage_of, read_lineage
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.runs.example import example_guarantee
-from tests.training.test_run import train_only
+from tests.small_runs import trained as train_only
 
 SMALL = [
     "task.source=sample",
@@ -49,16 +49,16 @@ def settings(tmp_path, *overrides):
         ("rgp", "model.safetensors"),
     ],
 )
-def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch, name, weights):
+def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, name, weights):
     whole = run_experiment(settings(tmp_path, "name=whole", f"adapt={name}"))
     assert whole.record["model"]["adaptation"] == name
     trained = whole.record["model"]["trainable_parameters"]
     assert 0 < trained < whole.record["model"]["parameters"] / 2
 
     broken = settings(tmp_path, "name=broken", f"adapt={name}")
-    train_only(broken, monkeypatch)
+    train_only(broken)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
-    (newest / "part-00000").write_bytes(b"")  # damaged: the one before is taken
+    (newest / "part-00000.safetensors").write_bytes(b"")  # damaged: the one before is taken
     run_experiment(broken)
     for file in (f"model/{weights}", "ledger.jsonl", "generations/test.jsonl"):
         left, right = tmp_path / "whole" / file, tmp_path / "broken" / file
@@ -123,7 +123,7 @@ def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
         "training": {"steps": 4},
         "privacy": example_guarantee(voided_by=voided_by),
     }
-    first, second = sentences(json.loads(descent(record))["flags"])
+    first, second = sentences(json.loads(lineage_of(record))["flags"])
     assert first == "bundled tiny model"
     assert second.startswith("base trained before on e2e (first 8 training records only): (3")
     assert second.endswith(said)
@@ -133,9 +133,9 @@ def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
 def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
     file = tmp_path / "dpft.json"
     file.write_text(content, encoding="latin-1")
-    assert ancestral_caveats(ancestry(file))
+    assert lineage_caveats(read_lineage(file))
     file.write_text('{"flags": []}')
-    assert ancestry(file) == ancestry(tmp_path / "none.json") == ancestry(None) == ()
+    assert read_lineage(file) == read_lineage(tmp_path / "none.json") == read_lineage(None) == ()
 
 
 def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):

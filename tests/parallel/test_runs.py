@@ -1,17 +1,26 @@
 """Whole runs of several ranks, in every layout: what one process would have done."""
 
+import contextlib
 import json
+import os
+import random
 import signal
+import time
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.parallel.launch import check_processes
 from dpft.runs import read_ledger, read_record
 from tests.parallel import launched
 from tests.parallel.launched import SETTINGS, STEPS
 from tests.processes import Forked, command
+from tests.torture import Watched, content, differing, leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +86,7 @@ LAYOUTS = {
     "data": (2, ("clip=per_layer_adaptive",), ()),
     "data, without privacy": (2, PLAIN, ()),
     "shards": (2, ("clip=per_layer_adaptive", "optim=adamw"), FSDP),
-    "shards of adapters": (2, ("clip=ghost", "adapt=lora"), FSDP),
-    "copies of shards": (4, ("clip=bk",), (*FSDP, "parallel.shards=2")),
+    "copies of shards": (4, ("clip=ghost", "adapt=lora"), (*FSDP, "parallel.shards=2")),
     "pipeline": (2, PER_DEVICE, PIPELINE),
     "copies of pipelines": (
         *(4, ("clip=per_device", "optim=adamw", "record_norms=1")),
@@ -87,7 +95,10 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (LAYOUTS[n][0] > 2)) for n in LAYOUTS],
+)
 def test_ranks_end_where_one_process_does(complete, name):
     size, settings, layout = LAYOUTS[name]
     own = ("model.tied=false",) if layout[:2] == PIPELINE else ()
@@ -147,29 +158,6 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_continues(complete,
         assert (tmp_path / "runs/run" / file).read_bytes() == (whole / file).read_bytes()
 
 
-def test_shards_are_asked_of_held_out_records_and_train_the_same(complete):
-    """Of one batch, for two ranks: each must run every layer as often as the other."""
-    plain, watched = (
-        complete(2, "clip=bk", *words, *FSDP).path
-        for words in ((), ("evaluate.every=1", "evaluate.best=loss"))
-    )
-    asked = read_record(watched)["evaluation"]
-    assert [entry["step"] for entry in asked["history"]] == list(range(6))
-    if asked["chosen"] == 5:
-        file = "model/model.safetensors"
-        assert (plain / file).read_bytes() == (watched / file).read_bytes()
-    assert (plain / "ledger.jsonl").read_bytes() == (watched / "ledger.jsonl").read_bytes()
-
-
-def test_one_process_goes_on_from_what_shards_have_saved(complete, tmp_path):
-    """Without privacy, where a step that is repeated costs nothing, to the same end."""
-    saved = tmp_path / "runs/run/checkpoints/step-00000002/manifest.json"
-    killed(2, tmp_path, (saved, 0), *PLAIN, *FSDP)
-    (told,) = finished([alone(tmp_path, *PLAIN, "name=run")])
-    assert "continuing" in told.stderr
-    close(weights(tmp_path / "runs/run"), weights(complete(1, *PLAIN).path))
-
-
 def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
     """From one to two and back: shares are added up in another order, so each is a release."""
     settings = ("clip=per_layer_adaptive", "checkpoint_every=100", *SIGMA)
@@ -187,29 +175,81 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "settings", "said"),
+    ("size", "words", "said"),
     [
         (2, ("audit=bound",), "audit with 2 processes"),
         (1, FSDP, "parallel=fsdp with one process"),
         (2, (*FSDP, "optim=lamb"), "optim=lamb with parallel=fsdp"),
-        (2, (*FSDP, "parallel.shards=3"), "expected a number that divides them"),
-        (2, ("clip=per_device", "parallel=pipeline"), "is input embedding and output head"),
     ],
 )
-def test_what_a_layout_cannot_do_is_refused(tmp_path, size, settings, said):
-    for process in ranks(size, tmp_path, *settings):
+def test_what_a_layout_cannot_do_is_refused(size, words, said):
+    with pytest.raises(ConfigError, match=said):
+        check_processes(parse(compose([*SETTINGS[1:], *words])), size)
+
+
+def test_what_a_model_cannot_do_is_refused_on_every_rank(tmp_path):
+    for process in ranks(2, tmp_path, "clip=per_device", "parallel=pipeline"):
         result = process.finish()
         assert result.returncode == 2
-        assert said in " ".join(result.stderr.split())
+        assert "is input embedding and output head" in " ".join(result.stderr.split())
 
 
-def test_ranks_that_were_started_with_other_settings_are_refused(tmp_path):
-    """They would add to the sums of another run, whose record and weights are the first one's."""
-    other = ("optim.lr=0.1", "name=elsewhere")
-    _STARTED.extend(launched.ranks(SETTINGS, tmp_path, tmp_path, others=other))
-    first, second = (process.finish() for process in _STARTED)
-    assert first.returncode == second.returncode == 2
-    assert "rank 1 of 2 stopped" in " ".join(first.stderr.split())
-    assert "optim.lr: 0.002 -> 0.1" in second.stderr
-    assert "elsewhere" not in second.stderr  # where a run lies is the first rank's to know
-    assert not (tmp_path / "runs").exists()
+# --- ranks that die or leave ---
+
+ADAPTIVE = "clip=per_layer_adaptive"
+
+
+def ended(processes, seconds=120):
+    """How the ranks ended, which they must within that time."""
+    try:
+        return [process.finish(seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.__exit__()
+
+
+def statuses(processes):
+    return [result.returncode for result in ended(processes)]
+
+
+@pytest.mark.slow
+def test_ranks_that_are_killed_at_any_moment_end_like_unbroken_ones(tmp_path, complete):
+    unbroken, draw = complete(2, ADAPTIVE), random.Random(0)
+    folder = tmp_path / "runs/run"
+    watched = Watched(folder, steps=STEPS, private=True)
+    command = [*SETTINGS, ADAPTIVE, "name=run"]
+    # The folder's first files are written before the ranks meet again.
+    both = launched.ranks(command, tmp_path, tmp_path, run=folder, last=draw.randrange(30, 90))
+    first, second = statuses(both)
+    assert first == -signal.SIGKILL
+    assert second in (0, 2)  # it may have been through by then
+    assert watched.look()[1] == 0
+    both, which = launched.ranks(command, tmp_path, tmp_path), draw.randrange(2)
+    time.sleep(draw.random() * unbroken.seconds)
+    both[which].kill()
+    with contextlib.suppress(ProcessLookupError):  # it may have followed already
+        os.kill(both[1 - which].pid, signal.SIGTERM)  # as torchrun does
+    assert statuses(both)[1 - which] in (0, 2, 143, -signal.SIGTERM)
+    assert watched.look()[1] == 0
+    assert statuses(launched.ranks(command, tmp_path, tmp_path)) == [0, 0]
+    assert watched.look() == (STEPS, 0)
+    assert differing(content(unbroken.path), content(folder)) == {}
+    assert leftovers(folder) == []
+
+
+def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tmp_path):
+    words = ("optim.steps=500", "checkpoint_every=400", "name=run")
+    both = launched.ranks([*SETTINGS, ADAPTIVE, *words], tmp_path, tmp_path)
+    ledger = tmp_path / "runs/run/ledger.jsonl"
+    both[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
+    os.kill(both[1].pid, signal.SIGTERM)  # one is enough: they stop together
+    results = ended(both, 90)
+    assert [result.returncode for result in results] == [128 + signal.SIGTERM] * 2
+    said = "".join(result.stderr for result in results)
+    assert said.count("dpft: stopped; the same command continues where it left off") == 1
+    assert "Traceback" not in said
+    # They agreed on the step, which they saved together.
+    (saved,) = (tmp_path / "runs/run/checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step-"))
+    assert f"(step {step} of 500 is saved)" in " ".join(said.split())
+    assert ledger.read_bytes().count(b"\n") == 1 + step

@@ -81,8 +81,7 @@ def devices(count):
     return Partition("per_device", count)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize(("name", "count"), [*zip(MODELS, (2, 5, 5, 2, 2, 5), strict=True)])
 def test_stages_after_each_other_are_the_model(name, count):
     model = made(name)
     where = cut(model, devices(count))

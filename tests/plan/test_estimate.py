@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import Qwen2Config
+from dpft.models.families import STANDINS
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -17,20 +16,21 @@ from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
 from dpft.plan import estimate
-from dpft.plan.cut import cut, sampled
 from dpft.plan.estimate import (
     Device,
     StepTime,
+    cut,
     device,
     fitted,
     largest,
     length_of,
     names,
     plan,
+    sampled,
     time_of,
 )
 from dpft.plan.metering import Operation
-from dpft.plan.simulate import Cost, PretendedAnswers
+from dpft.plan.simulate import Cost
 from dpft.plan.step import StepShape, shape_of, training_of
 from dpft.tasks import load_task
 
@@ -59,8 +59,6 @@ def test_an_operation_takes_what_takes_longest():
     assert found.noise == 10 * (37 * 2 / 5 + 164 * 4 / 10 + 8 / 50)
     assert found.optimizer == 4
     assert found.seconds == 6 * 46 + found.noise + 4
-    with pytest.raises(ConfigError, match="no rate of float32"):
-        time_of(COST, replace(DEVICE, rates={"bfloat16": 1.0}))
 
 
 def test_every_data_sheet_is_whole():
@@ -71,13 +69,12 @@ def test_every_data_sheet_is_whole():
         assert found.rates["bfloat16"] > found.rates["float32"] > found.rates["float64"] > 1e11
 
 
-def test_an_unknown_device_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="h100-sxm"):
-        device("h100")
+def test_a_device_without_a_data_sheet_is_an_error(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: mine\n")
-    with pytest.raises(ConfigError, match="is no data sheet"):
-        device(str(file))
+    for name in ("h100", str(file)):
+        with pytest.raises(ConfigError):
+            device(name)
 
 
 def test_steps_are_those_of_the_settings():
@@ -98,7 +95,7 @@ def test_the_largest_microbatch_is_found_by_few_questions():
         assert len(asked) <= 8
 
 
-def test_what_cannot_be_planned_is_refused_by_name():
+def test_what_cannot_be_planned_is_an_error():
     with pytest.raises(ConfigError, match="--length 1024 or less"):
         plan(run_of(), StepShape(1, 1025), DEVICE)
     with pytest.raises(ConfigError, match="each is 17; leave --length out"):
@@ -111,45 +108,24 @@ def test_what_cannot_be_planned_is_refused_by_name():
         training_of(run_of("task=sst2"), StepShape(1, 8))
 
 
-@pytest.mark.parametrize(
-    ("words", "length", "parameters"),
-    [
-        # Published: 125, 60 and 86 million (Liu et al. 2019, Raffel et al. 2020, Dosovitskiy et
-        # al. 2021).
-        (("task=sst2", "task.mode=infill", "model=roberta-base"), 256, 124_697_433),
-        (("task=e2e", "model=t5-small"), 100, 60_506_624),
-        (("task=cifar10", "model=vit-base"), 197, 85_806_346),
-    ],
-)
-def test_every_kind_of_task_has_a_step(words, length, parameters):
+TASKS = {"bert": "sst2", "roberta": "sst2", "vit": "cifar10", "wrn": "cifar10"}
+
+
+@pytest.mark.parametrize(("number", "family"), [*enumerate(STANDINS)])
+def test_auto_and_the_time_are_found_for_every_architecture(number, family, monkeypatch):
+    """Llama has fewer heads of keys than of queries."""
+    gpu = SimpleNamespace(total_memory=2**32)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    task, style = TASKS.get(family, "e2e"), ("bk", "per_layer")[number % 2]
+    words = [f"task={task}", f"model=random-{family}", f"clip={style}", "precision=bfloat16"]
+    words += ["optim.batch_size=6", *(["task.max_length=12"] if task != "cifar10" else [])]
     run = run_of(*words)
     shape = shape_of(run, 1)
-    assert shape.length == length
-    training = training_of(run, shape)
-    with FakeTensorMode(), PretendedAnswers():
-        model, batch = training.build(), training.batch()
-        assert sum(p.numel() for p in model.parameters()) == parameters
-        assert training.losses(model, batch).shape == (1,)
-
-
-ARCHITECTURES = (
-    *("model=random-gpt2 clip=bk", "model=random-llama clip=per_layer", "task=e2e model=random-t5"),
-    *("task=sst2 model=random-roberta", "task=cifar10 model=random-vit", "qwen2"),
-)
-
-
-@pytest.mark.parametrize("words", ARCHITECTURES)
-def test_every_architecture_has_a_time_and_a_peak(words, tmp_path):
-    if words == "qwen2":  # with fewer heads of keys than of queries
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 99, **heads}
-        Qwen2Config(**sizes).save_pretrained(tmp_path)
-        words = f"model=custom model.path={tmp_path}"
-    run = run_of(*words.split())
-    shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
-    cost, time, _ = plan(run, shape, DEVICE, check=False)
-    assert time.seconds > 0
-    assert cost.peak > cost.held
+    assert fitted(run, torch.device("cuda")).optim.tokens == (6 + 1) * shape.length
+    if family in ("llama", "roberta", "t5", "vit"):
+        cost, time, _ = plan(run, shape, DEVICE, check=False)
+        assert time.seconds > 0
+        assert cost.peak > cost.held
 
 
 def test_auto_is_what_fits_the_whole_gpu(monkeypatch):

@@ -39,15 +39,6 @@ def test_a_product_is_two_operations_for_each_pair_of_factors():
     assert flops(both) == {"bfloat16": 120, "float32": 120}
 
 
-def test_a_product_with_one_vector_is_a_product_too():
-    a, x, y = torch.ones(3, 4), torch.ones(4), torch.ones(3)
-    assert flops(counted(lambda: torch.mv(a, x))) == {"float32": 24}
-    assert flops(counted(lambda: torch.addmv(y, a, x))) == {"float32": 24}
-    assert flops(counted(lambda: y.clone().addmv_(a, x))) == {"float32": 24}
-    assert flops(counted(lambda: torch.dot(x, x))) == {"float32": 8}
-    assert flops(counted(lambda: torch.vdot(x, x))) == {"float32": 8}
-
-
 def test_products_count_by_the_type_of_their_factors():
     """Whatever is added to, and whatever the result is in."""
     half, stacked = torch.ones(4, 5).bfloat16(), torch.ones(2, 4, 5).bfloat16()
@@ -84,15 +75,6 @@ def test_attention_leaves_out_what_is_masked():
 
     # Five products in the backward, one of them the forward's again.
     assert flops(counted(both))["float32"] == half["float32"] * 7 / 2
-
-
-@pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
-def test_attention_of_a_gpu_may_have_fewer_heads_of_keys(kind):
-    attention = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention")
-    q = torch.empty(2, 4, 64, 16, device="meta", dtype=torch.bfloat16)
-    more = (0.0, True) if kind == "flash" else (None, True, 0.0, True)
-    found = flops(counted(lambda: attention(q, q[:, :2], q[:, :2], *more)))
-    assert found == {"bfloat16": 2 * 2 * 2 * 4 * 64 * 64 * 16 / 2}
 
 
 MOVED = {
@@ -142,14 +124,9 @@ def share_outside_bfloat16(style, lora):
     return 1 - products["bfloat16"] / products.total()
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("style", ["bk", "per_layer"])
+@pytest.mark.parametrize(("style", "lora"), [("bk", False), ("per_layer", True)])
 def test_products_of_norms_and_sums_are_in_bfloat16(style, lora, monkeypatch):
     monkeypatch.setattr(precision, "multiplies_halves", lambda device: True)
     assert share_outside_bfloat16(style, lora) < 0.02
-    if style == "bk" and not lora:
-        monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
-        monkeypatch.setattr(precision, "has_tiles", lambda: True)
-        assert share_outside_bfloat16(style, lora) < 0.02
-        monkeypatch.setattr(precision, "has_tiles", lambda: False)
-        assert share_outside_bfloat16(style, lora) > 0.2
+    monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
+    assert lora or share_outside_bfloat16(style, lora) > 0.2

@@ -35,7 +35,7 @@ class Pair:
         ends: for each run, the type of the error that it ended with, or "no error".
         seen: the public values of each run.
         releases: for each step of the first run, noisy sums and counts in units of their noise.
-        estimates: the first run's estimates of adaptive thresholds after each step.
+        policies: the first run's state of the threshold policy after each step.
         moved: for each step of the second run, the distance of its release from the first run's,
             in units of the sensitivity.
         cut: the steps whose batch was cut to a size. There the extra record may replace another
@@ -45,7 +45,7 @@ class Pair:
     ends: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     releases: list[dict[str, Tensor]] = field(default_factory=list)
-    estimates: list[tuple[float, ...]] = field(default_factory=list)
+    policies: list[dict[str, Any]] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)
 
@@ -79,15 +79,14 @@ class Pair:
             values["counts"] = counts / mechanism.count_noise
         if not self.ends:
             self.releases.append(values)
-            self.estimates.append(clipper.estimates)
+            self.policies.append(clipper.policy.state())
         elif step < len(self.releases):
             first = self.releases[step]
             apart = (float((x - first[name]).norm()) for name, x in values.items())
             self.moved.append(math.hypot(*apart) * mechanism.total_noise_multiplier)
             for name, parameter in clipper.parameters.items():
                 parameter.grad.copy_(first[name] * stds[name])
-            if clipper.adaptive is not None:
-                clipper.move(self.estimates[step])
+            clipper.policy.restore(self.policies[step])
 
 
 Entry = Callable[[str, bool, Path], dict[str, Any]]

@@ -95,9 +95,9 @@ def class_losses(model: nn.Module, data: Data) -> Tensor:
     return F.cross_entropy(logits, data["labels"], reduction="none")
 
 
-def gpt2(tied: bool, dropout: float = 0.0) -> Case:
+def gpt2(tied: bool, dropout: float = 0.0, layers: int = 2) -> Case:
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=16, n_embd=12, n_layer=2, n_head=3, bos_token_id=0,
+        vocab_size=VOCAB, n_positions=16, n_embd=12, n_layer=layers, n_head=3, bos_token_id=0,
         eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         tie_word_embeddings=tied,
     )  # fmt: skip

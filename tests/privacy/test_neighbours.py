@@ -37,9 +37,9 @@ from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
-from dpft.training.assembly import make_optimizer
 from dpft.training.loop import train
 from dpft.training.run import run_experiment
+from dpft.training.setup import make_optimizer
 from tests.integrations.test_trainer import PRIVACY, trainer_of
 from tests.parallel.ranks import together
 from tests.privacy.neighbours import TOLERANCE, Entry, Pair, compared
@@ -162,8 +162,8 @@ def played(entry: Entry, condition: str, folder: Path) -> Pair:
 def mechanism_of(clipper: Any, units: int, steps: int, **more: Any) -> Mechanism:
     thresholds = tuple(group.threshold for group in clipper.groups)
     mechanism = Mechanism(units, BATCH, steps, 1.0, thresholds[:1], 1e-3, **more)
-    budget = None if clipper.adaptive is None else 0.1
-    return mechanism.over(thresholds, quantiles=clipper.adaptive, quantile_budget=budget)
+    budget = None if clipper.policy.rule is None else 0.1
+    return mechanism.over(thresholds, quantiles=clipper.policy.rule, quantile_budget=budget)
 
 
 def own_loop(condition: str, present: bool, folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dpft.privacy import Mechanism, keys, keystream, make_clipper, noise
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.noise import Released, Slice, noisy_means_
 from dpft.privacy.normals import normals
+from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.thresholds import allocate
 
@@ -49,15 +50,8 @@ class Sums:
             for p in self.parameters.values():
                 p.grad = torch.full_like(p, sums)
         self.groups = tuple(groups)
-        self.adaptive = adaptive
-        self.move([group.threshold for group in groups])
-
-    def move(self, estimates):
-        self.estimates = tuple(estimates)
-        self.thresholds = (
-            self.adaptive.rescaled(self.estimates) if self.adaptive else self.estimates
-        )
-        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
+        first = [group.threshold for group in groups]
+        self.policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
 
     def gradients(self):
         return {name: p.grad.flatten() for name, p in self.parameters.items()}
@@ -132,16 +126,16 @@ def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
 
 @pytest.mark.parametrize("fault", [None, "gives other bits", "could not be made"])
 def test_a_kernel_is_used_where_it_gives_the_bits_of_torchs_operations(monkeypatch, fault):
-    def one_pass(sums, *arguments):
+    def one_pass(slices, scale):
         if fault == "could not be made":
             raise OSError("no compiler")
-        key, std, scale, first = arguments
-        noise._in_tiles([Slice(sums, key, std, first)], scale)
+        noise.in_tiles(slices, scale)
         if fault:
-            sums[-1] = sums[-1].nextafter(torch.ones(()))
+            last = slices[-1].sums[-1:]
+            last.copy_(last.nextafter(torch.ones(1)))
 
     linspace, cuda = torch.linspace, torch.device("cuda")
-    kernels = SimpleNamespace(noisy_mean_=one_pass, DTYPES=(torch.float32,))
+    kernels = SimpleNamespace(noisy_means_=one_pass, DTYPES=(torch.float32,))
     monkeypatch.setitem(sys.modules, "dpft.privacy.fused", kernels)
     monkeypatch.setattr(privacy, "fused", kernels, raising=False)
     # No GPU here: what is asked of one is computed on the CPU.
@@ -191,7 +185,7 @@ def test_counts_have_the_stated_noise():
     noise = mech.noise(b"key", clipper)
     streams = []
     for step in range(3):
-        clipper.below = torch.full((K,), 7.5, dtype=torch.float64)
+        clipper.policy.below = torch.full((K,), 7.5, dtype=torch.float64)
         released = noise.privatise_(step)
         draws = (np.array(released.fractions) - 0.5) * 50 - 7.5
         assert draws.std() == pytest.approx(3.0, rel=5 / math.sqrt(2 * K))
@@ -241,15 +235,15 @@ def test_a_step_is_released_once_and_none_that_is_not_accounted_for(steps):
 def test_thresholds_move_for_the_next_step_only():
     """The noise is scaled to what the step was clipped with, and the counters start again."""
     mech, clipper = adaptive(sigma_b=1e-9, B=50, groups=2, quantiles=Quantiles(0.7, 0.3, rescale=2))
-    before = clipper.thresholds
-    clipper.below = torch.tensor([25.0, -25.0], dtype=torch.float64)
+    before = clipper.policy.thresholds
+    clipper.policy.below = torch.tensor([25.0, -25.0], dtype=torch.float64)
     released = mech.noise(b"key", clipper).privatise_(0)
     assert released.thresholds == before
     assert released.fractions == pytest.approx((1.0, 0.0), abs=1e-7)
     expected = (0.5 * math.exp(-0.3 * 0.3), 0.5 * math.exp(0.3 * 0.7))
-    assert clipper.estimates == pytest.approx(expected, rel=1e-7)
-    assert math.hypot(*clipper.thresholds) == pytest.approx(2.0)
-    assert clipper.below.tolist() == [0.0, 0.0]
+    assert clipper.policy.estimates == pytest.approx(expected, rel=1e-7)
+    assert math.hypot(*clipper.policy.thresholds) == pytest.approx(2.0)
+    assert clipper.policy.below.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("allocation", ["global", "weighted"])
@@ -258,7 +252,7 @@ def test_each_group_has_noise_of_the_scale_of_its_threshold_in_force(allocation)
     drawn = []
     for thresholds in ((0.5, 0.5), (0.25, 3.0)):
         mech, clipper = adaptive(sigma_b=1e-9, groups=2, allocation=allocation, dimensions=(1, 1))
-        clipper.move(thresholds)
+        clipper.policy.move(thresholds)
         mech.noise(b"key", clipper).privatise_(0)
         stds = mech.noise_stds(thresholds)
         drawn.append(
@@ -272,7 +266,7 @@ def test_noise_refuses_what_it_is_not_accounted_for():
     fixed = Mechanism(1000, 50, 5, 1.0, (0.5, 0.5), 1e-5)
     fixed_sums = Sums(clipper.groups, shapes={"p0": (1,), "p1": (1,)})
     moved = Sums([Group("x", ("a",), 0.5), Group("y", ("b",), 0.5)])
-    moved.thresholds = (0.5, 0.1)
+    moved.policy = ThresholdPolicy((0.5, 0.1))
     twice = [Group("x", ("a",), 0.5), Group("y", ("a",), 0.5)]
     sized = Mechanism(1000, 50, 5, 1.0, (0.3, 2.0), 1e-5, dimensions=(1, 2))
     for mechanism_, sums, differs in (
@@ -280,13 +274,17 @@ def test_noise_refuses_what_it_is_not_accounted_for():
         (fixed, clipper, "rule of adaptive thresholds"),
         (mech, fixed_sums, "rule of adaptive thresholds"),
         (fixed, moved, "thresholds"),
-        (mech, Sums(clipper.groups, clipper.adaptive, shapes={"p0": (1,)}), "parameters in groups"),
+        (
+            mech,
+            Sums(clipper.groups, clipper.policy.rule, shapes={"p0": (1,)}),
+            "parameters in groups",
+        ),
         (fixed, Sums(twice, shapes={"a": (1,)}), "parameters in groups"),
         (sized, Sums(TWO), "sizes of groups"),
     ):
         with pytest.raises(ValueError, match=f"the clipper's {differs} .* differ from"):
             mechanism_.noise(b"key", sums)
-    clipper.move((0.1, 0.9))  # as a resumed one
+    clipper.policy.move((0.1, 0.9))  # as a resumed one
     mech.noise(b"key", clipper)
 
 
@@ -320,15 +318,15 @@ def test_one_record_moves_the_joint_release_by_no_more_than_is_accounted_for(
 
     def release(x):
         model.zero_grad()
-        clipper.move([0.02 * (1 + k) for k in range(len(sizes))])
-        stds = mech.noise_stds(clipper.thresholds)
+        clipper.policy.move([0.02 * (1 + k) for k in range(len(sizes))])
+        stds = mech.noise_stds(clipper.policy.thresholds)
         clipper.backward(model(x).square().sum(1))
         parts = [
             clipper.parameters[name].grad.flatten() / stds[k]
             for k, group in enumerate(clipper.groups)
             for name in group.parameters
         ]
-        return torch.cat([*parts, clipper.below / mech.count_noise])
+        return torch.cat([*parts, clipper.policy.below / mech.count_noise])
 
     x = torch.randn(9, 3, dtype=torch.float64) * torch.logspace(-3, 2, 9)[:, None].double()
     whole = release(x)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dpft.privacy import noise
+from dpft.privacy.noise import Slice
 from dpft.privacy.precision import norm_kernels
 from tests.privacy.clipping.test_styles import CASES, equal_the_loop
 from tests.privacy.reference import record_gradients
@@ -26,20 +27,23 @@ def test_sums_and_norms_equal_the_autograd_loop(combination):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("first", "count"), [(0, 2_000_000), (1023, 2), (700, 150_000), ((1 << 35) - 1030, 1030)]
-)
-def test_noise_has_the_bits_of_the_cpu(dtype, first, count):
+def test_noise_has_the_bits_of_the_cpu(dtype):
     """By the one kernel, and by torch's operations."""
-    key = bytes(range(32))
-    expected = torch.linspace(-1, 1, count).to(dtype)
-    fused, tiled = expected.to(GPU), expected.to(GPU)
-    noise.noisy_mean_(expected, key, 0.7, 3, first)
-    noise.noisy_mean_(fused, key, 0.7, 3, first)
-    noise._in_tiles(tiled, key, 0.7, 1 / 3, first)
-    assert torch.equal(fused.cpu(), expected)
-    assert torch.equal(tiled.cpu(), expected)
-    assert noise._kernel(fused.device, dtype) is not None
+    places = [(0, 2_000_000), (1023, 2), (700, 150_000), ((1 << 35) - 1030, 1030)]
+    whole = [torch.linspace(-1, 1, count).to(dtype) for _, count in places]
+
+    def noisy(device, add):
+        sums = [x.to(device, copy=True) for x in whole]
+        keys = [bytes(range(n, 32 + n)) for n in range(len(sums))]
+        pairs = zip(sums, keys, places, strict=True)
+        add([Slice(x, key, 0.7, first) for x, key, (first, _) in pairs], 1 / 3)
+        return [x.cpu() for x in sums]
+
+    kernel = noise._kernel(torch.device(GPU, 0), dtype)
+    assert kernel is not None
+    for add in (kernel, noise.in_tiles):
+        found, expected = noisy(GPU, add), noisy("cpu", noise.in_tiles)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("width", [2304, 50257])

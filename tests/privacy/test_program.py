@@ -108,15 +108,15 @@ def test_weights_and_thresholds_are_inputs():
     with torch.no_grad():
         for parameter in case.model.parameters():
             parameter.mul_(1.1)
-    clipper.move([0.01 * (1 + k) for k in range(len(clipper.groups))])
+    clipper.policy.move([0.01 * (1 + k) for k in range(len(clipper.groups))])
     found = program([*case.data.values()], None)
     clipper.backward(case.all_losses())
-    eager, below = {n: p.grad for n, p in clipper.parameters.items()}, clipper.below.clone()
+    eager, below = {n: p.grad for n, p in clipper.parameters.items()}, clipper.policy.below.clone()
     same_sums(found, clipper, eager)
     # Taken over, they are added up, and so is what thresholds adapt to.
     clipper.add(found)
     same_sums(found, clipper, {n: p.grad / 2 for n, p in clipper.parameters.items()})
-    assert torch.equal(clipper.below, 2 * below)
+    assert torch.equal(clipper.policy.below, 2 * below)
 
 
 @pytest.mark.parametrize("style", ["bk", "per_layer"])
@@ -195,15 +195,15 @@ def test_a_model_that_reads_a_number_is_no_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("halved", [False, True])
-def test_compiled_code_gives_the_same(halved):
-    case = build("llama") if halved else gpt2(True, dropout=0.3)
+def test_compiled_code_gives_the_same():
+    """In bfloat16, with dropout; compiling takes half a minute."""
+    case = gpt2(True, dropout=0.3, layers=1)
     case.model.float()
     clipper = make_clipper(case.model, "bk", threshold=0.7)
     clipper.looks = False
 
     def losses(model, data):
-        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+        with torch.autocast("cpu", torch.bfloat16):
             return causal_losses(model, data).float()
 
     torch.manual_seed(0)
@@ -217,6 +217,5 @@ def test_compiled_code_gives_the_same(halved):
     found = program([*case.data.values()], None)
     torch.set_rng_state(drawn)
     clipper.backward(losses(case.model, case.data))
-    tolerance = 2e-2 if halved else 1e-5
-    torch.testing.assert_close(found.norms, clipper.norms, rtol=tolerance, atol=0)
-    same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()}, tolerance)
+    torch.testing.assert_close(found.norms, clipper.norms, rtol=2e-2, atol=0)
+    same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()}, 2e-2)

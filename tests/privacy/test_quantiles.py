@@ -94,12 +94,6 @@ def test_count_noise_may_be_given_instead(sigma, K, times):
     assert sigma <= total_noise(gradients, K, counts) <= sigma * (1 + 1e-12)
 
 
-def test_without_noise_there_is_nothing_to_split():
-    assert split_noise(0.0, 3, budget=0.1) == (0.0, None)
-    assert total_noise(0.0, 3, None) == 0.0
-    assert total_noise(1.0, 3, 0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     "settings",
     [{}, {"budget": 0.1, "count_noise": 3.0}, {"budget": 1.0}, {"budget": -0.1}]

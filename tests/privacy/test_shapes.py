@@ -22,7 +22,7 @@ def test_widths_hold_the_record_within_what_any_record_may_take(width, most):
     assert wide <= max(width, most)
     if width >= 16:
         assert wide < 1.5 * width
-    # Few widths: whoever is padded to one would be padded to the same from there.
+    # Few widths: what is padded to one would be padded to the same from there.
     assert padded(wide, most) == wide
 
 
@@ -84,7 +84,7 @@ PLANS = ["bk", "ghost", "materialised", "lee_kifer", "per_layer", "per_layer_ada
 
 @pytest.mark.parametrize("style", PLANS)
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_blank_adds_nothing_and_has_no_norm(style, rows):
+def test_padding_adds_nothing_and_has_no_norm(style, rows):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     x = torch.randn(6 * rows, 5, dtype=torch.float64)
@@ -100,11 +100,13 @@ def test_a_blank_adds_nothing_and_has_no_norm(style, rows):
 
     sums, clipper = run(x[: 4 * rows])
     real = torch.tensor([True, True, True, True, False, False])
-    filled, with_blanks = run(x, real)
+    filled, with_padding = run(x, real)
     for one, other in zip(sums, filled, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
-    for name in ("norms", "factors", "below"):
-        torch.testing.assert_close(getattr(clipper, name), getattr(with_blanks, name))
-    nobody, none = run(x, torch.zeros(6, dtype=torch.bool))
-    assert not any(gradient.any() for gradient in nobody)
+    for name in ("norms", "factors"):
+        torch.testing.assert_close(getattr(clipper, name), getattr(with_padding, name))
+    counts = [getattr(one.policy, "below", torch.zeros(1)) for one in (clipper, with_padding)]
+    torch.testing.assert_close(*counts)
+    nothing, none = run(x, torch.zeros(6, dtype=torch.bool))
+    assert not any(gradient.any() for gradient in nothing)
     assert len(none.norms) == 0

@@ -1,4 +1,4 @@
-"""Thresholds at the ends of what float32 can tell, and beyond them."""
+"""Thresholds at the ends of the range of float32, and beyond them."""
 
 import math
 
@@ -68,10 +68,10 @@ def test_thresholds_beyond_them_are_refused(style, C):
 def test_thresholds_that_adapt_cannot_be_moved_beyond_them():
     clipper = make_clipper(nn.Linear(3, 2), "flat_adaptive", threshold=1.0)
     for estimate in (1e-13, 1e13, math.nan):
-        with pytest.raises(ValueError, match="clipping threshold of group 'all'"):
-            clipper.move((estimate,))
-    estimates = clipper.estimates
+        with pytest.raises(ValueError, match="clipping threshold of group 0"):
+            clipper.policy.move((estimate,))
+    estimates = clipper.policy.estimates
     for _ in range(20):
-        estimates = clipper.adaptive.updated(estimates, (1e3,))
-        clipper.move(estimates)
+        estimates = clipper.policy.rule.updated(estimates, (1e3,))
+        clipper.policy.move(estimates)
     assert clipper.thresholds == (LOWEST,)

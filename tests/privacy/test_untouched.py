@@ -1,4 +1,4 @@
-"""What nobody trains is compared with itself, bit for bit."""
+"""What is not trained is compared with itself, bit for bit."""
 
 import pytest
 import torch

@@ -79,7 +79,7 @@ def gradients_of(model, data, step, who):
 
 
 def median_norm(gradients):
-    """Of whole gradients; a threshold just above it clips some users and not others."""
+    """Return the median norm: a threshold just above it clips some users and not others."""
     norms = [torch.cat([g.flatten() for g in one.values()]).norm() for one in gradients]
     return torch.stack(norms).median().item()
 

@@ -1,10 +1,9 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from dpft.config.flags import Flag, flag
-from dpft.report.card import ModelFacts, model_card
+from dpft.report.card import model_card
 from tests.runs.example import example_record, without_privacy
 
 CONSTANT = {
@@ -30,32 +29,13 @@ def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str
         "| Clipping threshold | 0.1, on the whole gradient |",
         "a secret key from the system's entropy",
         "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
-        "Mind: subset",
+        "Note: subset",
         "commit abc123 with uncommitted changes",
     ):
         assert said in card
     left_out = card.partition("### What is not covered")[2]
     assert "Hyperparameter search" in left_out
     assert "Two earlier runs on the same data were set aside." in left_out
-
-
-def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str, Any]) -> None:
-    record["model"]["pipeline"] = "text-classification"
-    card = model_card(record, ModelFacts("ann/base", "ann/base", ("no", "yes")))
-    head = yaml.safe_load(card.split("---\n")[1])
-    assert (head["base_model"], head["base_model_relation"]) == ("ann/base", "adapter")
-    assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")
-    assert "- Classes, in the order of its outputs: no, yes\n" in card
-    assert 'ModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2, ' in card
-
-
-def test_warnings_stand_above_the_statement(record: dict[str, Any]) -> None:
-    record["privacy"]["warnings"] = ["Do not release this model."]
-    record["seeds"]["noise"] = 0
-    card = model_card(record)
-    statement = card.index(record["privacy"]["statement"])
-    assert card.index("> **Warning:** Do not release this model.") < statement
-    assert "explicit seed 0 (no secret" in card
 
 
 def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
@@ -75,9 +55,9 @@ def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     assert "\\<script>alert(1)\\</script>" in card
 
 
-def test_a_model_that_learned_nothing_is_told_on_its_card(record: dict[str, Any]) -> None:
+def test_the_card_names_a_model_that_learned_nothing(record: dict[str, Any]) -> None:
     record["scores"] = {"test": CONSTANT}
     scores = model_card(record).partition("## Scores")[2]
-    assert "**Mind:** test: all 5 answers are the same, 'yes'" in scores
-    assert "Always the most frequent class: accuracy 0.6 (test)." in scores
+    assert "**Note:** test: all 5 answers are the same, 'yes'" in scores
+    assert "Always answering the most frequent class: accuracy 0.6 (test)." in scores
     assert "True class no (test) was answered: yes 2." in scores

@@ -54,14 +54,6 @@ def test_labels_warnings_and_caveats_are_never_left_out(capsys):
     assert APPROXIMATION not in shown(capsys, (Path("runs/b"), PLAIN))
 
 
-def test_a_model_that_learned_nothing_is_named_next_to_its_score(capsys):
-    constant = {**PRIVATE, "scores": {"test": CONSTANT}}
-    assert row(Path("a"), constant)["accuracy of one class"] == "0.6000"
-    text = shown(capsys, (Path("runs/a"), constant))
-    assert "all 5 answers are the same, 'yes'" in text
-    assert "no better than always answering the most frequent class" in text
-
-
 @pytest.mark.parametrize("width", [60, 81, 123])
 def test_no_figure_loses_digits_where_many_runs_are_compared(capsys, monkeypatch, width):
     """Runs of different tasks, whose columns need different widths."""

@@ -56,13 +56,6 @@ def begun(taken=20, spent=1.5, seed=None, stretches=(), **settings):
     return LedgerContents(header, lines, list(stretches))
 
 
-def test_equal_runs_are_one_of_as_many_steps():
-    together, delta = composed([record(), record(), record()])
-    expected = epsilon_rdp(sampling_rate=0.1, noise_multiplier=2.0, steps=150, delta=DELTA)
-    assert together == pytest.approx(expected, rel=1e-12)
-    assert delta == DELTA
-
-
 def test_noisy_counts_and_repeated_steps_are_part_of_it():
     adaptive, again = record(), record()
     adaptive["mechanism"] |= {"total_noise_multiplier": 2.0, "noise_multiplier": 2.5}
@@ -112,8 +105,8 @@ def test_a_chosen_run_costs_its_whole_selection():
     assert composed([chosen()])[0] == pytest.approx(composed([plain] * 4)[0], rel=1e-12)
     assert composed([plain, chosen()])[0] == pytest.approx(composed([plain] * 5)[0], rel=1e-12)
     (said,) = remarks([plain, chosen()])
-    assert "dpft select chose, the whole selection is counted" in said
-    assert "dpft select chose" not in remarks([plain, plain])[0]
+    assert "dpft sweep --select chose, the whole selection is counted" in said
+    assert "dpft sweep --select chose" not in remarks([plain, plain])[0]
 
 
 def test_no_total_holds_where_runs_share_their_noise():
@@ -129,21 +122,10 @@ def test_no_total_holds_where_runs_share_their_noise():
 def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
     """How many it took may follow from what they released, so theirs alone is no bound."""
     whole = record()["privacy"]["stated"]
-    (said,) = remarks([], begun={"optim.lr=9": begun(), "optim.lr=8": None})
+    (said,) = remarks([], unfinished={"optim.lr=9": begun(), "optim.lr=8": None})
     assert f"by RDP: optim.lr=9: epsilon {up(whole)} at delta 1e-05 (1.500 so far); " in said
-    assert "; optim.lr=8: epsilon no finite number. The lesser" in said
+    assert "; optim.lr=8: epsilon no finite number. The smaller" in said
     assert "only if the run was stopped for a reason that does not depend on the records" in said
     assert "run with shuffled batches" not in said
-    (said,) = remarks([], begun={"a": begun(sampling="shuffle")})
+    (said,) = remarks([], unfinished={"a": begun(sampling="shuffle")})
     assert said.endswith("run with shuffled batches.")
-
-
-def test_no_total_holds_where_an_unfinished_run_has_the_same_noise():
-    both = [drawn(1), drawn(2)]
-    said, further = remarks(both, begun={"a": begun(seed=1)})
-    assert "no total holds" in said
-    assert "costs up to" not in said
-    assert "no total holds" in further
-    assert "costs up to" in remarks(both, begun={"a": begun(seed=3)})[0]
-    (alone,) = remarks([], begun={"a": begun(seed=4), "b": begun(seed=4)})
-    assert "Some of them drew their noise from the same key" in alone

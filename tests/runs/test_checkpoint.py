@@ -34,7 +34,7 @@ def load(run: RunDirectory) -> checkpoint.Checkpoint:
 
 
 def tensors(latest: checkpoint.Checkpoint) -> dict[str, torch.Tensor]:
-    found = {name: torch.empty_like(t, device="cpu") for name, t in latest.described().items()}
+    found = {name: torch.empty_like(t, device="cpu") for name, t in latest.written.items()}
     latest.fill(found)
     return found
 
@@ -71,7 +71,11 @@ def test_the_best_stays_as_long_as_one_of_the_last_two_names_it(run: RunDirector
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        *(("part-00000", "flipped"), ("part-00000", "short"), ("part-00000", "gone")),
+        *(
+            ("part-00000.safetensors", "flipped"),
+            ("part-00000.safetensors", "short"),
+            ("part-00000.safetensors", "gone"),
+        ),
         *(("manifest.json", "flipped"), ("manifest.json", "gone")),
     ],
 )
@@ -96,10 +100,10 @@ def test_a_damaged_one_is_passed_over_with_a_warning(
 
 def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -> None:
     save(run, 2)
-    (save(run, 4) / "part-00000").write_bytes(b"")
+    (save(run, 4) / "part-00000.safetensors").write_bytes(b"")
     save(run, 3)
     assert names(run) == ["step-00000002", "step-00000003"]
-    (save(run, 4) / "part-00000").write_bytes(b"")
+    (save(run, 4) / "part-00000.safetensors").write_bytes(b"")
     save(run, 4)
     assert load(run).step == 4
     assert names(run) == ["step-00000003", "step-00000004"]

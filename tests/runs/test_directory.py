@@ -74,12 +74,6 @@ def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
             RunDirectory.open(run.path, CONFIG, "")
 
 
-def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) -> None:
-    assert run.noise_key(1) == run.noise_key(1) != run.noise_key(2)
-    assert len(run.noise_key(1)) == 32
-    assert not run.noise_key_file.exists()
-
-
 def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):
     """Else what is taken away could be the key of whoever began there."""
     gone = shutil.rmtree

@@ -115,9 +115,7 @@ def test_a_ledger_that_counts_less_than_anything_else_tells_of_is_refused(
 ) -> None:
     (run.path / name).parent.mkdir(parents=True, exist_ok=True)
     (run.path / name).write_text(content)
-    with pytest.raises(
-        LedgerMismatchError, match=rf"is gone, but .* tells of {steps};.*force=true"
-    ):
+    with pytest.raises(LedgerMismatchError, match=rf"is gone, but .* shows {steps};.*force=true"):
         runs.check_ledger(run.path, planned=5)
     with Ledger(run.ledger, {}) as ledger:
         for step in range(steps - 1):

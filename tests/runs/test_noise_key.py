@@ -20,14 +20,15 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_key_is_its_owners_alone_from_the_first_byte_on(
+def test_a_key_is_durable_and_its_owners_alone_from_the_first_byte_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only once it is read again: until then others could copy it."""
-    sync, seen = os.fsync, []
+    sync, seen, synced = os.fsync, [], set()
 
     def observed(descriptor: int) -> None:
         seen.extend(mode(file) for file in tmp_path.iterdir())
+        synced.add(os.fstat(descriptor).st_ino)
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", observed)
@@ -36,20 +37,10 @@ def test_a_key_is_its_owners_alone_from_the_first_byte_on(
     os.umask(before)
     assert set(seen) == {0o600}
     assert len(key) == 32
+    assert {(tmp_path / "noise_key").stat().st_ino, tmp_path.stat().st_ino} <= synced
     (tmp_path / "noise_key").chmod(0o644)  # as a copy may be
     assert stored_key(tmp_path / "noise_key", steps_spent=1) == key
     assert mode(tmp_path / "noise_key") == 0o600
-
-
-def test_a_key_is_durable_before_it_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sync, synced = os.fsync, []
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd)))
-    key = stored_key(tmp_path / "noise_key", steps_spent=0)
-    assert (tmp_path / "noise_key").stat().st_ino in synced
-    assert tmp_path.stat().st_ino in synced  # where its name stands
-    assert stored_key(tmp_path / "noise_key", steps_spent=7) == key
 
 
 @pytest.mark.parametrize("text", ["", "abcd", "z" * 64, "ab" * 31, "ab" * 33, "\xe9" * 64])

@@ -194,5 +194,5 @@ def schedules(life: Life, disk: Disk, count: int, target: Path) -> Iterator[list
 def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
     life: Life, target: Path
 ) -> None:
-    found = schedules(life, Disk(life.recorder), 400, target)
+    found = schedules(life, Disk(life.recorder), 250, target)
     assert [said for said in found if said] == []

@@ -86,12 +86,9 @@ def test_a_record_of_another_run_is_refused(run: RunDirectory) -> None:
         write_record(run, example_record(config_hash="000000000000"))
 
 
-@pytest.mark.parametrize("name", ["loss", "gradient_norm", "clipped_fraction"])
-def test_training_statistics_are_refused(
-    run: RunDirectory, record: dict[str, Any], name: str
-) -> None:
-    record["training"][name] = 1.0
-    with pytest.raises(RecordError, match=rf"training\.{name}, computed from private data"):
+def test_training_statistics_are_refused(run: RunDirectory, record: dict[str, Any]) -> None:
+    record["training"]["loss"] = 1.0
+    with pytest.raises(RecordError, match=r"training\.loss, computed from private data"):
         write_record(run, record)
 
 

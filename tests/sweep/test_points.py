@@ -10,7 +10,6 @@ from dpft.runs.folders import run_path
 from dpft.sweep.points import (
     ParsedOverrides,
     chooses_by_test,
-    labels,
     make_plan,
     parse_arguments,
     read_list,
@@ -71,11 +70,10 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
     ("words", "lines", "message"),
     [
         (["eps=3,0"], [], r"point 2 of 2 (eps=0): privacy.epsilon is 0"),
-        (["clip=bk,gohst"], [], r"point 2 of 2 (clip=gohst): clip is 'gohst'; did you mean"),
         ([], [["eps=3"], ["esp=3"]], r"point 2 of 2 (esp=3): unknown setting esp"),
         (["name=x", "seed=1,2"], [], "two points would share the folder runs/x: 'name=x seed=1'"),
         (["name=x,y"], [], "'name=x' and 'name=y' are the same settings in two folders, runs/x"),
-        ([], [["runs_dir=x"], ["runs_dir=y"]], "each spends a budget of its own"),
+        ([], [["runs_dir=x"], ["runs_dir=y"]], "each spends a budget"),
         (["hydra/launcher=basic,joblib"], [], "Hydra's own settings are not swept"),
         (["eps=interval(1,3)"], [], "does not support sweep type"),
         (["seed=1,[2"], [], "cannot read"),
@@ -85,12 +83,6 @@ def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
     with pytest.raises(ConfigError) as caught:
         plan(*words, lines=lines)
     assert message in str(caught.value)
-
-
-def test_labels_are_what_differs():
-    assert labels([("a=1", "b=1"), ("a=1", "b=2")]) == ["b=1", "b=2"]
-    assert labels([("a=1", "b=1")]) == ["a=1 b=1"]
-    assert labels([()]) == ["the defaults"]
 
 
 def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):

@@ -54,7 +54,7 @@ def test_a_killed_rank_is_named_and_not_those_that_torchrun_ended(failing):
     with pytest.raises(TrainingError, match=r"^rank 1 was ended by SIGKILL; see .* continues"):
         run_ranks({"seed": 1}, 2)
     failing()
-    with pytest.raises(TrainingError, match="ended before its ranks had begun"):
+    with pytest.raises(TrainingError, match="ended before its ranks started"):
         run_ranks({"seed": 1}, 2)
 
 

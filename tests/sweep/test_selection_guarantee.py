@@ -1,7 +1,6 @@
 """The guarantee of a run that was chosen among several with a price."""
 
 import dataclasses
-import math
 
 import pytest
 
@@ -42,10 +41,3 @@ def test_a_selection_remarks_on_its_own_epsilon_and_delta(of_trial, own, remarks
     assert last == "of the task"
     large = of_selection(trial, epsilon=own, delta=2e-3, size=1000, caveats=[])
     assert "delta is 0.002 for 1,000 users: at 1/N" in str(large.caveats)
-
-
-def test_an_infinite_price_is_stated_as_such():
-    infinite = of_selection(given(), epsilon=math.inf, delta=1e-5, size=1000, caveats=[])
-    assert infinite.statement.startswith("(infinity, ")
-    assert infinite.meaning == "There is no finite epsilon, so nothing is guaranteed."
-    assert ("Epsilon by RDP (upper bound)", "no finite number") in infinite.figures()

@@ -15,15 +15,14 @@ from dpft.cli import select
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.privacy import Mechanism, accounting
 from dpft.report.cost import composed
-from dpft.runs import RunError, RunLockedError, config_hash
+from dpft.runs import RunError, config_hash
 from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, make_plan
 from dpft.sweep.selection.draw import Selection, Trials, draw
-from dpft.sweep.selection.release import best, price, priced
+from dpft.sweep.selection.release import best
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
 from tests.report.pages.example import mechanism, record
@@ -62,19 +61,6 @@ def test_each_trial_draws_a_candidate_and_a_seed_of_its_own(points):
     assert len(seeds) == len(lines) == len(set(seeds))
     assert "seed=3" not in seeds
     assert not any("runs_dir" in word for line in lines for word in line)
-
-
-@pytest.mark.parametrize("deltas", [(1e-5, 1e-5), (1e-5, 1e-7), (1e-7, 1e-5)])
-def test_the_price_is_of_the_worst_candidate_at_the_least_delta(deltas):
-    cheap = Mechanism(1000, 20, 100, 2.0, (1.0,), deltas[0])
-    dear = Mechanism(1000, 20, 400, 0.8, (1.0,), deltas[1])
-    run = accounting.run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
-    each, total, delta = price([cheap, dear], Trials(10.0))
-    assert delta == min(deltas)
-    assert each.epsilon(1, delta) == pytest.approx(run.epsilon(1, delta))
-    assert (
-        total.epsilon(1, delta) == Trials(10.0).cost(run).epsilon(1, delta) > each.epsilon(1, delta)
-    )
 
 
 @pytest.mark.parametrize("left", ["private/trials", "chosen", "selection.json"])
@@ -118,22 +104,9 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
     assert not (tmp_path / "selections").exists()
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"name": "../../x"}, "--name is"),
-        ({"metric": "acuracy"}, "no score 'acuracy'; did you mean 'accuracy'"),
-    ],
-)
-def test_a_wrong_option_is_named_before_a_trial(tmp_path, more, said):
-    with pytest.raises(ConfigError, match=said):
-        select.main([*SMALL, f"runs_dir={tmp_path / 'a/b'}"], **{**RULE, **more})
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def by_hand(tmp_path, monkeypatch):
-    """``dpft select`` of two candidates whose trials are written instead of run."""
+    """``dpft sweep --select`` of two candidates whose trials are written instead of run."""
     swept = []
 
     def run(scores, sizes=(48, 48), repeated=0, **others):
@@ -244,20 +217,6 @@ def test_a_release_is_on_disk_before_it_has_its_name(by_hand, tmp_path, monkeypa
     assert (tmp_path / "selections/one/selection.json").stat().st_mtime > 1
 
 
-def test_a_second_process_is_refused_until_the_release(by_hand, monkeypatch):
-    """Both would write the copy that is to be released."""
-    begin = Selection.describe
-
-    def begun(selection, *arguments):
-        monkeypatch.setattr(Selection, "describe", begin)
-        with pytest.raises(RunLockedError, match="in use by process"):
-            by_hand([0.25, 0.75])
-        begin(selection, *arguments)
-
-    monkeypatch.setattr(Selection, "describe", begun)
-    assert by_hand([0.25, 0.75])["selection"]
-
-
 def test_a_selection_is_released_once(by_hand, tmp_path, capsys):
     first = by_hand([0.25, 0.75])
     capsys.readouterr()
@@ -298,15 +257,6 @@ def test_the_best_may_be_the_lowest(tmp_path):
         (path / "record.json").write_text(json.dumps(record(scores=scores)))
     assert best(paths, "perplexity", True)[0] == paths[1]
     assert best(paths, "perplexity", False)[0] == paths[2]
-
-
-def test_canaries_of_an_audited_selection_are_no_records():
-    """What is said of delta is said of the real records, of which there are fewer than slots."""
-    settings = settings_of(audit={"gradients": 950})
-    spent = Mechanism(1900, 20, 10, 1.0, (1.0,), 1 / 1500)
-    trial = record(settings=settings, mechanism=mechanism(dataset_size=1900, delta=1 / 1500))
-    caveats = priced(trial, "BLEU", False, Trials(2.0), [spent])["privacy"]["caveats"]
-    assert any("delta is 0.000667 for 950 records" in caveat for caveat in caveats)
 
 
 def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch, capsys):

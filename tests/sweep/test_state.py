@@ -6,9 +6,7 @@ import os
 import pytest
 
 from dpft.cli import sweep
-from dpft.config.errors import ConfigError
-from dpft.runs import RunLockedError
-from dpft.runs.errors import LogError
+from dpft.config.errors import ConfigError, LogError
 from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep import folder as events
@@ -178,16 +176,8 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
         folder.points()
 
 
-def test_a_sweep_is_run_by_one_process(folder):
-    with folder.lock(), pytest.raises(RunLockedError, match="dpft report"):
-        folder.lock()
-    with pytest.raises(KeyError), folder.lock():
-        raise KeyError
-    folder.lock().close()  # whatever the last one ended by, the next may begin
-
-
 def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
-    """Also `dpft select`, whose second selection under another name would spend again."""
+    """Also `dpft sweep --select`, whose second selection under another name would spend again."""
     plan = SweepPlan((point(tmp_path, 1),), 0, tmp_path)
     alone = ParsedOverrides(("seed=1,2",))
     launched = ParsedOverrides(("seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"))

@@ -17,7 +17,6 @@ from dpft.config.schema import Decode, Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.synthesis.records import Apart, find_sources
-from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
@@ -130,12 +129,9 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
     ("overrides", "message"),
     [
         ([], "n is not set; type n=VALUE"),
-        (["n=0", "sources=dev"], "n is 0"),
-        (["n=3", "source=dev"], "did you mean 'sources'"),
         (["n=3"], "no sources given: .* are private themselves"),
         (["n=3", "sources=train"], "would copy the sources of the training records"),
         (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),
-        (["n=3", "sources=dev", "decode.top_q=1"], "unknown setting decode.top_q"),
         (["n=9", "sources=dev", "decode.sample=false"], "type decode.sample=true"),
     ],
 )
@@ -147,7 +143,7 @@ def test_what_cannot_be_done_is_refused(private, overrides, message):
     assert not (private / "synthetic").exists()
 
 
-def test_sources_of_training_records_are_refused_whatever_file_they_lie_in(tmp_path, monkeypatch):
+def test_sources_of_training_records_are_an_error_from_any_file(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     folder.mkdir()
     E2E.dataset.write_sample(folder, 0)
@@ -164,21 +160,6 @@ def test_sources_of_training_records_are_refused_whatever_file_they_lie_in(tmp_p
     shutil.copy(folder / "trainset.csv", folder / "devset.csv")
     with pytest.raises(ConfigError, match="mostly those of the training records"):
         find_sources(task, "dev", 1, seed=0)
-
-
-def test_sources_that_cannot_be_compared_are_refused(tmp_path, monkeypatch):
-    """The settings name a file as it was typed, in another folder."""
-    (tmp_path / "own.jsonl").write_text('{"source": "a", "target": "b"}\n')
-    (tmp_path / "others.jsonl").write_text('{"source": "c", "target": "d"}\n')
-    (tmp_path / "elsewhere").mkdir()
-    task = TextToText(train_file="own.jsonl")
-    monkeypatch.chdir(tmp_path)
-    assert find_sources(task, "others.jsonl", 1, seed=0).in_training == 0
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    task = TextToText(train_file="own.jsonl")
-    for file in ("../own.jsonl", "../others.jsonl"):
-        with pytest.raises(ConfigError, match="cannot be compared"):
-            find_sources(task, file, 1, seed=0)
 
 
 def test_records_are_not_overwritten(private, tmp_path):
@@ -232,14 +213,6 @@ def test_a_language_model_writes_whole_texts(tmp_path):
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == texts
     result = invoke(run, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
     assert "writes texts without a source" in result.output
-
-
-def test_models_that_write_no_records_are_refused_with_what_to_type():
-    with pytest.raises(ConfigError, match=r"assistant's turns alone.*task\.train_on=all"):
-        find_sources(Chat(source="sample"), None, 1, seed=0)
-    with pytest.raises(ConfigError, match=r"task=text2text task\.source_column=label"):
-        find_sources(TextClassification(source="sample"), None, 1, seed=0)
-    assert find_sources(Chat(source="sample", train_on="all"), None, 1, seed=0).rows is None
 
 
 def test_texts_are_written_for_labels_that_are_typed(tmp_path):

@@ -1,6 +1,7 @@
 """Overlap of synthetic records, which stays private, and a model that is trained on them."""
 
 import json
+import shlex
 import stat
 
 import pytest
@@ -8,11 +9,9 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.synthesis.records import Overlap, overlaps, words_on
-from dpft.tasks import load_task
 from dpft.tasks.chat import Chat
 from dpft.training.run import run_experiment
 
@@ -25,7 +24,9 @@ def test_overlap_counts_runs_records_and_whole_records():
     assert found == [Overlap(4 / 7, 3 / 4, 1 / 4), Overlap(0, 0, 0), Overlap(None, 0, 0)]
 
 
-TALK = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes."}]
+def talk(answer):
+    asked = {"role": "user", "content": "Is it open?"}
+    return {"messages": [asked, {"role": "assistant", "content": answer}]}
 
 
 def invoke(*arguments):
@@ -36,9 +37,9 @@ def invoke(*arguments):
 def story(tmp_path_factory):
     """A run on conversations of users, which are all the same, and conversations that it wrote."""
     folder = tmp_path_factory.mktemp("story")
-    rows = [json.dumps({"user": f"u{n}", "messages": TALK}) + "\n" for n in range(40)]
-    (folder / "chats.jsonl").write_text("".join(rows[:32]))
-    (folder / "test.jsonl").write_text("".join(rows[32:]))
+    for name, count, answer in (("chats", 32, "Yes."), ("test", 8, "No.")):
+        rows = [json.dumps({"user": f"{name}{n}", **talk(answer)}) + "\n" for n in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(rows))
     settings = [
         "task=chat", f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
         "task.unit=user", "task.user_column=user", "task.train_on=all", "task.max_length=64",
@@ -49,7 +50,7 @@ def story(tmp_path_factory):
     path = run_experiment(parse(compose(settings))).path
     made = invoke("generate", path, "n=6", "decode.top_p=0.3")
     assert made.exit_code == 0, made.output
-    judged = invoke("quality", path)
+    judged = invoke("generate", path, "--overlap")
     assert judged.exit_code == 0, judged.output
     return path, made.output, judged.output
 
@@ -60,22 +61,19 @@ def test_generated_conversations_are_read_back(story):
     turns = [one.turns for one in Chat(train_file=str(file)).records("train")]
     assert [("user", "Is it open?"), ("assistant", "Yes.")] in map(list, turns)
     assert "one user" in said
-    assert f"dpft quality {path} --train" in said
+    assert f"dpft generate {path} --overlap" in said
     checked = invoke("data", "check", "chat", f"task.train_file={file}")
     assert f"chat train: {len(turns)} records" in checked.output
 
 
-def test_the_overlap_lies_in_private_and_is_shown_on_request(story):
+def test_the_overlap_is_in_private_alone(story):
     path, _, said = story
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     overlap = json.loads(file.read_text())["overlap"]
     assert overlap["synthetic"]["copies"] > 0.5  # the one conversation that there is
-    assert overlap["held_out"]["copies"] == 1
+    assert overlap["held_out"]["copies"] == 0
     assert f"{overlap['synthetic']['copies']:.4f}" not in said
-    asked = invoke("quality", path, "--private").output
-    assert f"{overlap['synthetic']['copies']:.4f}" in asked
-    assert "must not be published" in asked
     assert not (path / "quality").exists()
 
 
@@ -84,29 +82,24 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
     for name in ("train.jsonl", "train.jsonl.guarantee.json"):
         (tmp_path / name).write_bytes((path / "synthetic" / name).read_bytes())
     with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"messages": TALK}) + "\n")
-    result = invoke("quality", path, "--file", tmp_path / "train.jsonl")
-    assert result.exit_code == 2
-    assert "was changed since" in result.output
-    for arguments, message in (
-        (["optim.epochs=1"], "type --train too"),
-        (["--file", "none"], "does not exist"),
+        file.write(json.dumps(talk("Yes.")) + "\n")
+    for file, message in (
+        (tmp_path / "train.jsonl", "was changed since"),
+        ("none", "does not exist"),
     ):
-        result = invoke("quality", path, *arguments)
+        result = invoke("generate", path, f"out={file}", "--overlap")
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())
 
 
-def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
-    path, *_ = story
-    result = invoke(
-        *("quality", path, "--train", "optim.steps=1", "optim.batch_size=2"),
-        *("decode=greedy", "decode.max_new_tokens=4", "threads=1"),
-    )
-    assert result.exit_code == 0, result.output
-    (file,) = path.parent.glob("patients-on-train-*/record.json")
-    made = json.loads(file.read_text())
-    assert f"{made['scores']['test']['metrics']['perplexity']:.4f}" in result.output
+def test_the_printed_command_trains_on_them_and_scores_on_real_records(story):
+    path, said, _ = story
+    (typed,) = (line for line in said.splitlines() if line.startswith("to train a model on them"))
+    _, *words = shlex.split(typed.partition(": ")[2])
+    small = ["optim.steps=1", "optim.batch_size=2", "decode.max_new_tokens=4", "threads=1"]
+    words = [w for w in words[1:] if not w.startswith(("decode.max_new", "optim.batch"))]
+    made = run_experiment(parse(compose([*words, *small]))).record
+    assert made["scores"]["test"]["metrics"]["perplexity"] > 0
     assert made["mechanism"] is None
     assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
     task = json.loads((path / "record.json").read_text())["config"]["task"]
@@ -126,39 +119,9 @@ def test_the_new_run_is_tested_on_the_same_data(tmp_path):
         "optim.batch_size=12",
     ]
     run = parse(compose(typed))
-    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270, [])))
+    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270)))
     changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
     assert again.task == {**run.task, **changed}
     assert again.task["before"] == 'say "x, y": '
     assert again.model == run.model
     assert (again.optim.batch_size, again.clip.private) == (64, False)
-
-
-def test_the_new_run_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
-    users = ["task.unit=user", "task.user_column=author", "task.records_per_user=3"]
-    run = parse(compose([*OWN, "task.test_share=0.2", *users]))
-    again = parse(compose(words_on(run, tmp_path / "b.jsonl", 5000, []))).task
-    assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
-    assert again["records_per_user"] == 8
-    load_task(again)
-
-
-OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
-
-
-@pytest.mark.parametrize(
-    ("held_out", "typed"),
-    [
-        ("task.test_share=0.2", "task.split_seed=1"),
-        ("task.test_file=b.csv", "task=classification"),
-        ("task.test_share=0.2", "task.source_column=other"),
-        ("task.test_file=b.csv", "++task.test_file=a.csv"),
-        ("task.test_file=b.csv", "task.synthetic=null"),
-        ("task.test_share=0.2", "+decode.split=train"),
-    ],
-)
-def test_what_is_held_out_cannot_be_typed_behind_the_new_runs_settings(tmp_path, held_out, typed):
-    """Noiseless scores of records that the run was trained on would be published."""
-    run = parse(compose([*OWN, held_out]))
-    with pytest.raises(ConfigError, match="tested on records that the run was trained on"):
-        words_on(run, tmp_path / "made.jsonl", 20, [typed])

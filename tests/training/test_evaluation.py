@@ -16,10 +16,9 @@ from dpft.config.schema import parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
-from dpft.training.evaluation import Evaluations
-from dpft.training.held_out import HeldOut, held_out_records
-from dpft.training.run import run_experiment
+from dpft.training.held_out import Evaluations, HeldOut, held_out_records
 from dpft.training.session import Session
+from dpft.training.trackers import Tracking
 from tests.small_runs import WORDS, ready, settings
 
 SEEDED = ("privacy.noise_seed=1", "model.dropout=0.2", "task.limit_eval=40")
@@ -115,12 +114,12 @@ class KilledError(Exception):
 def scripted(monkeypatch):
     """Losses by step, and at each step what else is to happen."""
     happens = {}
-    genuine_ask, genuine = Session._evaluate, HeldOut.figures
+    genuine_ask, genuine = Evaluations.ask, HeldOut.figures
     at = []
 
-    def evaluate(session, step):
+    def ask(evaluations, step, model):
         at[:] = [step]
-        return genuine_ask(session, step)
+        return genuine_ask(evaluations, step, model)
 
     def figures(held, model, cohort):
         happens.pop(("evaluated", at[0]), lambda: None)()
@@ -132,7 +131,7 @@ def scripted(monkeypatch):
         happens.pop(("saved", step), lambda: None)()
         save(directory, step, *rest)
 
-    monkeypatch.setattr(Session, "_evaluate", evaluate)
+    monkeypatch.setattr(Evaluations, "ask", ask)
     monkeypatch.setattr(HeldOut, "figures", figures)
     monkeypatch.setattr(runs.checkpoint, "save", saved)
     return happens
@@ -176,47 +175,50 @@ def test_the_best_weights_are_kept_however_often_the_run_is_stopped(tmp_path, sc
         weights_of(whole)
     manifest.write_text(content)
     (run_path(whole) / "private/evaluations.jsonl").write_bytes(log.splitlines(True)[0])
-    with pytest.raises(runs.RunError, match="tells nothing of step 1, which was the best"):
+    with pytest.raises(runs.RunError, match="has no line of step 1, which was the best"):
         weights_of(whole)
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """A whole run on a file of one's own, of which a share is held out."""
-    folder = tmp_path_factory.mktemp("own")
+def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path, capsys):
+    """On a file of the user's, of which a share is held out."""
     rows = [json.dumps({"text": f"text number {n}", "label": "ab"[n % 2]}) for n in range(80)]
-    (folder / "train.jsonl").write_text("\n".join(rows))
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
     words = [word for word in WORDS if not word.startswith(("task", "name"))]
     words += [
-        *("task=classification", f"task.train_file={folder / 'train.jsonl'}", "task.dev_share=0.3"),
-        *("task.text_column=text", "task.label_column=label", "task.classes=[a,b]"),
-        *("decode.split=dev", "evaluate.every=1", "evaluate.best=accuracy", f"runs_dir={folder}"),
-        *("optim.lr=1.0", "track=csv"),
+        *("task=classification", f"task.train_file={tmp_path / 'train.jsonl'}"),
+        *("task.dev_share=0.3", "task.text_column=text", "task.label_column=label"),
+        *("task.classes=[a,b]", "decode.split=dev", "evaluate.every=1", "track=csv"),
+        *("evaluate.best=accuracy", f"runs_dir={tmp_path}", "optim.lr=1.0"),
     ]
-    return words, run_experiment(parse(compose([*words, "name=own"])))
-
-
-def test_figures_of_records_that_were_not_declared_public_stay_private(own, capsys):
-    words, outcome = own
-    section = outcome.record["evaluation"]
+    own, public = (
+        parse(compose([*words, f"name={name}", f"evaluate.public={name == 'public'}".lower()]))
+        for name in ("own", "public")
+    )
+    assert public.identity() == own.identity()
+    found = []
+    for run in (own, public):
+        with (
+            ready(run) as (prepared, directory, progress),
+            Tracking.of(run, directory, progress.warn) as tracker,
+            Session(run, prepared, directory, progress, tracker) as session,
+        ):
+            session.train()
+            found.append((session.evaluation, capsys.readouterr().err))
+    section, said = found[0]
     assert "history" not in section
     assert "baseline" not in section
     assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
-    lines = (outcome.path / "private/evaluations.jsonl").read_text().splitlines()
+    assert "dev: loss" not in said
+    lines = (run_path(own) / "private/evaluations.jsonl").read_text().splitlines()
     assert {"loss", "accuracy", "step", "sha256"} == json.loads(lines[0]).keys()
-    assert "eval" not in (outcome.path / "track.csv").read_text()
-    public = parse(compose([*words, "name=public", "evaluate.public=true"]))
-    assert public.identity() == parse(compose([*words, "name=own"])).identity()
-    capsys.readouterr()
-    record = run_experiment(public).record
-    assert [entry["step"] for entry in record["evaluation"]["history"]] == [0, 1, 2]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "step 1/2 dev: loss" in said
+    assert "eval" not in (run_path(own) / "track.csv").read_text()
+    section, said = found[1]
+    assert "step 1/2 dev: loss" in " ".join(said.split())
     table = list(csv.DictReader((run_path(public) / "track.csv").read_text().splitlines()))
     assert [row["step"] for row in table] == ["0", "1", "2"]
     assert [bool(row["epsilon"]) for row in table] == [False, True, True]
-    found = [entry["accuracy"] for entry in record["evaluation"]["history"]]
-    assert [float(row["eval/accuracy"]) for row in table] == found
+    accuracies = [entry["accuracy"] for entry in section["history"]]
+    assert [float(row["eval/accuracy"]) for row in table] == accuracies
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
@@ -231,33 +233,35 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
 
     assert len(records(f"evaluate.file={other}", "evaluate.max_records=3")) == 3
     assert len(records(f"task.dev_file={other}", "task.limit_eval=2")) == 2
-    with pytest.raises(ConfigError, match=r"mine\.jsonl is trained on"):
-        records(f"evaluate.file={tmp_path / '.' / 'mine.jsonl'}")
     (tmp_path / "copy.jsonl").write_bytes(file.read_bytes())
-    for copy in (f"evaluate.file={tmp_path / 'copy.jsonl'}", f"task.dev_file={file}"):
-        with pytest.raises(ConfigError, match=r"(copy|dev_file=.*mine)\.jsonl is trained on"):
-            records(copy)
     saved = tmp_path / "saved.csv"  # the same records in another form
     saved.write_text("\ufeffsource,target\r\na,b\r\na,b\r\na,c\r\n", encoding="utf-8")
-    for again in (f"evaluate.file={saved}", f"task.dev_file={saved}"):
+    for again in (f"evaluate.file={saved}", f"task.dev_file={saved}", f"evaluate.file={file}"):
         with pytest.raises(ConfigError, match=r"most records of .* are trained on, word for word"):
             records(again)
     saved.write_text("source,target\na,b\na,c\n")  # no more than half of them
     assert len(records(f"evaluate.file={saved}")) == 2
     for made in (f"task.synthetic={other}", f"task.synthetic={tmp_path / 'copy.jsonl'}"):
-        with pytest.raises(ConfigError, match=r"evaluate\.file=.* is trained on"):
+        with pytest.raises(ConfigError, match=r"evaluate\.file=.* are trained on"):
             records(made, f"evaluate.file={made.partition('=')[2]}")
     saved.write_text("source,target\na,b\na,c\n")
     file.write_text("".join(f'{{"source": "a", "target": "{target}"}}\n' for target in "cb"))
     with pytest.raises(ConfigError, match="word for word"):  # the real ones that it stands for
         records(f"task.synthetic={other}", f"evaluate.file={saved}")
-    file.unlink()  # nobody has them here
+    file.unlink()  # they are no longer there
     assert len(records(f"task.synthetic={other}", f"evaluate.file={saved}")) == 2
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
         records()
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="has no rows"):
         records(f"evaluate.file={tmp_path / 'empty.jsonl'}")
+    published = tmp_path / "trainset.csv"
+    published.write_text("mr,ref\nname[A],A is good.\n")
+    for name in ("devset", "testset_w_refs"):
+        (tmp_path / f"{name}.csv").write_text("mr,ref\nname[B],B is good.\n")
+    words = ["task=e2e", f"task.data_dir={tmp_path}", "evaluate.every=1"]
+    with pytest.raises(ConfigError, match="word for word"):
+        records(f"evaluate.file={published}")
     by_accuracy = parse(compose([*words, "evaluate.best=accuracy"])).evaluate
     with pytest.raises(ConfigError, match="whose answers are no classes"):
         HeldOut(by_accuracy, None, (), False, 1)

@@ -2,15 +2,22 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dpft.config.errors import SettingError
+from dpft.privacy import make_clipper
 from dpft.privacy.program import Program
-from dpft.tasks.units import Records
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.units import Records, UnitBatch
 from dpft.training import executors
 from dpft.training.executors import ProgramError, Programs
+from dpft.training.loop import check_weights
+from dpft.training.statistics import StepStatistics
+from tests.privacy.small_models import gpt2
+from tests.privacy.waits import Waits
 from tests.small_runs import settings, trained
 from tests.training.test_loop import weights
 
@@ -112,6 +119,34 @@ def test_a_program_that_becomes_wrong_ends_the_run(tmp_path, monkeypatch):
     run = settings(tmp_path, "compile=true", "optim.steps=8", "optim.batch_size=12")
     with pytest.raises(ProgramError, match="the norms differ"):
         trained(run)
+
+
+@pytest.mark.parametrize("style", ["bk", "per_layer_adaptive", "none"])
+def test_the_host_waits_once_for_a_step_of_programs(style):
+    """Every tensor counts as a GPU's, but for the mask of padding, which is the host's."""
+    case = gpt2(True)
+    case.model.float()
+    clipper = make_clipper(case.model, style, threshold=None if style == "none" else 0.1)
+    units = SimpleNamespace(losses=lambda model, rows: case.losses(model, rows.batch.tensors))
+    programs = Programs(units, case.model, clipper, "float32", "graph")
+    real = torch.arange(case.batch) < case.batch - 1
+    batch = UnitBatch(Batch(case.data), torch.ones(case.batch, 1, dtype=torch.float64), real)
+    optimizer = torch.optim.Adam(clipper.parameters.values())
+    programs.add(batch, case.batch - 1, StepStatistics())  # eagerly too
+    statistics = StepStatistics()
+    with Waits(host=[real]) as microbatches:
+        for _ in range(3):
+            programs.add(batch, case.batch - 1, statistics)
+    assert not microbatches.found
+    with Waits() as step:
+        programs.settle(statistics)
+        clipper.collect()
+        assert step.count == 1, step.found
+    optimizer.step()
+    with Waits() as after:
+        check_weights(optimizer, 0)
+        statistics.summary()
+    assert after.count == 2, after.found
 
 
 def test_what_is_no_single_program_is_refused_by_its_settings(tmp_path):

@@ -34,7 +34,7 @@ def invoke(*arguments, **options):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A chat model with LoRA of visible size; and somebody's own file beside its weights."""
+    """A chat model with LoRA of visible size; and another file next to its weights."""
     words = [
         "task=chat", "task.source=sample", "task.limit_train=16", "task.limit_eval=2",
         "task.max_length=128",
@@ -62,14 +62,14 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
         "README.md", "chat_template.jinja", "config.json", "dpft.json", "generation_config.json",
         "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
-    done = invoke("export", made, "--to", tmp_path / "beside", "--base", BASE)
+    done = invoke("export", made, "--to", tmp_path / "adapter", "--base", BASE)
     assert f"an adapter of {BASE}" in done.output
     # Of peft, which puts it on the base: once.
-    beside = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "beside")
-    torch.testing.assert_close(logits(beside), own, rtol=1e-4, atol=1e-4)
+    adapted = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(logits(adapted), own, rtol=1e-4, atol=1e-4)
     assert (logits(AutoModelForCausalLM.from_pretrained(BASE)) - own).abs().max() > 0.01
-    assert str(BASE) not in (tmp_path / "beside/README.md").read_text()
-    for folder in ("whole", "beside"):
+    assert str(BASE) not in (tmp_path / "adapter/README.md").read_text()
+    for folder in ("whole", "adapter"):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
         asked = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
         assert asked == "user: hello\nassistant:"
@@ -77,8 +77,8 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert not list((made / "model").rglob("adapter*"))
 
 
-@pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_an_export_that_was_broken_off_is_begun_anew(made, tmp_path, monkeypatch, stop):
+@pytest.mark.parametrize("stop", [OSError(28, "No space left on device")])
+def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch, stop):
     def full(source, target):
         Path(target).write_bytes(b"half")
         raise stop
@@ -90,7 +90,7 @@ def test_an_export_that_was_broken_off_is_begun_anew(made, tmp_path, monkeypatch
     assert done.exit_code in (2, 130)
     assert "the same command" in done.output
     assert not (tmp_path / "x").exists()
-    for folder in (tmp_path / "x", tmp_path / "y"):  # another one than was begun leaves no rest
+    for folder in (tmp_path / "x", tmp_path / "y"):  # also in another folder
         done = invoke(*adapter[:-1], folder)
         assert done.exit_code == 0, done.output
     left, right = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "xy")
@@ -126,10 +126,9 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     ("words", "header"),
     [
         (("task=classification", "task.source=auto", *OWN_ROWS), "text,label"),
-        (("task=sst2", "model=random-roberta", "task.mode=infill"), "sentence\tlabel"),
     ],
 )
-def test_probabilities_of_all_classes_stand_beside_the_answer(tmp_path, monkeypatch, words, header):
+def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch, words, header):
     monkeypatch.chdir(tmp_path)
     rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
     Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")

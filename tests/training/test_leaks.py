@@ -19,13 +19,8 @@ from tests.small_runs import release_noise_alone
 
 SHORT = [f"some words {n}" for n in range(12)]
 LONG = "more words than a record has room for, " * 40
-# What stands in place of the last record: of another length, in other signs, a special token.
-INSTEAD = {
-    "long": [LONG],
-    "one letter": ["a"],
-    "other signs": ["Öl für 50 € 漢字 🦜 \u202e"],
-    "a special token": ["<|endoftext|> [MASK] <s> <pad>"],
-}
+# In place of another record: one letter, other signs, special tokens.
+INSTEAD = ["a", "Öl für 50 € 漢字 🦜 \u202e", "<|endoftext|> [MASK] <s> <pad>"]
 LABELLED = ["task=classification", "task.classes=[a,b]", "model=random-bert", "task.max_length=16"]
 TASKS = {
     "classification": LABELLED,
@@ -107,18 +102,16 @@ def test_nothing_but_the_releases_tells_of_the_records(task, tmp_path, monkeypat
     write(tmp_path / "test.jsonl", [f"{text}?" for text in SHORT[:2]])
     left = {}
     # Each task meets the long record and one other kind; all kinds are met.
-    kind = list(INSTEAD)[1 + list(TASKS).index(task) % (len(INSTEAD) - 1)]
-    kinds = {"plain": SHORT[-1:], "long": INSTEAD["long"], kind: INSTEAD[kind]}
-    if "task.unit=user" in TASKS[task]:
-        kinds["more of one user"] = [LONG, "a", "b"]
-    for kind, texts in kinds.items():
-        write(tmp_path / "train.jsonl", [*SHORT[:-1], *texts])
+    others = [LONG, INSTEAD[list(TASKS).index(task) % len(INSTEAD)]]
+    if "task.unit=user" in TASKS[task]:  # and more records of one user
+        others.append("b")
+    for kind, texts in {"plain": SHORT[-2:], "changed": others}.items():
+        write(tmp_path / "train.jsonl", [*SHORT[:-2], *texts])
         place = tmp_path / "sst2" if "task=sst2" in TASKS[task] else tmp_path
         words = [f"task.data_dir={place}", f"runs_dir={tmp_path / 'runs'}"]
         left[kind] = published(run_experiment(parse(compose([*TASKS[task], *RUN, *words]))).path)
         left[kind]["output"] = re.sub(r"[\d.]+ s\b", "s", "".join(capsys.readouterr()))
         shutil.rmtree(tmp_path / "runs")
-    for kind in kinds:
-        assert left[kind].keys() == left["plain"].keys()
-        for name, content in left["plain"].items():
-            assert left[kind][name] == content, (kind, name)
+    assert left["changed"].keys() == left["plain"].keys()
+    for name, content in left["plain"].items():
+        assert left["changed"][name] == content, name

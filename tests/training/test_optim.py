@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from dpft.config.schema import OPTIMIZERS, Optim, lr_factor
-from dpft.training.assembly import make_optimizer
 from dpft.training.mechanisms import expected_batch_size
+from dpft.training.setup import make_optimizer
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
@@ -21,15 +21,6 @@ def stepped(settings, *gradients, weight=(1.0, 2.0, 2.0)):
         p.grad = torch.tensor(gradient)
         optimizer.step()
     return p.detach(), optimizer
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_adam_adds_the_decay_to_the_gradient_and_adamw_to_the_weight(decay):
-    """After one step Adam moves by the rate against the sign of what it is given."""
-    for name, start in (("adam", (1.0, -1.0)), ("adamw", (1 - 0.1 * decay, -1 + 0.1 * decay))):
-        settings = dataclasses.replace(OPTIM, name=name, weight_decay=decay)
-        p, _ = stepped(settings, (2.0, 3.0), weight=(1.0, -1.0))
-        torch.testing.assert_close(p, torch.tensor(start) - 0.1)
 
 
 def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():

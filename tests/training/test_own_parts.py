@@ -11,8 +11,8 @@ from dpft.config.schema import Clip
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import OwnGroup
 from dpft.report.card import model_card
-from dpft.training.assembly import attach_clipper
 from dpft.training.run import run_experiment
+from dpft.training.setup import attach_clipper
 from tests.small_runs import settings
 
 MINE = """
@@ -160,7 +160,7 @@ def test_a_clip_function_that_bounds_nothing_is_refused(wrong):
         (lambda model, names: [OwnGroup("a", names[:1])], "partition"),
         (lambda model, names: [OwnGroup("a", names), OwnGroup("b", names[:1])], "partition"),
         (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "a parameter at least"),
-        (lambda model, names: [OwnGroup(n[:0], (n,)) for n in names], "a name of its own"),
+        (lambda model, names: [OwnGroup(n[:0], (n,)) for n in names], "a different name"),
         (lambda model, names: [OwnGroup(n, (n,), -1) for n in names], "share -1"),
     ],
 )

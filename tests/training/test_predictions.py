@@ -96,16 +96,16 @@ class Loaded:
 
 
 @pytest.mark.parametrize(("answers", "said"), [(ANSWERS, 1), (ANSWERS[1:], 0)])
-def test_who_decodes_is_told_how_many_were_stopped(answers, said, capsys):
+def test_a_warning_counts_the_texts_that_were_stopped(answers, said, capsys):
     settings = Decode(max_new_tokens=7)
     with Progress() as progress:
         predict(Answering(answers), Loaded(), answers, settings, 0, progress)
     warned = " ".join(capsys.readouterr().err.split())
     assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
-    assert warned.count("1 of 2 prompts lost a part of their source") == said
+    assert warned.count("1 of 2 prompts lost a part:") == said
 
 
-def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
+def test_an_accuracy_is_recorded_with_that_of_one_class(tmp_path):
     file = tmp_path / "dev.jsonl"
     answers = [("positive", "positive"), ("positive", "negative"), ("positive", "positive")]
     file.write_text(
@@ -116,6 +116,6 @@ def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
     assert section["baselines"] == {"accuracy": pytest.approx(2 / 3)}
     assert section["confusion"] == {"negative": {"positive": 1}, "positive": {"positive": 2}}
     assert unpacked(section["correct"], 3) == (True, False, True)
-    # Which of one's own records a model gets right is told to nobody.
+    # Which of the user's records a model answers correctly is not recorded.
     own = ["task=classification", "task.classes=[negative,positive]", "task.train_file=none.csv"]
     assert "correct" not in score_file(load_task(parse(compose(own)).task), file)

@@ -4,41 +4,31 @@ import re
 
 import pytest
 
-from dpft.config.compose import compose
 from dpft.config.flags import sentences
-from dpft.config.schema import parse
 from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
 from dpft.runs.folders import run_path
 from dpft.training import recording
-from dpft.training import run as experiment
 from tests.small_runs import ready, settings
-
-
-@pytest.mark.parametrize(("records", "told"), [(40, True), (96, False), (98, False), (100, True)])
-def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, told):
-    monkeypatch.setattr(
-        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
-    )
-    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
-    for name, count in (("trainset", records), ("devset", 2), ("testset_w_refs", 2)):
-        rows = "".join(f"name[A{i}],A{i} is good.\n" for i in range(count))
-        (tmp_path / f"{name}.csv").write_text("mr,ref\n" + rows)
-    settings = [
-        *(f"task.data_dir={tmp_path}", "task.train_size=97", "clip=none", "optim.steps=1"),
-        *("optim.batch_size=4", "decode=greedy", "decode.max_new_tokens=2", f"runs_dir={tmp_path}"),
-    ]
-    labels = sentences(experiment.run_experiment(parse(compose(settings))).record["flags"])
-    label = f"{records} training records, where the published set has 97"
-    assert (label in labels) == told
 
 
 def record_of(run):
     """Of a run whose steps were taken, as it is before scoring."""
     with ready(run) as (prepared, directory, _):
         return recording.make_record(run, prepared, directory, 1.0, {})
+
+
+@pytest.mark.parametrize(("records", "labelled"), [(40, True), (96, False)])
+def test_a_part_of_a_published_set_is_labelled(tmp_path, records, labelled):
+    for name, count in (("trainset", records), ("devset", 2), ("testset_w_refs", 2)):
+        rows = "".join(f"name[A{i}],A{i} is good.\n" for i in range(count))
+        (tmp_path / f"{name}.csv").write_text("mr,ref\n" + rows)
+    words = ["task=e2e", "task.source=auto", "task.limit_train=null", "model=random-gpt2"]
+    words += [f"task.data_dir={tmp_path}", "task.train_size=97", "clip=none"]
+    labels = sentences(record_of(settings(tmp_path, *words))["flags"])
+    assert (f"{records} training records, where the published set has 97" in labels) == labelled
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

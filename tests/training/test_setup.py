@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft import runs
-from dpft.cli.decode import main as decode
+from dpft.cli.score import decode
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Model
 from dpft.models.load import load_model
@@ -147,8 +147,9 @@ def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path, spli
         same.symlink_to("train.jsonl")
     else:
         shutil.copy(data / "train.jsonl", same)
-    instead = {"dev": r"evaluate\.file=FILE", "test": r"task\.test_share=0\.1"}[split]
-    refused = pytest.raises(ConfigError, match=rf"{split}\.jsonl is trained on.* type {instead}")
+    refused = pytest.raises(
+        ConfigError, match=rf"of the {split} split are trained on.* type task\.{split}_share=0\.1"
+    )
     with refused, ready(settings(tmp_path, *words)):
         pass
 
@@ -160,7 +161,7 @@ def test_nor_are_they_when_a_finished_run_is_decoded_again(tmp_path):
     words = [f"task.train_file={file}", f"task.dev_file={file}", f"task.test_file={other}"]
     run = settings(tmp_path, *USERS, *words, "decode.split=test")
     run_experiment(run)
-    with pytest.raises(ConfigError, match=r"dev_file=.* is trained on, and no noise covers"):
+    with pytest.raises(ConfigError, match=r"of the dev split are trained on.*no noise covers"):
         decode(run_path(run), ["decode.split=dev"])
     assert [one.name for one in (run_path(run) / "generations").iterdir()] == ["test.jsonl"]
 

@@ -8,38 +8,35 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
-from dpft.training.run import run_experiment
-from dpft.training.trackers import CSV, Figures, Tracking, make_tracker, public_settings
+from dpft.runs.folders import run_path
+from dpft.training.session import Session
+from dpft.training.trackers import CSV, Tracking, figures, make_tracker, public_settings
+from tests.small_runs import ready, settings
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
     "norm_mean": [3.0], "norm_max": [5.0], "clipped": [1.0],
 }  # fmt: skip
 NOISELESS = ("loss", "records", "norm", "clipped", "dropped", "seconds", "microbatches")
-RUN = (
-    "task.source=sample", "task.limit_eval=2", "optim.batch_size=16", "optim.steps=2", "threads=1",
-    "decode=greedy", "decode.max_new_tokens=2", "checkpoint_every=1", "name=run",
-)  # fmt: skip
-
-
-def figures(private=False, sigma=1.0):
-    mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
-    return Figures(mechanism, private).of_step(0, 0.1, (1.0,), SUMMARY)
 
 
 def test_only_what_the_guarantee_covers_is_tracked_unless_it_is_asked_for():
-    assert set(figures()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
-    assert figures(private=True)["train/loss"] == 6.4
-    assert "train/loss" in figures(sigma=0.0)  # nothing is guaranteed there
+    def tracked(private=False, sigma=1.0):
+        mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
+        return figures(mechanism, private, (), (), 0, 0.1, (1.0,), SUMMARY)
+
+    assert set(tracked()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
+    assert tracked(private=True)["train/loss"] == 6.4
+    assert "train/loss" in tracked(sigma=0.0)  # nothing is guaranteed there
 
 
-def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
+def test_tracked_settings_name_no_data_and_no_seed_of_the_noise():
     secret = ["task=text2text", "task.train_file=/home/ann/patients.jsonl", "runs_dir=/home/ann"]
     run = parse(compose([*secret, "privacy.noise_seed=12345"]))
-    told = f"{public_settings(run)}"
+    shown = f"{public_settings(run)}"
     for word in ("ann", "patients", "12345"):
-        assert word not in told
-    assert "optim.lr" in told
+        assert word not in shown
+    assert "optim.lr" in shown
 
 
 class Failing:
@@ -57,27 +54,16 @@ class Failing:
         raise OSError("no network")
 
 
-@pytest.mark.parametrize("start", [0, 1])
-@pytest.mark.parametrize("last", [1, 2])
-def test_a_tracker_that_fails_is_told_once_and_stops_nothing(start, last):
+@pytest.mark.parametrize(("start", "last"), [(0, 1), (1, 1), (1, 2)])
+def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(start, last):
     said = []
     tracker = Tracking(Failing, said.append)
     tracker.begin(start, None)
     for step in range(1, last + 1):
         tracker.step(step, {})
-    tracker.scores("test", {})
     tracker.end()
     assert len(said) == 1
     assert "no network" in said[0]
-
-
-def test_a_tracker_that_fails_at_its_end_stops_nothing():
-    said = []
-    tracker = Tracking(Failing, said.append)
-    tracker.begin(1, None)
-    tracker.step(1, {})
-    tracker.end()
-    assert len(said) == 1
 
 
 def rows(path):
@@ -85,10 +71,16 @@ def rows(path):
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_file_of_a_run(tmp_path, quick_scores, monkeypatch, private):
-    monkeypatch.chdir(tmp_path)
-    run_experiment(parse(compose([*RUN, "track=csv", f"track.private={str(private).lower()}"])))
-    folder = tmp_path / "runs/run"
+def test_the_file_of_a_run(tmp_path, private):
+    words = ("track=csv", f"track.private={str(private).lower()}")
+    run = settings(tmp_path, *words)
+    with (
+        ready(run) as (prepared, directory, progress),
+        Tracking.of(run, directory, progress.warn) as tracker,
+        Session(run, prepared, directory, progress, tracker) as session,
+    ):
+        session.train()
+    folder = run_path(run)
     table = rows(folder / ("private/track.csv" if private else "track.csv"))
     assert [row["step"] for row in table] == ["1", "2"]
     assert float(table[0]["epsilon"]) < float(table[1]["epsilon"])
@@ -97,7 +89,7 @@ def test_the_file_of_a_run(tmp_path, quick_scores, monkeypatch, private):
     assert not (folder / ("track.csv" if private else "private/track.csv")).exists()
 
 
-def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
+def test_steps_that_are_repeated_have_one_line_in_the_file(tmp_path):
     for start, steps in enumerate(((1, 2), (2, 3))):
         tracker = CSV(tmp_path / "track.csv", start)
         for step in steps:

@@ -1,4 +1,4 @@
-"""What privacy is asked for, and what of a Trainer or its model cannot go with it."""
+"""The privacy that is asked for, and arguments of Trainer that cannot be used with it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class PrivacyArguments:
             gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
         accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
-            whoever knows it. None: a secret key, made at the first step.
+            those who know it. None: a secret key, made at the first step.
 
     Raises:
         ConfigError: for a missing choice or an unknown style.
@@ -100,13 +100,14 @@ class PrivacyArguments:
         return mechanism
 
 
-_COUPLES = "a record's gradient would depend on the others of its batch"
-_OUR_LOSS = "the loss is formed here, one number for each record; give per_example_loss="
-_OWN_LOOP = "several processes: use dpft train with torchrun, or one process"
-_STAYS_HALF = "evaluate() leaves the model in half precision, to be trained or saved so"
+_COUPLES = "a record's gradient would depend on the other records of its batch"
+_OUR_LOSS = "losses are formed here, one number for each record; give per_example_loss="
+_ONE = "several processes: use dpft train with torchrun, or one process"
 _ROUNDED = "records would be rounded by the shapes of their microbatch, and so by one another"
+_UPLOADED = "it uploads output_dir, which holds private/ with the key of the noise"
+_DRAWN = "Poisson samples are drawn here"
 
-# Arguments of Trainer or TRL that cannot go with privacy: their only values, and why.
+# Arguments of Trainer or TRL that cannot be used with privacy: their only values, and why.
 REFUSALS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
     ("packing", (False,), "a row would hold parts of several records"),
@@ -114,34 +115,28 @@ REFUSALS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
     ("label_smoothing_factor", (0, 0.0), _OUR_LOSS),
     ("loss_type", ("nll", None), _OUR_LOSS),
-    ("train_sampling_strategy", ("random",), "Poisson samples are drawn here"),
-    ("group_by_length", (False,), "Poisson samples are drawn here"),
-    ("dataloader_drop_last", (False,), "batches vary in size; none is dropped"),
+    ("train_sampling_strategy", ("random",), _DRAWN),
+    ("group_by_length", (False,), _DRAWN),
+    ("dataloader_drop_last", (False,), _DRAWN),
     ("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
-    ("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
+    ("auto_find_batch_size", (False,), "a repeated step needs the same microbatches"),
     ("fp16", (False,), _ROUNDED),
     ("bf16", (False, None), _ROUNDED),
-    ("bf16_full_eval", (False,), _STAYS_HALF),
-    ("fp16_full_eval", (False,), _STAYS_HALF),
+    ("bf16_full_eval", (False,), "evaluate() leaves the model in half precision"),
+    ("fp16_full_eval", (False,), "evaluate() leaves the model in half precision"),
     ("torch_compile", (False,), "hooks would not see the layers"),
     ("use_liger_kernel", (False,), "it replaces layers and losses"),
     ("activation_offloading", (False,), "its hooks are bypassed here"),
-    ("deepspeed", (None,), _OWN_LOOP),
-    ("fsdp", (None, "", [], False), _OWN_LOOP),
-    ("parallelism_config", (None,), _OWN_LOOP),
-    (
-        "include_num_input_tokens_seen",
-        ("no", False),
-        "it counts tokens of private batches without noise",
-    ),
+    ("deepspeed", (None,), _ONE),
+    ("fsdp", (None, "", [], False), _ONE),
+    ("parallelism_config", (None,), _ONE),
+    ("include_num_input_tokens_seen", ("no", False), "it counts tokens of private batches"),
     ("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
     ("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
-    ("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
-    ("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
+    ("enable_jit_checkpoint", (False,), "its checkpoints have no manifest"),
+    ("push_to_hub", (False,), f"{_UPLOADED}; upload the saved model itself"),
 )
-
 # Variables of the environment by which trackers take more than the logs: values, and why not.
-_UPLOADED = "it uploads output_dir, which holds private/ with the key of the noise"
 _ON = ("1", "on", "yes", "true")
 TAKEN = (
     ("COMET_LOG_ASSETS", _ON, _UPLOADED),
@@ -149,15 +144,13 @@ TAKEN = (
     ("HF_DVCLIVE_LOG_MODEL", ("all",), _UPLOADED),
     ("WANDB_WATCH", ("gradients", "all"), "it logs gradients, which may lack noise"),
 )
-# What the mixin takes the place of. A subclass that overrides it would be run instead of it, or
-# its own version not at all.
+# Methods that must be the mixin's, and methods that no subclass may override.
 _OURS = ("get_train_dataloader", "training_step", "train", "log")
 _UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples", "_prepare_inputs")
-_REPLACED = ("get_train_dataloader", "training_step")  # of the Trainer beneath
 
 
 def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
-    """Return what of Trainer's arguments cannot go with privacy, a line each."""
+    """Return a line for each of Trainer's arguments that cannot be used with privacy."""
     lines = []
     if int(transformers.__version__.split(".")[0]) != TESTED:
         lines.append(
@@ -185,7 +178,7 @@ def refused(args: Any, callbacks: Sequence[Any] = ()) -> list[str]:
 
 
 def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) -> list[str]:
-    """Return what of a Trainer cannot go with privacy.
+    """Return a line for each property of a Trainer that cannot be used with privacy.
 
     Args:
         trainer: a `PrivateTrainer`.
@@ -195,28 +188,22 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
     kind, accelerator, data = type(trainer), trainer.accelerator, trainer.train_dataset
     devices = max(trainer.args.n_gpu, accelerator.num_processes)
     plugin = accelerator.state.dynamo_plugin
-    compiled = plugin is not None and plugin.backend.value != "NO"
     checks = [
-        (
-            devices > 1,
-            f"{devices} devices: one process on one device trains here. Type "
-            "CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun",
-        ),
+        (devices > 1, f"{devices} devices: {_ONE}. Type CUDA_VISIBLE_DEVICES=0"),
         (
             accelerator.mixed_precision not in (None, "no"),
             f"mixed precision {accelerator.mixed_precision!r} of accelerate: {_ROUNDED}. Type "
             "ACCELERATE_MIXED_PRECISION=no",
         ),
-        (compiled, "torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO"),
         (
-            trainer.compute_loss_func is not None,
-            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
-            "of (model, inputs) that returns shape (B,)",
+            plugin is not None and plugin.backend.value != "NO",
+            "torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO",
         ),
+        (trainer.compute_loss_func is not None, f"compute_loss_func: {_OUR_LOSS}"),
         (
             # A stream may know its length, and inherits an access by number that only raises.
             isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"),
-            "train_dataset: a stream has no records by number, and each is drawn by itself. Pass a "
+            "train_dataset: a stream has no records by number, which are drawn one by one. Pass a "
             "map-style data set",
         ),
         (
@@ -224,34 +211,31 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
             "model_init: it is for a search, whose trials each spend. Pass model=",
         ),
     ]
-    for name in _OURS:
-        line = (
-            f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin "
-            "first, and leave the method as it is"
-        )
-        checks.append((getattr(kind, name) is not getattr(mixin, name), line))
-    # Trainer's own, or those of the trainer of TRL whose arguments are looked at.
     known = ("transformers.", "trl.trainer.sft_trainer.")
-    beneath = {name: getattr(kind, name, None) for name in _UNUSED}
-    beneath |= {name: getattr(super(mixin, kind), name) for name in _REPLACED}
-    for name, found in beneath.items():
+    own = (f"{mixin.__module__}.{mixin.__qualname__}.",)
+    for name, method, places in (
+        *((name, getattr(kind, name), own) for name in _OURS),
+        *((name, getattr(kind, name, None), known) for name in _UNUSED),
+        # Replaced by the mixin: of the Trainer beneath.
+        *((name, getattr(super(mixin, kind), name), known) for name in _OURS[:2]),
+    ):
+        place = "transformers." if method is None else f"{method.__module__}.{method.__qualname__}"
         line = (
-            f"{kind.__name__}.{name}: it would not be called. Losses are given by "
-            "per_example_loss=, batches are drawn here"
+            f"{kind.__name__}.{name}: it would not be called, or in place of PrivacyMixin's. Put "
+            "PrivacyMixin first, leave the method out, and give losses by per_example_loss="
         )
-        place = "transformers." if found is None else f"{found.__module__}.{found.__qualname__}"
-        checks.append((not place.startswith(known), line))
+        checks.append((not place.startswith(tuple(places)), line))
     if mechanism is not None:
         for name, value in (("max_steps", mechanism.steps), ("gradient_accumulation_steps", 1)):
             now = getattr(trainer.args, name)
             line = f"trainer.args.{name}={now}: the noise was calibrated for {value}. Make it anew"
             checks.append((now != value, line))
-    told = [line for wrong, line in checks if wrong]
-    return [*refused(trainer.args, trainer.callback_handler.callbacks), *told]
+    lines = [line for wrong, line in checks if wrong]
+    return [*refused(trainer.args, trainer.callback_handler.callbacks), *lines]
 
 
 def refuse(lines: Sequence[str]) -> None:
-    """Raise ConfigError that names everything that cannot go with privacy, if there is anything."""
+    """Raise ConfigError that lists everything that cannot be used with privacy, if there is any."""
     if lines:
         listed = "\n  ".join(lines)
         raise ConfigError(f"these cannot go with privacy:\n  {listed}")
@@ -264,19 +248,17 @@ def check_precision(model: nn.Module) -> None:
             f"train() is called under torch.autocast; expected float32: {_ROUNDED}. Leave out the "
             "context"
         )
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    low = sorted(
-        {str(x.dtype) for _, x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
-    )
+    tensors = [*model.parameters(), *model.buffers()]
+    low = {str(x.dtype) for x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
     if low or getattr(model, "is_quantized", False):
         raise ConfigError(
-            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: "
-            f"{_ROUNDED}. Load it with dtype=torch.float32"
+            f"the model has tensors of {', '.join(sorted(low)) or 'a quantised type'}; expected "
+            f"float32: {_ROUNDED}. Load it with dtype=torch.float32"
         )
 
 
 def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
-    """Refuse a step that would move anything but the clipped parameters, or not all of them.
+    """Raise ConfigError if a step would move other parameters than those that are clipped.
 
     Callbacks may freeze, unfreeze and replace parameters, and an optimizer may hold others.
     """
@@ -286,9 +268,8 @@ def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
     if other:
         raise ConfigError(
             f"{', '.join(other[:3])} changed during training (frozen, unfrozen or replaced, by a "
-            "callback); expected the same trained parameters at every step, since a record's "
-            "gradient is clipped over all of them: freeze before train(), or train the phases one "
-            "after the other, each with an output_dir and a budget of its own"
+            "callback); expected the same trained parameters at every step: freeze before train(), "
+            "or train the phases one after the other, each with a separate output_dir and budget"
         )
     clipped = {id(p) for p in own.values()}
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -296,6 +277,6 @@ def check_trained(clipper: Clipper, model: nn.Module, optimizer: Any) -> None:
     if strange:
         raise ConfigError(
             f"the optimizer holds {strange} parameters with a gradient that are not the model's "
-            "trained ones; expected none: what they learn of the records nothing clips. Make them "
+            "trained ones; expected none, since these gradients are not clipped. Make them "
             "parameters of the model, or leave them out of the optimizer"
         )

@@ -1,8 +1,8 @@
 """From a training set and a collator to Poisson batches of records, and to a loss for each record.
 
 Trainer's own losses are averages over a batch, or sums divided by the batch's number of tokens.
-Either couples records. Here a record's loss is what the model says of a batch of that record alone,
-which `check_records` compares.
+Either couples records. Here a record's loss is the model's loss of a batch of that record alone;
+`check_records` compares the two.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _mean(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.shape[:2] != labels.shape:
         raise ModelError(
             f"the model gives logits for {logits.shape[1]} positions and the collator labels for "
-            f"{labels.shape[1]}; expected as many: {_GIVE_YOUR_OWN} (prompts of peft put tokens "
-            "of their own in front, whose logits it must leave out)"
+            f"{labels.shape[1]}; expected as many: {_GIVE_YOUR_OWN} (prompts of peft put "
+            "more tokens in front, whose logits it must leave out)"
         )
     return token_losses(logits, labels).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
@@ -151,28 +151,14 @@ class Logical:
         return False
 
 
-@dataclass(frozen=True)
-class SizedRecord:
-    """A record as the data set gives it, and how many tokens it has (1 if it has none)."""
-
-    record: Any
-    length: int
-
-    @classmethod
-    def of(cls, record: Any) -> SizedRecord:
-        tokens = record.get("input_ids") if isinstance(record, Mapping) else None
-        return cls(record, 1 if tokens is None else len(tokens))
-
-
 class LogicalBatches(Dataset[Logical]):
     """The logical batch of every step, by the step's number."""
 
     def __init__(self, dataset: Any, sampler: Poisson) -> None:
-        self._dataset = dataset
-        self._sampler = sampler
+        self._dataset, self._sampler = dataset, sampler
 
     def __len__(self) -> int:
-        """Return the number of records, not of steps: what Trainer says of the data."""
+        """Return the number of records, not of steps: Trainer logs it."""
         return len(self._dataset)
 
     def __getitem__(self, step: int) -> Logical:
@@ -180,20 +166,26 @@ class LogicalBatches(Dataset[Logical]):
 
 
 class Steps(Sampler[list[int]]):
-    """Numbers of the steps of the epoch that is about to begin."""
+    """Numbers of the steps of the epoch that starts; ``done`` returns the steps taken so far."""
 
     def __init__(self, per_epoch: int, steps: int, done: Callable[[], int]) -> None:
-        self._per_epoch = per_epoch
-        self._steps = steps
-        self._done = done
+        self._per_epoch, self._steps, self._done = per_epoch, steps, done
 
     def __len__(self) -> int:
         return self._per_epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # From the epoch's beginning on: accelerate skips what a resumed run has behind it.
+        # From the epoch's beginning on: accelerate skips the steps that a resumed run has taken.
         first = self._done() // self._per_epoch * self._per_epoch
         return iter([[step] for step in range(first, min(first + self._per_epoch, self._steps))])
+
+
+@dataclass(frozen=True)
+class SizedRecord:
+    """A record as the data set gives it, and its number of tokens (1 if it has none)."""
+
+    record: Any
+    length: int
 
 
 class Collated:
@@ -206,11 +198,7 @@ class Collated:
     def collate(
         self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
     ) -> Batch:
-        """Return examples as a batch.
-
-        Raises:
-            DataError: if the collator does not keep records in rows of their own.
-        """
+        """Return examples as a batch; raise DataError if rows are not of one record each."""
         collated = self._collator([example.record for example in examples])
         given = {name: x for name, x in collated.items() if x is not None}
         odd = [
@@ -227,11 +215,7 @@ class Collated:
         return Batch(given)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return a loss for each record.
-
-        Raises:
-            ConfigError: if the loss function returns anything else.
-        """
+        """Return a loss for each record; raise ConfigError for losses of another shape."""
         losses: Any = self._loss(model, batch.tensors)
         rows = len(next(iter(batch.tensors.values())))
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
@@ -248,17 +232,24 @@ class Collated:
     widths = widest = blank
 
 
+def length_of(record: Any) -> int:
+    """Return the number of a record's tokens; 1 if it has none."""
+    tokens = record.get("input_ids") if isinstance(record, Mapping) else None
+    return 1 if tokens is None else len(tokens)
+
+
 def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
-    """Return some records of a data set, in one go where it can."""
-    if not indices:
-        return []
+    """Return some records of a data set, by one call where it can."""
     several = getattr(dataset, "__getitems__", None)
-    return list(several(list(indices))) if several else [dataset[i] for i in indices]
+    if indices and several:
+        return list(several(list(indices)))
+    return [dataset[i] for i in indices]
 
 
 def examples_of(records: Sequence[Any]) -> list[SizedRecord]:
     """Return the records of a logical batch, short ones first, which need little padding."""
-    return sorted(map(SizedRecord.of, records), key=lambda example: example.length)
+    sized = [SizedRecord(record, length_of(record)) for record in records]
+    return sorted(sized, key=lambda example: example.length)
 
 
 def check_records(
@@ -271,11 +262,11 @@ def check_records(
     size: int,
     known_loss: bool,
 ) -> str:
-    """Refuse records, collators and models that couple records or are not the same twice.
+    """Check that records, collator and model keep records apart and are the same twice.
 
     Returns:
-        SHA-256 of the records that were looked at, as they are collated, as hex: a collator with
-        other settings is another one, whatever its name is.
+        SHA-256 of the records that were read, as they are collated, as hex: a collator with other
+        settings is another one, whatever its name is.
 
     Raises:
         DataError: if reading or collating is random, or mixes records; if no label is a target.
@@ -303,13 +294,11 @@ def check_records(
     except ModelError as error:
         raise ModelError(
             f"with {type(model).__name__} and this data collator the loss of a record depends on "
-            "what else is in its batch, so that no clipping bounds what one record adds; expected "
-            "a model that heeds the attention mask and draws no random numbers but dropout of each "
-            "row (set layerdrop in its config to 0, and dropout where rows share what is dropped), "
-            "and a loss that averages over a record's own tokens"
+            "the other records of its batch, so that no clipping bounds a record's gradient; "
+            "expected a model that applies the attention mask and draws no random numbers but "
+            "dropout of each row (set layerdrop in its config to 0, and dropout where rows share "
+            "what is dropped), and a loss that averages over a record's own tokens"
         ) from error
-    if known_loss:
-        _check_targets(dataset, objective)
     return digest_of(batches[0].items())
 
 
@@ -319,7 +308,7 @@ def _check_loss(
     """Compare our loss of a record with the model's own, without dropout.
 
     Raises:
-        DataError: if there are no labels.
+        DataError: if there are no labels, or none is a target.
         ModelError: if the losses differ. The message has no number of the data.
     """
     if "labels" not in singles[0].tensors:
@@ -327,6 +316,13 @@ def _check_loss(
             f"the data collator gives {', '.join(singles[0].tensors)} and no labels; expected the "
             "targets that the loss needs: for texts give each row labels, a copy of its "
             "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
+        )
+    if all(bool((one.tensors["labels"] == IGNORED).all()) for one in singles):
+        raise DataError(
+            f"every label of {len(singles)} records of train_dataset is {IGNORED}, as they are "
+            "collated, so that steps would spend budget and train nothing; expected records with a "
+            "target: see whether the data collator finds the answers, and whether texts are cut "
+            "before them"
         )
     device = next(model.parameters()).device
     with training_without_dropout(model), clipper.paused(), torch.no_grad():
@@ -343,28 +339,20 @@ def _check_loss(
             )
 
 
-def _check_targets(dataset: Any, objective: Collated) -> None:
-    """Refuse a data set without any target; read until the first record that has one."""
-    for first in range(0, len(dataset), _CHECKED):
-        places = range(first, min(first + _CHECKED, len(dataset)))
-        batch = objective.collate(examples_of(records_of(dataset, places)))
-        if bool((batch.tensors["labels"] != IGNORED).any()):
-            return
-    raise DataError(
-        f"every label of train_dataset is {IGNORED}, as it is collated, so that every step would "
-        "spend its budget and train nothing; expected a record with a target: see whether the data "
-        "collator finds the answers, and whether the texts are cut before them"
-    )
-
-
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a data set finds."""
+    """Properties of a data set, from one pass over it.
 
-    # SHA-256 over the records in order: a replayed step is one release only if it saw the same.
+    Attributes:
+        fingerprint: SHA-256 over the records in order: a replayed step is one release only if it
+            saw the same records.
+        lengths: tokens of each record.
+        contents: 64 bits of a digest of each, the same in whatever form it is stored.
+    """
+
     fingerprint: str
-    lengths: Sequence[int]  # of the records, as of `SizedRecord`
-    contents: Sequence[int]  # 64 bits of a digest of each, the same however it is stored
+    lengths: Sequence[int]
+    contents: Sequence[int]
 
     def repeated(self, dataset: Any) -> float:
         """Return the share of another data set's records that are among these."""
@@ -376,11 +364,16 @@ def survey(dataset: Any) -> Survey:
     """Read all records, with the columns that the model takes, once.
 
     Raises:
-        DataError: if only its place in memory tells a record from others.
+        DataError: if records differ by their place in memory alone.
     """
+    rows, form = (dataset[i] for i in range(len(dataset))), getattr(dataset, "format", None)
+    if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
+        # datasets.Dataset: without its formatting, many at once. A transform is read through.
+        tables = dataset.with_format("arrow").iter(1000)
+        rows = (row for table in tables for row in table.to_pylist())
     digest, lengths, contents = hashlib.sha256(), array("q"), array("Q")
-    for record in _rows(dataset):
-        lengths.append(SizedRecord.of(record).length)
+    for record in rows:
+        lengths.append(length_of(record))
         content = row = _sha256(record)
         digest.update(row)
         if isinstance(record, Mapping) and record.get("input_ids") is not None:
@@ -390,36 +383,25 @@ def survey(dataset: Any) -> Survey:
     return Survey(digest.hexdigest(), lengths, contents)
 
 
-def _rows(dataset: Any) -> Iterator[Any]:
-    form = getattr(dataset, "format", None)
-    if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
-        # datasets.Dataset: without its formatting, many at once. A transform is read through.
-        for table in dataset.with_format("arrow").iter(1000):
-            yield from table.to_pylist()
-    else:
-        for i in range(len(dataset)):
-            yield dataset[i]
-
-
 def _sha256(value: Any) -> bytes:
     return hashlib.sha256(json.dumps(value, default=_plain).encode()).digest()
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no form for as something that tells it from others."""
+    """Return a value that JSON has no form for in another form that determines it."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Tensor) or hasattr(value, "__array_interface__"):
         numbers = np.ascontiguousarray(value)
-        # An image of PIL may have its colours in a palette of its own.
+        # An image of PIL may have its colours in a palette.
         palette = getattr(value, "getpalette", lambda: None)()
         digest = hashlib.sha256(numbers.tobytes()).hexdigest()
         return [str(numbers.dtype), numbers.shape, digest, palette]
     text = repr(value)
     if _ADDRESS.search(text) and not isinstance(value, bytes):
         raise DataError(
-            f"records of type {type(value).__name__} cannot be recognised again, since only "
-            "their place in memory tells them apart, so that no run on them could go on; "
-            "expected tensors, numbers or text: convert them in the data set"
+            f"records of type {type(value).__name__} cannot be recognised again, since they differ "
+            "by their place in memory alone, so that no run on them could continue; expected "
+            "tensors, numbers or text: convert them in the data set"
         )
     return text

@@ -1,8 +1,8 @@
-"""What a training run spends: its key, its frozen mechanism, its ledger, and its checkpoints.
+"""The cost of one run of `PrivateTrainer`: its key, mechanism, ledger and checkpoints.
 
-In ``output_dir`` lie ``ledger.jsonl``, a line a noisy step, and ``private/`` with the key and the
-losses, which is not for others. Trainer writes the checkpoints; a manifest in each says that it is
-whole, and what it was trained from.
+``output_dir`` holds ``ledger.jsonl``, a line a noisy step, and ``private/`` with the key and the
+losses, which is not for others. Trainer writes the checkpoints; a manifest, written last into each,
+shows that it is complete and what it was trained from.
 """
 
 import hashlib
@@ -11,24 +11,23 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils.hub import cached_file
 
 from dpft import runs
-from dpft.config.flags import Flag, Stored, flag
+from dpft.config.flags import Stored
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
-from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
+from dpft.runs.atomic import Closing, owners_folder, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, opened, sealed
 from dpft.runs.lock import DirectoryLock
@@ -42,23 +41,21 @@ _LOGGER = logging.getLogger(__name__)
 MANIFEST = "dpft.json"
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
-    "begin anew with another output_dir (what this ledger spent still counts if anything of that "
+    "start anew with another output_dir (the cost of this ledger still counts if anything of that "
     "run was, or will be, shown to anyone)"
 )
 _SCORES = (
     "scores of `evaluate()` and `predict()` are computed without noise, and go to "
-    "`trainer_state.json` and trackers: epsilon does not cover what they tell of the records that "
-    "are scored. A data set is refused where most of its records are trained on; a few may be"
+    "`trainer_state.json` and trackers: epsilon does not cover the records that are scored"
 )
-_SAID = "_dpft_descent"  # where a model that was trained in this process keeps its lineage
+_LINEAGE = "_dpft_lineage"  # where a model that was trained in this process keeps its lineage
 # Of `TrainingArguments`: what a step follows from besides its records and the key.
 _DECISIVE = (
     *("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs"),
     *("warmup_steps", "optim", "optim_args", "optim_target_modules", "weight_decay"),
     *("adam_beta1", "adam_beta2", "adam_epsilon"),
 )
-# Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
-# of the model's own class and numbers.
+# Parts of a model's configuration that no step follows from: its place, and what saving adds.
 _INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
 
 
@@ -70,7 +67,7 @@ class Spending(Closing):
         mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
             over one group of parameters, then over the clipper's.
         folder: ``output_dir``.
-        ancestry: flags of the base model, of its own training (`dpft.runs.lineage`).
+        lineage: flags of the base model's own training (`dpft.runs.lineage`).
     """
 
     def __init__(
@@ -78,23 +75,18 @@ class Spending(Closing):
         arguments: PrivacyArguments,
         mechanism: Mechanism,
         folder: Path,
-        ancestry: Sequence[Stored] = (),
+        lineage: Sequence[Stored] = (),
     ) -> None:
-        self.arguments = arguments
-        self.ancestry = tuple(ancestry)
+        self.arguments, self.lineage = arguments, tuple(lineage)
         self.mechanism = self._planned = mechanism
         self.folder = folder.absolute()
+        self.ledger = self.folder / "ledger.jsonl"  # a line a step, on disk before the weights move
         self._lock: DirectoryLock | None = None
         self._ledger: runs.Ledger | None = None
         self._metrics: runs.MetricsLog | None = None
         self._manifest: dict[str, Any] = {}
         self._clipper: Clipper | None = None
         self._stored = self.key = b""
-
-    @property
-    def ledger(self) -> Path:
-        """The file with a line for each noisy step, on disk before the weights moved."""
-        return self.folder / "ledger.jsonl"
 
     @property
     def steps_spent(self) -> int:
@@ -108,17 +100,28 @@ class Spending(Closing):
         if not self.ledger.exists():
             return 0
         held = runs.read_ledger(self.ledger)
-        if held.entries:
-            self._check_cost(held.header["mechanism"])
+        before, now = (
+            {name: of[name] for name in ("dataset_size", "batch_size", "steps", "delta")}
+            | {"noise": of.get("total_noise_multiplier", of["noise_multiplier"])}
+            for of in (held.header["mechanism"], self.mechanism.to_dict())
+        )
+        if math.isclose(before["noise"], now["noise"], rel_tol=1e-9):  # spread over groups
+            now["noise"] = before["noise"]
+        if held.entries and (listed := "\n  ".join(differences(before, now))):
+            raise runs.LedgerMismatchError(
+                f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
+                "Expected the same, since epsilon follows from it. Make the trainer with the old "
+                "arguments, or with another output_dir"
+            )
         return held.steps_spent
 
     @property
     def epsilon(self) -> float:
-        """An upper bound, at `delta`, on what a model that is shown gives away.
+        """An upper bound, at `delta`, on the privacy loss of a model that is shown.
 
-        While it trains, of the steps so far. Otherwise of all steps that were planned, once one was
-        taken: whoever stops earlier does so by what the releases showed (scores, a loss that
-        rises), and the number of steps then depends on the records.
+        While it trains, of the steps so far. Otherwise of all planned steps, once one was taken: a
+        training that ends earlier does so because of its releases (scores, a loss that rises), and
+        the number of steps then depends on the records.
         """
         spent = self.steps_spent
         if spent and self._ledger is None:
@@ -131,13 +134,13 @@ class Spending(Closing):
         return self.mechanism.delta
 
     def guarantee(self) -> Guarantee:
-        """Return what all planned steps guarantee, once one was taken: see `epsilon`."""
+        """Return the guarantee of all planned steps, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = [*lineage.ancestral_caveats(self.ancestry), _SCORES]
+        caveats = [*lineage.lineage_caveats(self.lineage), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
-                "of all: when a training ends may follow from what its releases showed"
+                "of all: when a training ends may follow from its releases"
             )
         return guarantee(
             mechanism if taken else replace(mechanism, steps=0),
@@ -147,16 +150,16 @@ class Spending(Closing):
             caveats=caveats,
         )
 
-    def descent(self) -> list[Stored]:
+    def flags(self) -> list[Stored]:
         """Return the flags that are saved with the model, for a run that trains it further."""
         data = "the training set of a PrivateTrainer"
-        return [*self.ancestry, *lineage.trained_on(data, self.guarantee())]
+        return [*self.lineage, *lineage.trained_on(data, self.guarantee())]
 
     def mark(self, model: Any) -> None:
-        """Let a model say in memory what its files would: another trainer may take it from here."""
+        """Store the flags in a model in memory, which another trainer may train further."""
         if self.steps_spent:
             inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-            setattr(inner, _SAID, (self.folder, self.ancestry, tuple(self.descent())))
+            setattr(inner, _LINEAGE, (self.folder, self.lineage, tuple(self.flags())))
 
     def card(self) -> str:
         """Return the section on privacy of a model card, as Markdown."""
@@ -171,16 +174,15 @@ class Spending(Closing):
         return f"## Privacy\n\n{as_markdown(made, rows)}\n\n### What is not covered\n\n{listed}\n"
 
     def newest_checkpoint(self) -> str | None:
-        """Return the newest whole checkpoint of Trainer in the folder; warn of damaged ones."""
+        """Return the newest complete checkpoint of Trainer in the folder; warn of others."""
         found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("*-*"))
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
             try:
-                sound_manifest(path)
+                manifest_of(path)
+                return str(path)
             except runs.CheckpointError as error:
                 _LOGGER.warning("Passed over: %s", error)
-            else:
-                return str(path)
         return None
 
     def begin(
@@ -193,33 +195,30 @@ class Spending(Closing):
         collated: str,
         settings: Mapping[str, Any],
     ) -> GaussianNoise:
-        """Take the folder, the key and the ledger, and return the noise of the steps to be spent.
+        """Lock the folder, read key and ledger, and return the noise of the steps.
 
         Raises:
             RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
                 or a checkpoint is damaged.
         """
+        self._clipper, seed, private = clipper, self.arguments.noise_seed, self.folder / "private"
         with _in_our_words():
             self._lock = DirectoryLock.acquire(self.folder)
             held = runs.check_ledger(self.folder, 0)
-            private = self.folder / "private"
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
-            seed = self.arguments.noise_seed
-            self._stored = (
-                stored_key(private / "noise_key", steps_spent=self.steps_spent)
-                if seed is None
-                else key_from_seed(seed)
-            )
-            self._clipper = clipper
+            if seed is None:
+                self._stored = stored_key(private / "noise_key", steps_spent=self.steps_spent)
+            else:
+                self._stored = key_from_seed(seed)
             self.mechanism = self._planned.over(
                 tuple(group.threshold for group in clipper.groups),
                 dimensions=tuple(
                     sum(clipper.sizes[name] for name in group.parameters)
                     for group in clipper.groups
                 ),
-                quantiles=clipper.adaptive,
-                quantile_budget=self.arguments.quantile_budget if clipper.adaptive else None,
+                quantiles=clipper.policy.rule,
+                quantile_budget=self.arguments.quantile_budget if clipper.policy.rule else None,
             )
             start = self._take_up(checkpoint, model)
             header = {
@@ -237,7 +236,7 @@ class Spending(Closing):
             self.key = self._stored
             if seed is None:
                 self.key = runs.run_key(self._stored, held, header)
-            self._ledger = runs.Ledger(self.ledger, header, held)
+            self._ledger = runs.Ledger(self.ledger, header)
             was, now = self._ledger.stretch, self._ledger.go_on(start)
             if now != was:
                 listed = "\n  ".join(differences(was.compute, now.compute))
@@ -251,9 +250,7 @@ class Spending(Closing):
         return self.mechanism.noise(self.key, clipper)
 
     def spend(self, step: int, statistics: StepStatistics) -> None:
-        """Write down a step that was released; call it before the weights move.
-
-        What was computed without noise goes under ``private/``.
+        """Write a released step to the ledger, before the weights move; its losses to ``private/``.
 
         Raises:
             LedgerError: if it is not the step that is due, or not the same as when it was spent
@@ -268,45 +265,34 @@ class Spending(Closing):
         self._metrics.append(step, **statistics.summary())
 
     def seal(self, checkpoint: Path, step: int) -> None:
-        """Say in a checkpoint that it is whole."""
+        """Write the manifest of a complete checkpoint."""
         assert self._clipper is not None
         held = {
             **self._manifest,
-            **lineage.flagged(self.descent()),
+            "flags": self.flags(),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
-            "files": {
-                path.relative_to(checkpoint).as_posix(): sha256_file(path)
-                for path in sorted(checkpoint.rglob("*"))
-                if path.is_file() and path.name != MANIFEST
-            },
         }
-        if self._clipper.adaptive is not None:
-            held["estimates"] = list(self._clipper.estimates)
+        held |= self._clipper.policy.state()
         runs.fsync_tree(checkpoint)
-        write_atomic(
-            checkpoint / MANIFEST, json.dumps(sealed(held), indent=1, sort_keys=True) + "\n"
-        )
+        text = json.dumps(sealed(held), indent=1, sort_keys=True)
+        write_atomic(checkpoint / MANIFEST, f"{text}\n")
 
     def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
-        """Refuse a model that lacks weights of the checkpoint that Trainer has loaded.
-
-        Raises:
-            CheckpointError: if a trained weight is another one.
-        """
+        """Raise CheckpointError if the model lacks weights of a checkpoint that Trainer loaded."""
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        if sound_manifest(checkpoint)["weights"] != self._weights(trained):
+        if manifest_of(checkpoint)["weights"] != self._weights(trained):
+            kind = type(model).__name__
             raise runs.CheckpointError(
-                f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
+                f"Trainer did not load all of {checkpoint}: the file is damaged, or a {kind} has "
                 "other names for its weights than are saved; expected the weights of that step: "
-                f"load them by {type(model).__name__}.from_pretrained({str(checkpoint)!r}) and "
-                f"{then}"
+                f"load them by {kind}.from_pretrained({str(checkpoint)!r}) and {then}"
             )
 
     def close(self) -> None:
-        """Let go of the folder; what was spent can still be asked for."""
+        """Unlock the folder; the cost can still be read."""
         for held in (self._ledger, self._metrics, self._lock):
             if held is not None:
                 held.close()
@@ -315,27 +301,8 @@ class Spending(Closing):
     def _weights(self, trained: Mapping[str, Tensor]) -> str:
         return runs.keyed_fingerprint(self._stored, f"weights:{digest_of(trained.items())}")
 
-    def _check_cost(self, spent: Mapping[str, Any]) -> None:
-        """Check that what is on file costs what this mechanism does, whatever its groups are."""
-        before, now = (
-            {
-                name: of[name]
-                for name in ("dataset_size", "batch_size", "steps", "delta", "sampling")
-            }
-            | {"noise_multiplier": of.get("total_noise_multiplier", of["noise_multiplier"])}
-            for of in (spent, self.mechanism.to_dict())
-        )
-        if math.isclose(before["noise_multiplier"], now["noise_multiplier"], rel_tol=1e-9):
-            now["noise_multiplier"] = before["noise_multiplier"]
-        if listed := "\n  ".join(differences(before, now)):
-            raise runs.LedgerMismatchError(
-                f"{self.ledger} counts steps of another mechanism (old -> new):\n  {listed}\n"
-                "Expected the same, since epsilon follows from it. Make the trainer with the old "
-                "arguments, or with another output_dir"
-            )
-
     def _take_up(self, checkpoint: str | None, model: nn.Module) -> int:
-        """Take what this run begins with, from the model or from the checkpoint's manifest."""
+        """Set what the run starts from, the model or a checkpoint; return the first step."""
         trained = {name for name, p in model.named_parameters() if p.requires_grad}
         held = [*model.named_parameters(), *model.named_buffers()]
         whole, frozen = (
@@ -346,12 +313,12 @@ class Spending(Closing):
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        manifest = sound_manifest(folder)
+        manifest = manifest_of(folder)
         self._manifest = {name: manifest[name] for name in ("model", "frozen")}
-        lacking = {"optimizer.pt", "scheduler.pt"} - manifest["files"].keys()
-        if lacking:  # Trainer would go on with new ones, and a repeated step be another release
+        # Without them Trainer would start new ones, and a repeated step be another release.
+        if not all((folder / name).is_file() for name in ("optimizer.pt", "scheduler.pt")):
             raise runs.CheckpointError(
-                f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
+                f"{folder} has no optimizer.pt or no scheduler.pt (save_only_model=True); expected "
                 "them, so that steps can be repeated: leave out resume_from_checkpoint to repeat "
                 "the run from its first step, with save_only_model=False"
             )
@@ -361,46 +328,30 @@ class Spending(Closing):
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
         self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if "estimates" in manifest and self._clipper is not None:
-            self._clipper.move(manifest["estimates"])
+        if self._clipper is not None:
+            self._clipper.policy.restore(manifest)
         return int(manifest["step"])
 
 
 @contextmanager
 def _in_our_words() -> Iterator[None]:
-    """Translate errors of the run's files, whose messages speak of the command line."""
+    """Replace the advice of the command line in errors of the run's files."""
     try:
         yield
     except runs.RunError as error:
         raise type(error)(str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)) from error
 
 
-def sound_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, whose files are read once to see that they are whole.
-
-    Raises:
-        CheckpointError: if there is none, or if it or a file is not what was saved.
-    """
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint; raise CheckpointError without a sound one."""
     try:
-        held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        return opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise runs.CheckpointError(
             f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
             "PrivateTrainer has finished: resume from an earlier one, or leave out "
             "resume_from_checkpoint to repeat the run from its first step"
         ) from error
-    files = {name: folder / name for name in held["files"]}
-    damaged = [
-        name
-        for name, file in files.items()
-        if not file.is_file() or sha256_file(file) != held["files"][name]
-    ]
-    if damaged:
-        raise runs.CheckpointError(
-            f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
-            "lists: resume from an earlier one"
-        )
-    return held
 
 
 def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -416,11 +367,11 @@ def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> dict[str, Any]:
     """Return, for the head of the ledger, what must be the same for a step to be repeated.
 
-    On a CPU the digest of a step would tell; on a GPU there is none.
+    On a CPU the digest of a step shows a difference; on a GPU there is no digest.
 
     Args:
         trainer: a `PrivateTrainer`.
-        optimizer: one of the user's own, as text.
+        optimizer: the user's own, as text.
         loss: of each record.
         own_loss: whether the user gave it.
     """
@@ -430,45 +381,27 @@ def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> 
     if own_loss and "problem_type" in shown:  # a forward with labels, as in evaluate(), sets it
         shown["problem_type"] = None
     text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}")
+    called = {"loss": loss, "collator": trainer.data_collator}
+    for name, one in called.items():
+        named = one if hasattr(one, "__qualname__") else type(one)
+        called[name] = f"{named.__module__}.{named.__qualname__}"
     return {
         **{name: args[name] for name in _DECISIVE},
         "optimizer": optimizer,
         "style": asked.style,
         "clipping": {name: repr(value) for name, value in asked.clipping.items()},
-        "forward": {
-            "model": hashlib.sha256(text.encode()).hexdigest()[:16],
-            "loss": _qualified(loss),
-            "collator": _qualified(trainer.data_collator),
-        },
+        "forward": {"model": hashlib.sha256(text.encode()).hexdigest()[:16], **called},
     }
 
 
-def _qualified(called: Any) -> str:
-    """Return the name of a function, or of an object's class, as it is imported."""
-    named = called if hasattr(called, "__qualname__") else type(called)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def ancestry(model: Any, folder: Path) -> Sequence[Stored]:
-    """Return what a model says of its own training: as it was left in memory, or in its files."""
-    trained_in, before, after = getattr(model, _SAID, (None, (), ()))
+def lineage_of(model: Any, folder: Path) -> Sequence[Stored]:
+    """Return the flags of a model's own training: as it was left in memory, or in its files."""
+    trained_in, before, after = getattr(model, _LINEAGE, (None, (), ()))
     if trained_in is not None:
         return tuple(before if trained_in == folder.absolute() else after)
-    found, name = None, getattr(model, "name_or_path", None)
-    with suppress(OSError, ValueError):  # a name of one's own, which no folder and no hub has
-        quiet = ("gated_repo", "missing_entries", "connection_errors")
-        options: Any = {f"_raise_exceptions_for_{of}": False for of in quiet}
-        found = name and cached_file(name, lineage.FILE, **options)
-    file = Path(found) if found else None
-    flags = lineage.ancestry(file)
-    # Loaded by peft, which does not keep where a LoRA was: a new one changes nothing until it is
-    # trained. Others begin with what they take out of the base.
-    configs = (getattr(model, "peft_config", None) or {}).values()
-    if all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs) and any(
-        ".lora_B." in name and bool(p.any()) for name, p in model.named_parameters()
-    ):
-        flags = (*flags, flag(Flag.TRAINED_ON_UNKNOWN))
-    checkpoint = None if file is None else file.absolute().parent
-    if checkpoint and checkpoint.match("checkpoint-*") and checkpoint.parent == folder.absolute():
-        return flags[:-1]  # this very run goes on, whose own flag is the last
+    file = Path(getattr(model, "name_or_path", None) or "") / lineage.FILE
+    flags = lineage.read_lineage(file if file.is_file() else None)
+    checkpoint = file.absolute().parent
+    if checkpoint.match("checkpoint-*") and checkpoint.parent == folder.absolute():
+        return flags[:-1]  # this very run continues, whose own flag is the last
     return flags

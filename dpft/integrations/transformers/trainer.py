@@ -36,9 +36,9 @@ from dpft.integrations.transformers.records import (
 from dpft.integrations.transformers.spending import (
     MANIFEST,
     Spending,
-    ancestry,
     decisive,
-    sound_manifest,
+    lineage_of,
+    manifest_of,
 )
 from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
@@ -48,8 +48,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.executors import add_clipped, forget
 from dpft.training.held_out import check_repeated
-from dpft.training.loop import check_weights
-from dpft.training.statistics import StepStatistics
+from dpft.training.statistics import StepStatistics, check_weights
 
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss", "total_flos")
@@ -64,7 +63,7 @@ class PrivacyMixin:
     Guarantee: the weights after any step are a function of ``privacy.mechanism``'s noisy releases
     up to that step, each in the ledger before the weights moved. It covers a row of
     ``train_dataset``, provided that one row follows from one record of the data that is to be
-    protected, and that callbacks and optimizers of one's own read no training data.
+    protected, and that the user's callbacks and optimizers read no training data.
     """
 
     privacy: Spending
@@ -76,7 +75,7 @@ class PrivacyMixin:
         per_example_loss: Loss | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check what was asked for, before anything is read or computed.
+        """Check the arguments, before anything is read or computed.
 
         Args:
             args: of the Trainer.
@@ -87,10 +86,10 @@ class PrivacyMixin:
             kwargs: of the Trainer.
 
         Raises:
-            ConfigError: naming every argument that cannot go with privacy.
+            ConfigError: naming every argument that cannot be used with privacy.
         """
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
-        if asked is not None:  # before a Trainer of others packs the data set
+        if asked is not None:  # before another Trainer packs the data set
             checks.refuse(checks.refused(asked))
         base: Any = super()
         base.__init__(*args, **kwargs)
@@ -102,7 +101,7 @@ class PrivacyMixin:
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         folder = Path(trainer.args.output_dir)
-        self.privacy = Spending(privacy, mechanism, folder, ancestry(trainer.model, folder))
+        self.privacy = Spending(privacy, mechanism, folder, lineage_of(trainer.model, folder))
         self._loss = per_example_loss
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
@@ -112,7 +111,7 @@ class PrivacyMixin:
         self._surveyed: Survey | None = None
         self._apart: list[Any] = []  # data sets that were compared with the training records
         self._training = False
-        # An optimizer of one's own, as text; Trainer makes another one later.
+        # The user's optimizer, as text; Trainer makes another one later.
         own = trainer.optimizer or trainer.optimizer_cls_and_kwargs
         self._given = None if own is None else repr(own)
         trainer.add_callback(_Seals(self.privacy))
@@ -123,13 +122,12 @@ class PrivacyMixin:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train, or go on.
+        """Train, or continue.
 
         Args:
-            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
-                warns of damaged ones. Steps in the ledger after it are repeated as they were, and
-                are no further releases.
-            trial: ignored: a search needs ``model_init``, which is refused.
+            resume_from_checkpoint: as of Trainer; True takes the newest complete checkpoint. Steps
+                in the ledger after it are repeated as they were, and are no further releases.
+            trial: ignored: a search needs ``model_init``, which is an error.
             ignore_keys_for_eval: as of Trainer.
 
         Raises:
@@ -142,7 +140,7 @@ class PrivacyMixin:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         elif resume_from_checkpoint:
-            sound_manifest(Path(resume_from_checkpoint))
+            manifest_of(Path(resume_from_checkpoint))
         self._checkpoint = resume_from_checkpoint or None
         makes_one = trainer.optimizer is None
         self._training = True
@@ -151,18 +149,15 @@ class PrivacyMixin:
             output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
             best = trainer.state.best_model_checkpoint
             if trainer.args.load_best_model_at_end and best and (Path(best) / MANIFEST).is_file():
-                self.privacy.check_loaded(
-                    Path(best),
-                    trainer.model,
-                    "use that model: trainer.model has weights of two steps",
-                )
+                then = "use that model: trainer.model has weights of two steps"
+                self.privacy.check_loaded(Path(best), trainer.model, then)
         finally:
             self._training = False
             if makes_one:  # its state is of steps that the next training may repeat
                 trainer.optimizer = None
             if self._clipper is not None:
                 self._clipper.close()
-            if self._noise is not None:  # the run had begun: the folder's steps are this model's
+            if self._noise is not None:  # the run had started: the folder's steps are this model's
                 self.privacy.mark(trainer.model)
             self._clipper = self._noise = None
             self.privacy.close()
@@ -225,22 +220,18 @@ class PrivacyMixin:
             collated=collated,
             settings=decisive(trainer, self._given, loss, self._loss is not None),
         )
-        trained = {id(parameter) for parameter in self._clipper.parameters.values()}
-        self._untouched = Untouched(model, trained)
+        self._untouched = Untouched(model, {id(p) for p in self._clipper.parameters.values()})
         mechanism = self.privacy.mechanism
+        per_epoch = mechanism.dataset_size // mechanism.batch_size
         return DataLoader(
             LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key)),
-            batch_sampler=Steps(
-                mechanism.dataset_size // mechanism.batch_size,
-                mechanism.steps,
-                lambda: trainer.state.global_step,
-            ),
+            batch_sampler=Steps(per_epoch, mechanism.steps, lambda: trainer.state.global_step),
             collate_fn=itemgetter(0),
             num_workers=args.dataloader_num_workers,
         )
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """Do as Trainer; raise ConfigError where most records to be scored are trained on."""
+        """Evaluate as Trainer does; raise ConfigError where most records are trained on."""
         self._check_apart(dataloader.dataset)
         base: Any = super()
         return base.evaluation_loop(dataloader, *args, **kwargs)
@@ -277,28 +268,28 @@ class PrivacyMixin:
         model.train()
         if callable(getattr(trainer.optimizer, "train", None)):
             trainer.optimizer.train()
-        # What callbacks draw follows from the public seed; what a step draws, from the key alone.
-        # Frozen parts may lie on other devices, and draw there too.
+        # Callbacks draw from the public seed, and a step from the key alone. Frozen parts may be on
+        # other devices, and draw there too.
         with random_state_kept(*model.parameters()):
-            clipper.take()  # of forwards that were not ours
+            clipper.take()  # of forwards outside of a step
             try:
-                statistics, lost = self._summed(model, clipper, inputs), False
+                statistics, lost = self._clipped_sum(model, clipper, inputs), False
             except LostRecordError:
                 lost = True
             if lost:  # outside of the clause, whose traceback holds memory
                 forget(clipper)
-                statistics = self._summed(model, clipper, inputs)  # the clipper is careful now
+                statistics = self._clipped_sum(model, clipper, inputs)  # the clipper is careful now
         statistics.released = noise.privatise_(step)
         statistics.seconds = time.perf_counter() - began
         self.privacy.spend(step, statistics)
         return torch.tensor(0.0, device=trainer.args.device)
 
-    def _summed(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
+    def _clipped_sum(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
         """Leave the sum of the clipped gradients in ``.grad``."""
         assert self._objective is not None
         for parameter in clipper.parameters.values():
             parameter.grad = None
-        # Masks fall to rows, so that known ones would break the sensitivity: from the secret key.
+        # Masks belong to rows, so that known ones would break the sensitivity: from the secret key.
         torch.manual_seed(keys.seed(self.privacy.key, "dropout", batch.step))
         statistics = StepStatistics()
         args = self.args  # type: ignore[attr-defined]
@@ -310,7 +301,7 @@ class PrivacyMixin:
         return statistics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Pass on what the guarantee covers, and epsilon so far."""
+        """Log what the guarantee covers, and epsilon so far."""
         for name in _NOISELESS:
             logs.pop(name, None)
         if self._training and not any(name.startswith("eval_") for name in logs):
@@ -320,7 +311,7 @@ class PrivacyMixin:
         base.log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Do as Trainer, and add what the weights were trained on.
+        """Save as Trainer does, and write what the weights were trained on.
 
         Raises:
             ModelError: if a frozen weight or buffer has changed in the training.
@@ -333,7 +324,7 @@ class PrivacyMixin:
         base.save_model(output_dir, _internal_call)
         if not _internal_call:  # a checkpoint has a manifest in its place
             folder = self.privacy.folder if output_dir is None else Path(output_dir)
-            write_atomic(folder / lineage.FILE, lineage.written(self.privacy.descent()))
+            write_atomic(folder / lineage.FILE, lineage.written(self.privacy.flags()))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write Trainer's card with a section on privacy."""
@@ -345,7 +336,7 @@ class PrivacyMixin:
             file.write_text(f"{text}\n\n{self.privacy.card()}", encoding="utf-8")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: it uploads ``output_dir``, where the key is."""
+        """Raise ConfigError: it uploads ``output_dir``, where the key is."""
         raise ConfigError(
             "push_to_hub uploads output_dir, which holds private/ with the key of the noise; "
             "expected the trained model alone: type trainer.model.push_to_hub(NAME), and put "
@@ -353,7 +344,7 @@ class PrivacyMixin:
         )
 
     def _check_apart(self, dataset: Any) -> None:
-        """Refuse to score training records: scores are computed without noise."""
+        """Raise ConfigError for scores of training records: scores are computed without noise."""
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if not indexed or any(dataset is one for one in self._apart):
             return

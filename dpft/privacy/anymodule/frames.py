@@ -1,16 +1,17 @@
-"""Which module's call is to be computed again for parameters that no layer rule covers.
+"""The choice of the module whose call is computed again, for parameters without a layer rule.
 
 Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
 between its inputs and outputs shows which parameters were used in it, and how often beyond the
-captured calls: parameters of its own, weights that are read from a child, lookups that all records
-share. The innermost frame whose records can be told apart takes them over (`recomputation`); a
+captured calls: the module's parameters, weights that are read from a child, lookups that all
+records share. The innermost frame with rows of the records takes them over (`recomputation`); a
 frame that hands on something shared, such as a table of relative positions, leaves them to the one
 around it. What was found in the first forward is remembered, and later forwards look at nothing
 else, unless a layer meets rows that are not the records', or a module runs that no forward called
 before.
 
 A shape does not show whether rows are of records: a table of 512 rows may meet 8 records. Where it
-could be either, the model is run on fewer records for comparison, once for rows of a shape.
+could be either, the model is run on fewer records for comparison, once for rows of a shape. Records
+may not depend on each other within a frame: two are computed alone, once for rows of a shape.
 """
 
 from collections import Counter, defaultdict
@@ -24,13 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from dpft.privacy.anymodule.broadcast import Broadcasts
 from dpft.privacy.anymodule.recomputation import (
-    Arguments,
     AutomaticRule,
+    Fill,
     ModuleCall,
-    Recomputation,
     close,
+    tensors_of,
 )
 from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
 from dpft.privacy.clipping.capture import Capture, Handler
@@ -44,7 +44,12 @@ Shapes = tuple[torch.Size, ...]
 
 @dataclass
 class Frame:
-    """A module that runs, after ``start`` captured calls."""
+    """A module that runs, after ``start`` captured calls.
+
+    Attributes:
+        versions: the tensors that it may read, and how often each was changed before.
+        random: states of the random generators before.
+    """
 
     name: str
     module: nn.Module
@@ -56,9 +61,9 @@ class Frame:
     versions: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     random: list[Tensor] = field(default_factory=list)
 
-    def inputs(self) -> tuple[Arguments, list[Tensor]]:
-        """Return the call's arguments, and their tensors."""
-        return Arguments.of((self.args, self.kwargs))
+    def inputs(self) -> tuple[list[Tensor], Fill]:
+        """Return the tensors of the call's arguments, and what puts others in their places."""
+        return tensors_of((self.args, self.kwargs))
 
 
 class _ImpossibleError(Exception):
@@ -68,45 +73,48 @@ class _ImpossibleError(Exception):
 class AnyModule(Handler):
     """Handles trained parameters that no layer with a rule owns, or whose uses none covers.
 
-    A parameter ``(1, ...)`` that is broadcast over the batch gets a row for each record
-    (`broadcast`). Every other is left to the frames, but where parameters are sharded: no module
-    can be computed again by itself there.
+    Where parameters are sharded no module can be computed again by itself: there it refuses them.
     """
 
     def __init__(self, capture: Capture) -> None:
         self.reasons: dict[str, list[str]] = {}
         self._capture = capture
-        self._broadcasts = Broadcasts(capture, self._learn)
         self._learning = True
         self._stack: list[Frame] = []
         self._turns: Counter[str] = Counter()
-        self._seen: set[str] = set()
-        self._taken: dict[str, dict[str, None]] = {}
-        self._last: dict[str, set[Shapes]] = {}
+        self._seen: set[str] = set()  # names of modules that some forward has called
+        self._taken: dict[str, set[Shapes]] = {}  # by module, the shapes in this forward
         self._rules: dict[str, AutomaticRule] = defaultdict(AutomaticRule)
         self._batched: dict[Key, dict[Shapes, tuple[bool, ...]]] = {}
-        self._others: set[Key] = set()
-        self._trusted: set[tuple[Key, Shapes, bool]] = set()
+        self._others: set[Key] = set()  # calls that were given rows which are not of records
+        self._trusted: set[tuple[Key, Shapes, bool]] = set()  # calls that were computed alone
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
+        self._covered: set[str] = set()
         if capture.sharded:
             capture.sites.refuse_bare()
-        elif capture.names:
-            self._install()
-        self._broadcasts.install()
+            return
+        # After the hooks of layers with a rule.
+        for name, module in capture.model.named_modules():
+            trained = any(id(p) in capture.names for p in module.parameters())
+            if not trained or type(module).forward is nn.Module.forward:
+                continue
+            owns = any(id(p) in capture.names for p in module.parameters(recurse=False))
+            enter, leave = partial(self._enter, name), partial(self._leave, name, owns)
+            capture.hook(module.register_forward_pre_hook(enter, with_kwargs=True))
+            capture.hook(module.register_forward_hook(leave, with_kwargs=True))
 
     def begin(self, nested: bool) -> None:
-        self._broadcasts.restore()  # an interrupt in the last forward may have left rows in place
         if nested:
             return
         self._stack.clear()
         self._turns.clear()
-        if not self._capture.calls:
-            self._last.clear()
         self._probed = None
+        if not self._capture.calls:
+            for shapes in self._taken.values():
+                shapes.clear()
 
     def end(self) -> None:
-        self._broadcasts.restore()
         if self._capture.calls:
             self._learning = False
 
@@ -122,90 +130,8 @@ class AnyModule(Handler):
             return 1
         found = self._positions(frame, args, kwargs, records, site, x)
         if not found:
-            covered = {name for taken in self._taken.values() for name in taken}
-            self._learning |= not covered.issuperset(site.names.values())
+            self._learning |= not self._covered.issuperset(site.names.values())
         return found
-
-    def _learn(self) -> None:
-        self._learning = True
-
-    def _install(self) -> None:
-        """Put hooks on every running module with trained parameters inside, after its layer's."""
-        capture = self._capture
-        for name, module in capture.model.named_modules():
-            trained = any(id(p) in capture.names for p in module.parameters())
-            if not trained or type(module).forward is nn.Module.forward:
-                continue
-            owns = any(id(p) in capture.names for p in module.parameters(recurse=False))
-            enter, leave = partial(self._enter, name), partial(self._leave, name, owns)
-            capture.hook(module.register_forward_pre_hook(enter, with_kwargs=True))
-            capture.hook(module.register_forward_hook(leave, with_kwargs=True))
-
-    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Note that a module begins to run."""
-        capture = self._capture
-        if self._recording is None and (capture.in_backward or not capture.active):
-            return
-        key = (name, self._turns[name])
-        self._turns[name] += 1
-        watched = False
-        if self._recording is None:
-            # One that no forward called before is looked at, whenever it comes.
-            watched = self._learning or name in self._taken or name not in self._seen
-            self._seen.add(name)
-        frame = Frame(name, module, args, kwargs, len(capture.calls), key, watched)
-        if watched:
-            _, tensors = frame.inputs()
-            frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
-            frame.random = random_states(tensors)
-        self._stack.append(frame)
-
-    def _leave(
-        self,
-        name: str,
-        owns: bool,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-    ) -> Any:
-        """Note that a module has returned, and capture its whole call if it is to be."""
-        capture = self._capture
-        if self._recording is not None:
-            if (frame := self._popped(module)) is not None:
-                self._recording[frame.key] = _sizes(Arguments.of((args, kwargs))[1])
-            return None
-        if not (capture.captures(name) if owns else capture.active):
-            return None
-        if capture.in_backward:
-            if inputs := self._taken_inputs(name, args, kwargs):
-                capture.save(*inputs)
-            return None
-        frame = self._popped(module)
-        if frame is None or not (self._learning or frame.watched):
-            return None
-        frame.args, frame.kwargs = args, kwargs
-        return self._take(frame, output)
-
-    def _popped(self, module: nn.Module) -> Frame | None:
-        """Return the frame of a module that has returned; None if it was not seen to begin."""
-        for depth in reversed(range(len(self._stack))):
-            frame = self._stack[depth]
-            if frame.module is module:
-                del self._stack[depth:]  # what is above it failed
-                return frame
-        return None
-
-    def _taken_inputs(self, name: str, args: Any, kwargs: Any) -> Sequence[Tensor]:
-        """Return what a recomputed call must save besides what autograd does.
-
-        A checkpoint compares what is saved with the forward's, where another call of the module may
-        not have been taken: one on a table that the records share.
-        """
-        if name not in self._last:
-            return ()
-        _, inputs = Arguments.of((args, kwargs))
-        return inputs if tuple(x.shape for x in inputs) in self._last[name] else ()
 
     def _positions(
         self, frame: Frame, args: Any, kwargs: Any, records: int, site: Site, x: Tensor
@@ -229,19 +155,71 @@ class AnyModule(Handler):
         if k == 1 and not square and frame.key not in self._batched:
             return 1
         try:
-            _, tensors = Arguments.of((args, kwargs))  # of which x is the first
+            tensors, _ = tensors_of((args, kwargs))  # of which x is the first
             return k if self._roles(frame, tensors, records)[0] else 0
         except _ImpossibleError:
             return 0
+
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Note that a module begins to run."""
+        capture = self._capture
+        if self._recording is None and (capture.in_backward or not capture.active):
+            return
+        key = (name, self._turns[name])
+        self._turns[name] += 1
+        watched = False
+        if self._recording is None:
+            watched = self._learning or name in self._taken or name not in self._seen
+            self._seen.add(name)
+        frame = Frame(name, module, args, kwargs, len(capture.calls), key, watched)
+        if watched:
+            tensors, _ = frame.inputs()
+            frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
+            frame.random = random_states(tensors)
+        self._stack.append(frame)
+
+    def _leave(
+        self, name: str, owns: bool, module: nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> Any:
+        """Note that a module has returned, and capture its whole call if it is to be."""
+        capture = self._capture
+        if self._recording is not None:
+            if (frame := self._popped(module)) is not None:
+                self._recording[frame.key] = _sizes(tensors_of((args, kwargs))[0])
+            return None
+        if not (capture.captures(name) if owns else capture.active):
+            return None
+        if capture.in_backward:
+            # A checkpoint compares what is saved with the forward's, where another call of the
+            # module may not have been taken: one on a table that the records share.
+            inputs, _ = tensors_of((args, kwargs))
+            if tuple(x.shape for x in inputs) in self._taken.get(name, ()):
+                capture.save(*inputs)
+            return None
+        frame = self._popped(module)
+        if frame is None or not (self._learning or frame.watched):
+            return None
+        frame.args, frame.kwargs = args, kwargs
+        return self._take(frame, output)
+
+    def _popped(self, module: nn.Module) -> Frame | None:
+        """Return the frame of a module that has returned; None if it was not seen to begin."""
+        for depth in reversed(range(len(self._stack))):
+            frame = self._stack[depth]
+            if frame.module is module:
+                del self._stack[depth:]  # what is above it failed
+                return frame
+        return None
 
     def _take(self, frame: Frame, result: Any) -> Any:
         """Capture a frame's call for parameters that no layer's call inside it covers.
 
         Returns what the model is to go on with in place of ``result``; None if nothing is taken.
         """
-        names, inside_calls = self._capture.names, self._capture.calls[frame.start :]
-        returned, tensors = Arguments.of(result)
-        _, inputs = frame.inputs()
+        capture, names = self._capture, self._capture.names
+        inside_calls = capture.calls[frame.start :]
+        tensors, returned = tensors_of(result)
+        inputs, filled = frame.inputs()
         edges = [get_gradient_edge(x) for x in inputs if x.requires_grad]
         stops = frozenset((edge.node, edge.output_nr) for edge in edges)
         found = {
@@ -262,34 +240,42 @@ class AnyModule(Handler):
         try:
             if missing := [name for name in wanted if name not in local]:
                 raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
-            own = {local[name]: self._capture.parameters[name] for name in wanted}
-            automatic = self._recomputation(frame, own, [(i, tensors[i]) for i in picked])
+            records, batched = self._split(frame, inputs, [tensors[i] for i in picked])
+            # A view, so that uses of an output outside differ from its uses inside.
+            outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
+            rule, own = self._rules[frame.name], {local[name]: name for name in wanted}
+            call = ModuleCall(
+                Site(frame.name, frame.module, rule, own),
+                None,
+                tuple(map(get_gradient_edge, outputs.values())),
+                root=True,  # unless the graph says otherwise
+                parameters={k: capture.parameters[name] for k, name in own.items()},
+                filled=filled,
+                batched=batched,
+                stops=stops,
+                picked=tuple(picked),
+                shapes=tuple((y.shape, y.dtype) for y in outputs.values()),
+                records=records,
+                precision=_autocast_as_now(tensors[picked[0]].device.type),
+                paused=capture.paused,
+            )
+            self._try(frame, call, inputs, [tensors[i] for i in picked])
         except _ImpossibleError as reason:
             whose = f"{frame.name or 'the model'} ({type(frame.module).__name__})"
             for name in wanted:
                 self.reasons.setdefault(name, []).append(f"{whose} {reason}")
             self._learning = True
             return None
-        self._taken.setdefault(frame.name, {}).update(wanted)
-        self._last.setdefault(frame.name, set()).add(tuple(x.shape for x in inputs))
+        self._taken.setdefault(frame.name, set()).add(tuple(x.shape for x in inputs))
+        self._covered |= wanted.keys()
         for name in wanted:
             self.reasons.pop(name, None)
-        # What is outside cannot be told apart from what an output is used for inside.
-        outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
-        site = Site(frame.name, frame.module, automatic.rule, {local[n]: n for n in wanted})
-        self._capture.calls[frame.start :] = [
-            call for call in inside_calls if wanted.keys().isdisjoint(call.site.names.values())
+        capture.calls[frame.start :] = [
+            other for other in inside_calls if wanted.keys().isdisjoint(other.site.names.values())
         ]
-        call = ModuleCall(
-            site,
-            self._capture.save(*inputs),
-            tuple(map(get_gradient_edge, outputs.values())),
-            root=True,  # unless the graph says otherwise
-            recomputation=automatic,
-            stops=stops,
-        )
-        self._capture.add(call, list(outputs.values()))
-        return returned.filled([outputs.get(i, x) for i, x in enumerate(tensors)])
+        call.saved = capture.save(*inputs)
+        capture.add(call, list(outputs.values()))
+        return returned([outputs.get(i, x) for i, x in enumerate(tensors)])
 
     def _wanted(self, inside: Between, calls: Sequence[Call]) -> dict[str, None]:
         """Return parameters with uses that no captured call covers; with them all of a call's."""
@@ -308,24 +294,26 @@ class AnyModule(Handler):
                     wanted |= dict.fromkeys(n for n in names if inside.counts[n])
         return wanted
 
-    def _recomputation(
-        self,
-        frame: Frame,
-        parameters: Mapping[str, Tensor],
-        outputs: Sequence[tuple[int, Tensor]],
-    ) -> Recomputation:
-        """Return how to compute a frame again for one record; raises _ImpossibleError."""
-        given, inputs = frame.inputs()
+    def _split(
+        self, frame: Frame, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> tuple[int, tuple[bool, ...]]:
+        """Return the number of records, and which inputs have rows of them.
+
+        Raises _ImpossibleError where a frame cannot be computed again for one record.
+        """
         records = self._capture.records()
         if records is None:
             first = next((x for x in inputs if x.dim() > 0), None)
             if first is None:
                 raise _ImpossibleError("has no input, so that the number of records is unknown")
             records = len(first)
-        for x, version in frame.versions.values():
-            if x._version != version:
-                raise _ImpossibleError("changes its input or a buffer in place")
-        for _, y in outputs:
+        if any(x._version != version for x, version in frame.versions.values()):
+            raise _ImpossibleError("changes its input or a buffer in place")
+        states = zip(random_states(inputs), frame.random, strict=False)  # none if not watched
+        drawn = any(not torch.equal(now, before) for now, before in states)
+        if why := _dropped(frame.module, drawn, drawn or not frame.watched):
+            raise _ImpossibleError(why)
+        for y in outputs:
             if y.dim() == 0 or len(y) == 0 or len(y) % records:
                 raise _ImpossibleError(
                     f"gives an output of shape {tuple(y.shape)} that {records} records share"
@@ -335,39 +323,15 @@ class AnyModule(Handler):
             batched = self._roles(frame, inputs, records)
             if not any(batched):
                 raise _ImpossibleError("has no input with rows of the records")
-        automatic = Recomputation(
-            self._rules[frame.name],
-            frame.module,
-            parameters,
-            given,
-            batched,
-            tuple(i for i, _ in outputs),
-            tuple((y.shape, y.dtype) for _, y in outputs),
-            records,
-            _autocast_as_now(outputs[0][1].device.type),
-            self._capture.paused,
-        )
-        self._try(frame, automatic, inputs, [y for _, y in outputs])
-        return automatic
+        return records, batched
 
     def _try(
-        self,
-        frame: Frame,
-        automatic: Recomputation,
-        inputs: Sequence[Tensor],
-        outputs: list[Tensor],
+        self, frame: Frame, call: ModuleCall, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        """Compute two records alone, the first time for rows of these shapes, and compare.
-
-        Each time where random numbers were drawn: dropout may be on in one batch and off before.
-        """
-        records = automatic.records
-        states = random_states(inputs)
-        drawn = len(states) != len(frame.random) or not all(map(torch.equal, states, frame.random))
-        if frame.module.training and (why := _dropped(frame.module, drawn)):
-            raise _ImpossibleError(why)
-        trusted = frame.key, _row_shapes(inputs), records > 1
-        if trusted in self._trusted and not drawn:
+        """Compute two records alone, the first time for rows of these shapes, and compare."""
+        records = call.records
+        trusted = frame.key, tuple(x.shape[1:] for x in inputs), records > 1
+        if trusted in self._trusted:
             return
         # A record that is not finite shows nothing: two others are taken.
         rows = (y.detach().reshape(records, -1).isfinite().all(1).tolist() for y in outputs)
@@ -375,7 +339,7 @@ class AnyModule(Handler):
         for record in {*finite[:1], *finite[-1:]}:
             try:
                 with torch.no_grad(), random_state_kept(*inputs):
-                    alone = automatic.alone(inputs, record)
+                    alone = call.alone(inputs, record)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -393,12 +357,12 @@ class AnyModule(Handler):
             self._trusted.add(trusted)
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
-        """Return of each input, whether its rows are of records; raises _ImpossibleError.
+        """Return for each input, whether its rows are of records; raises _ImpossibleError.
 
         Known from the first rows of these shapes: in another batch a call may be given a table
         of the model's where it was given something of the records.
         """
-        sizes, shapes = _sizes(inputs), _row_shapes(inputs)
+        sizes, shapes = _sizes(inputs), tuple(x.shape[1:] for x in inputs)
         odd = _ImpossibleError("is given rows whose number does not follow the records'")
         known = self._batched.get(frame.key, {}).get(shapes)
         if known is None:
@@ -424,19 +388,14 @@ class AnyModule(Handler):
         root = self._stack[0] if self._stack else None
         if root is None or root.module is not self._capture.model:
             return self._probed
-        given, tensors = root.inputs()
+        tensors, filled = root.inputs()
         part = [x[:few].clone() if x.dim() and len(x) == records else x for x in tensors]
-        args, kwargs = given.filled(part)
+        args, kwargs = filled(part)
         stack, turns = self._stack, self._turns
         self._stack, self._turns, self._recording = [], Counter(), {}
         autocast = _autocast_as_now(next((x.device.type for x in tensors), "cpu"))
         try:
-            with (
-                torch.no_grad(),
-                autocast(),
-                random_state_kept(*part),
-                self._broadcasts.one_row_for_all(),
-            ):
+            with torch.no_grad(), autocast(), random_state_kept(*part), self._capture.paused():
                 self._capture.model.forward(*args, **kwargs)
             self._probed = self._recording
         except torch.OutOfMemoryError:
@@ -458,21 +417,18 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(len(x) if x.dim() else 0 for x in tensors)
 
 
-def _row_shapes(tensors: Sequence[Tensor]) -> Shapes:
-    return tuple(x.shape[1:] for x in tensors)
+def _dropped(module: nn.Module, drawn: bool, maybe: bool) -> str:
+    """Return why a module's output is random; empty if it is not.
 
-
-def _dropped(module: nn.Module, drawn: bool) -> str:
-    """Return what a module drops at random, by its structure: a mask may leave all by chance.
-
-    Branches count where nothing was ``drawn``, too: a check may have switched them off.
+    Dropout is found by its structure, where numbers were or may have been drawn: a mask may leave
+    all by chance. Branches that are dropped count in any case: a check may have switched them off.
     """
-    for part in module.modules():
+    for part in module.modules() if module.training else ():
         kind, rate = type(part).__name__, getattr(part, "drop_prob", getattr(part, "p", 0))
-        dropout = drawn and isinstance(part, nn.modules.dropout._DropoutNd)
+        dropout = maybe and isinstance(part, nn.modules.dropout._DropoutNd)
         if rate and (dropout or "DropPath" in kind or "StochasticDepth" in kind):
             return (
                 f"has dropout ({kind} at rate {rate}) and would be computed again with other "
                 "masks: set it to 0, such as drop_path_rate in the model's configuration"
             )
-    return ""
+    return "draws random numbers, and would be computed again with others" if drawn else ""

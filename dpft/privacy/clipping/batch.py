@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ _AT_ONCE = 1 << 23
 
 
 class Entry(NamedTuple):
-    """What is kept of a complete parameter: its norms, and what its sum will be formed from."""
+    """The norms of a complete parameter, and the uses that its sum is formed from."""
 
     squared_norm: SquaredNorm
     uses: list[Use]
@@ -72,7 +72,7 @@ class Factors(NamedTuple):
 
 
 class ClippingBatch:
-    """What a plan works on, and what it leaves in the parameters' ``.grad``.
+    """One batch, whose clipped sums a plan adds to the parameters' ``.grad``.
 
     ``losses`` are ``(B,)``, with ``rows`` of the model's batch for each; ``arrived`` are calls with
     their output gradients, if a backward was already.
@@ -81,7 +81,8 @@ class ClippingBatch:
         size: ``B``.
         group_of: the index of a parameter's group.
         dropped: whether a record was found that has to be dropped.
-        looks: whether the host may look at any number: not while a program is traced.
+        looks: whether the host may look at any number: not while a program is traced, which is
+            given ``thresholds`` as tensors.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.
         sharded: whether sums go to a cohort as they are formed, and not into ``.grad`` at once.
@@ -94,23 +95,22 @@ class ClippingBatch:
         losses: Tensor,
         rows: int,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
-        looks: bool = True,
+        thresholds: Sequence[Any] | None = None,
     ) -> None:
         self.capture = clipper.capture
         self.groups = clipper.groups
         self.parameters = clipper.parameters
+        self.looks = thresholds is None
         # Stages of a pipeline wait for each other.
-        self.careful = looks and (clipper.careful or arrived is not None)
-        self.looks = looks
+        self.careful = self.looks and (clipper.careful or arrived is not None)
         self.structure = structure
         self.losses = losses
         self.rows = rows
         self.size = len(losses)
         self.group_of = {n: k for k, group in enumerate(self.groups) for n in group.parameters}
-        self.forms: dict[str, str] = {}
         self.dropped = False
         self.sharded = clipper.sharded
-        self._clip = clipper.factors_of
+        self._clip, self._thresholds = clipper.clip_function, thresholds or clipper.thresholds
         self._observers = clipper.observers
         self._cohort = clipper.cohort
         self._arrived = arrived
@@ -175,7 +175,7 @@ class ClippingBatch:
         self._grams = GramCache()
         if received != len(calls):
             raise UnsupportedLayerError(
-                f"{len(calls)} layer calls lie on the way to the losses, but a backward reached "
+                f"{len(calls)} layer calls are on the way to the losses, but a backward reached "
                 f"{received} of them; expected all: does a layer give several outputs of which the "
                 "first is unused?"
             )
@@ -185,9 +185,8 @@ class ClippingBatch:
         for observer in self._observers:
             observer.before_autograd_writes()
 
-    def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
+    def squared_norm(self, uses: Sequence[Use]) -> SquaredNorm:
         """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""
-        self.forms[name] = " + ".join([use.form() for use in uses])
         return joint_squared_norm(uses, self._grams)
 
     def clip_factors(self, k: int, book: Book) -> Factors:
@@ -206,7 +205,7 @@ class ClippingBatch:
         if not self.looks:
             return [self.clip_factors(k, book) for k in range(len(self.groups))]
         found = [self._total(k, book) for k in range(len(self.groups))]
-        device = self._finite.device  # groups may lie on several
+        device = self._finite.device  # groups may be on several
         fine = torch.stack([squared.sound().all().to(device) for squared in found])
         if bool(fine.all() & self._finite.all()):
             return [self.factors_of(k, one.allowing(), None) for k, one in enumerate(found)]
@@ -223,7 +222,7 @@ class ClippingBatch:
     def factors_of(self, k: int, squared: Tensor, dropped: Tensor | None) -> Factors:
         """Return clip factors of group ``k`` from its squared norms, ``(B,)``."""
         norms = squared.sqrt()
-        factors = self._clip(k, norms)
+        factors = self._clip(norms, self._thresholds[k])
         if dropped is not None:
             factors = factors.masked_fill(dropped, 0.0)
         self._norms[k], self._factors[k] = norms, factors
@@ -285,25 +284,26 @@ class ClippingBatch:
         for k in range(len(self.groups)):
             if k not in self._norms:
                 self.clip_factors(k, {})
-        device = self._finite.device  # groups may lie on several
+        device = self._finite.device  # groups may be on several
         every = range(len(self.groups))
         norms = torch.stack([self._norms[k].to(device) for k in every], 1)
         factors = torch.stack([self._factors[k].to(device) for k in every], 1)
         return norms, factors, norms.isfinite().all() & self._finite.all()
 
-    def _entries(self, k: int, book: Book) -> list[Entry]:
-        """Return the parameters of group ``k`` that took part."""
-        return [book[name] for name in self.groups[k].parameters if name in book]
+    def _total(self, k: int, book: Book, examined: bool = False) -> SquaredNorm:
+        """Join the squared norms of group ``k``'s parameters that took part.
 
-    def _total(self, k: int, book: Book) -> SquaredNorm:
-        return self._joint([entry.squared_norm for entry in self._entries(k, book)])
-
-    def _joint(self, parts: Sequence[SquaredNorm]) -> SquaredNorm:
-        """Join squared norms of parameters; of none, there is nothing to clip."""
-        if not parts:
+        ``examined`` computes again what cancellation has made doubtful.
+        """
+        entries = [book[name] for name in self.groups[k].parameters if name in book]
+        if not entries:  # there is nothing to clip
             dtype = torch.promote_types(self.losses.dtype, torch.float32)
             zeros = self.losses.new_zeros(self.size, dtype=dtype)
             return SquaredNorm(zeros, zeros)
+        parts = [
+            recomputed(norm, uses) if examined and uses and not norm.exact else norm
+            for norm, uses in entries
+        ]
         value = _sum([part.value for part in parts])
         roundings = [part.rounding for part in parts if part.rounding is not None]
         rounding = _sum(roundings) if roundings else None
@@ -312,11 +312,7 @@ class ClippingBatch:
 
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
         """Return a group's norms without what cancellation made doubtful, and dropped records."""
-        parts = [
-            norm if norm.exact or not uses else recomputed(norm, uses)
-            for norm, uses in self._entries(k, book)
-        ]
-        squared = self._joint(parts).allowing().clamp(min=0)
+        squared = self._total(k, book, examined=True).allowing().clamp(min=0)
         dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
         if not bool(dropped.any()):
             return squared, None

@@ -41,21 +41,12 @@ class Site:
             )
 
 
-class Bare(NamedTuple):
-    """A trained parameter, by its canonical and local name, of a module without a rule."""
-
-    name: str
-    local: str
-    owner: str
-    module: nn.Module
-
-
 class Sites:
     """The layers of a model that own trained parameters, one entry per module.
 
     Attributes:
         layers: those with a rule, by module name.
-        bare: parameters of other modules.
+        bare: names of parameters of other modules, with these modules.
     """
 
     def __init__(
@@ -63,7 +54,7 @@ class Sites:
     ) -> None:
         canonical = {id(parameter): name for name, parameter in parameters.items()}
         self.layers: dict[str, Site] = {}
-        self.bare: list[Bare] = []
+        self.bare: list[tuple[str, nn.Module]] = []
         self.rules = rules
         for module_name, module in model.named_modules() if parameters else ():
             _refuse_what_mixes(module_name or "the model", module)
@@ -75,7 +66,7 @@ class Sites:
             if rule is not None:
                 self.layers[module_name] = Site(module_name, module, rule, MappingProxyType(own))
             else:
-                self.bare += [Bare(name, local, module_name, module) for local, name in own.items()]
+                self.bare += [(name, module) for name in own.values()]
 
     def refuse_bare(self) -> None:
         """Raise UnsupportedLayerError for parameters that no layer with a rule owns.
@@ -84,7 +75,7 @@ class Sites:
         that it is used by the layer with a rule only is checked on the graph.
         """
         covered = {name for site in self.layers.values() for name in site.names.values()}
-        left = [f"{b.name} ({type(b.module).__name__})" for b in self.bare if b.name not in covered]
+        left = [f"{n} ({type(module).__name__})" for n, module in self.bare if n not in covered]
         if left:
             raise UnsupportedLayerError(
                 f"no clipping rule for {len(left)} trainable parameter(s): {', '.join(left)}. "
@@ -138,7 +129,7 @@ class Call:
         saved: holds its inputs; None if they are not needed.
         outputs: where its outputs are in the autograd graph: one, of a layer with a rule.
         root: whether no other call comes before some output: a backward must name it as a target.
-        leaves: the tensors that stood for the layer's parameters while it ran, where those are not
+        leaves: the tensors in place of the layer's parameters while it ran, where those are not
             the parameters themselves (sharded ones).
         positions: rows of the layer's input for each row of the model's batch, next to each other.
         doubtful: whether the rows may not be of records: a call around it may take over.
@@ -224,7 +215,7 @@ class Call:
                 f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of "
                 f"shape {tuple(shape)} for {batch} losses; expected one row per record, shape "
                 f"({batch}, ...). A lookup shared by the batch, such as positions, must be given "
-                "as (B, T), or lie in a module without dropout, which can be computed again for "
+                "as (B, T), or be in a module without dropout, which can be computed again for "
                 "each record: type model.dropout=0"
             )
 
@@ -278,7 +269,7 @@ def rule_inputs(call: Call, g: Tensor, batch: int, rows: int) -> tuple[Tensor | 
 
 
 def variable_of(node: Node | None) -> Tensor | None:
-    """Return the leaf that a node stands for, itself or through aliases."""
+    """Return the leaf of a node, itself or through aliases."""
     while node is not None and node.name() in _ALIASES:
         node = node.next_functions[0][0]
     variable: Tensor | None = getattr(node, "variable", None)
@@ -286,7 +277,7 @@ def variable_of(node: Node | None) -> Tensor | None:
 
 
 class Between(NamedTuple):
-    """How often each parameter is used between inputs and outputs; the functions; other leaves."""
+    """The number of uses of each parameter between inputs and outputs; functions; other leaves."""
 
     counts: Counter[str]
     nodes: set[Node]
@@ -317,15 +308,15 @@ def uses_between(
 
 
 class Structure(NamedTuple):
-    """What the autograd graph of a batch says about its layer calls.
+    """The layer calls of a batch, as found in its autograd graph.
 
     Attributes:
         reached: the calls that the losses depend on, in order.
-        leaves: the tensors that stand for the trained parameters in the graph, by name.
+        leaves: the tensors in place of the trained parameters in the graph, by name.
         other_leaves: where the graph ends in something else than parameters (inputs that require
             gradients): a layer above is not reached by a backward to the roots alone.
         halved: whether anything on the way to the losses is in half precision: frozen layers, what
-            lies between layers and the losses themselves round gradients as much as a trained
+            is between layers and the losses themselves round gradients as much as a trained
             layer does, though its own ``a`` and ``g`` may be in float32.
     """
 
@@ -367,14 +358,14 @@ def find_structure(
                 "given to make_clipper, frozen or not before that call, and none made in a "
                 "forward, as DoRA of peft makes one of a Conv1D: lora_dropout=0 there"
             )
-    # Reversible blocks and reentrant checkpoints may run layers in a backward of their own: their
+    # Reversible blocks and reentrant checkpoints may run layers in a separate backward: their
     # gradients would go to ``.grad`` unclipped, or nowhere.
     function: type = torch.autograd.function.BackwardCFunction
     for node in nodes if captured.hidden else ():
         if isinstance(node, function) and not is_token_losses(node):
             raise UnsupportedLayerError(
                 f"layers {', '.join(sorted(captured.hidden)[:4])} ran with gradients disabled, and "
-                f"the losses depend on a function with a backward of its own ({node.name()}), "
+                f"the losses depend on a function with a separate backward ({node.name()}), "
                 "which may run them again where nothing is clipped; expected layers that run once. "
                 "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
             )

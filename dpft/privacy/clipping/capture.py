@@ -7,7 +7,6 @@ backward reaches that output, the hook hands ``(a, g)`` to the listener, and for
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,11 +65,10 @@ class Capture:
         names: the trained parameters' names by id.
         calls: those captured since the last `take`.
         handler: handles parameters of other modules.
-        packed: whether hooks stood between autograd and what it saved, as of checkpointing. What
+        packed: whether hooks packed what autograd saved, as of checkpointing. What
             one backward recomputes and does not need is then held as long as the graph is.
         in_backward: whether a backward runs, in which a forward is a recomputation.
         enabled: whether forward passes are captured where gradients are.
-        spread: what is shared by the records and was given a row for each in this forward.
     """
 
     def __init__(
@@ -89,7 +87,6 @@ class Capture:
         self.calls: list[Call] = []
         self.packed = False
         self.in_backward = False
-        self.spread: dict[str, None] = {}
         self._listener: Listener | None = None
         self._token = torch.empty(0, requires_grad=True)
         self._batch: int | None = None
@@ -115,7 +112,7 @@ class Capture:
 
         A layer is hidden if it ran with gradients disabled in a forward that had them enabled: its
         output is a constant (a teacher's, a cache), or some `torch.autograd.Function` will run it
-        again in a backward of its own, which no graph shows.
+        again in a separate backward, which no graph shows.
         """
         self.handler.end()
         self._depth = 0
@@ -126,15 +123,10 @@ class Capture:
 
     @property
     def hooked(self) -> bool:
-        """Whether others' forward hooks may change what a layer with a rule gives."""
+        """True if other forward hooks may change what a layer with a rule gives."""
         own = {handle.id for handle in self._handles}
         given = (key for site in self.sites.layers.values() for key in site.module._forward_hooks)
         return bool(_global_forward_hooks) or any(key not in own for key in given)
-
-    def sees_last(self, module: nn.Module) -> bool:
-        """Whether no hook of others changes a layer's input before us, or its output after us."""
-        own = {handle.id for handle in self._handles}
-        return own.issuperset([*module._forward_pre_hooks, *[*module._forward_hooks][-1:]])
 
     def backward(
         self,
@@ -204,7 +196,7 @@ class Capture:
 
     @property
     def active(self) -> bool:
-        """Whether forward passes are captured now."""
+        """True while forward passes are captured."""
         return self.enabled and torch.is_grad_enabled()
 
     def captures(self, name: str) -> bool:
@@ -221,7 +213,7 @@ class Capture:
     def records(self) -> int | None:
         """Return the records of the model's forward that runs, or is recomputed; None outside.
 
-        A part of the model that is called by itself has a batch of its own, of unknown size.
+        A part of the model that is called by itself has another batch, of unknown size.
         """
         return self._batch if self._depth or self.in_backward else None
 
@@ -253,10 +245,10 @@ class Capture:
             self.hook(module.register_forward_pre_hook(hook, with_kwargs=True))
 
         before(model, self._enter)
-        for name, module in model.named_modules():
+        for module in model.modules():
             trained = any(id(p) in self.names for p in module.parameters())
             if trained and (change := self.sites.rules.for_records(module)):
-                before(module, partial(self._of_records, name, change))
+                before(module, partial(self._of_records, change))
         for site in self.sites.layers.values():
             if isinstance(site.module, nn.Embedding):
                 before(site.module, partial(self._expand, site))
@@ -273,20 +265,11 @@ class Capture:
         self._batch = None if first is None else len(first)
         self.handler.begin(nested=self._depth > 0)
         self._depth += 1
-        self.spread.clear()
 
     def _leave(self, model: nn.Module, args: Any, output: Any) -> None:
         if self.in_backward or not self.active:
             return
         self._depth = max(0, self._depth - 1)
-        error = sys.exc_info()[1]
-        if error is not None and self.spread:
-            error.add_note(
-                f"dpft: {', '.join(self.spread)}, which the records of a batch share, has a row "
-                "for each record while gradients are clipped; a model that repeats, reshapes or "
-                "sizes by that one row fails so: freeze it (requires_grad_(False)), or give "
-                "lookups of shape (B, T)"
-            )
 
     def _expand(
         self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -296,17 +279,15 @@ class Capture:
         if self.active and args and batch is not None:
             ids = args[0]
             if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
-                self.spread[site.name] = None
                 return (ids.expand(batch, *ids.shape[1:]), *args[1:]), kwargs
         return None
 
     def _of_records(
-        self, name: str, change: Change, module: nn.Module, args: tuple[Any, ...], kwargs: Any
+        self, change: Change, module: nn.Module, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Give a lookup shared by the batch one row per record, where a module knows how."""
         if not self.active:
             return None
-        self.spread[name] = None
         first = args[0] if args else next(iter(kwargs.values()))
         return change(module, args, kwargs, self.records() or len(first))
 

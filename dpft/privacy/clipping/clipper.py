@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,9 @@ from dpft.privacy.clipping.groups import ClipFunction, Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.policies import ThresholdPolicy
 from dpft.privacy.precision import full_precision, on_device, waits
-from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
-from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
 class Started(NamedTuple):
@@ -41,7 +40,7 @@ class Started(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What `Clipper.sums` returns.
+    """The result of `Clipper.sums`.
 
     Attributes:
         losses: ``(B,)``, zero for padding.
@@ -103,21 +102,18 @@ class Clipper:
 
     Attributes:
         plan: how sums are formed, one of `dpft.privacy.spec.PLANS`.
+        clip_function: returns factors ``(B,)`` for norms ``(B,)`` and a threshold.
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
-        adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
+        policy: holds the thresholds, and moves them where they adapt.
         looks: whether the host looks at norms where that costs nothing; see `careful`.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         capture: the hooks on the model's layers.
         observers: what sees each batch before its sums.
-        estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
-        thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``, without padding. With
             what rounding to bfloat16 may add, where sums are formed in that.
         factors: the clip factors of the last `backward`, ``(B, K)``; 0 where a record's gradient in
             a group is not finite: it contributes nothing there.
-        below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
-            last `move`, ``(K,)`` in float64: one record changes each entry by at most 1/2.
 
     Guarantee: adding or removing one record changes the sum by at most `sensitivity` in L2 norm,
     provided that ``losses[i]`` depends on record ``i`` alone. In float32 rounding adds to that some
@@ -125,7 +121,7 @@ class Clipper:
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
     depend on that record alone (`dpft.privacy.shapes`, ``real`` of `backward`). Sums that are
-    formed in bfloat16 are within the bound that `rules.uses` proves.
+    formed in bfloat16 are within the bound that `dpft.privacy.halves` proves.
     """
 
     def __init__(
@@ -135,7 +131,7 @@ class Clipper:
         groups: Sequence[Group],
         clip_function: ClipFunction,
         rules: LayerRules,
-        adaptive: Quantiles | None = None,
+        policy: ThresholdPolicy | None = None,
         cohort: Cohort | None = None,
         handler: Callable[[Capture], Handler] = Handler,
         observers: Sequence[Callable[[Clipper], Observer]] = (),
@@ -144,26 +140,24 @@ class Clipper:
         self.plan = plan
         self.parameters: Mapping[str, nn.Parameter] = MappingProxyType(trained)
         self.groups = tuple(groups)
-        self.adaptive = adaptive
+        self.policy = policy or ThresholdPolicy([group.threshold for group in groups])
         self.cohort = cohort
         self.sharded = cohort is not None and cohort.sharded
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
-        self._clip_function = clip_function
+        self.clip_function = clip_function
         self._rules = rules
         self._handler = handler
         self._observers = observers
         self._unfinished = False
         self._careful = False
         self.looks = True
-        self._forms: dict[str, str] = {}
         if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
         clipped = {} if plan == "none" else trained
         sites = Sites(model, clipped, rules)
         self.capture = Capture(model, sites, clipped, self.sharded, handler)
         self.observers = tuple(observer(self) for observer in observers) if clipped else ()
-        self._set([group.threshold for group in self.groups])
 
     @property
     def private(self) -> bool:
@@ -172,21 +166,26 @@ class Clipper:
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of what `backward` leaves in ``.grad``, infinite for ``none``."""
-        return sensitivity(self.thresholds) if self.private else float("inf")
+        return self.policy.sensitivity if self.private else float("inf")
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The norms to which groups are clipped now, ``(K,)``."""
+        return self.policy.thresholds
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """How many numbers each trained parameter of the model has, by name."""
+        """The number of elements of each trained parameter, by name."""
         return {name: parameter.numel() for name, parameter in self.parameters.items()}
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
+        """True if the last `backward` broke off: ``.grad`` may hold part of a batch."""
         return self._unfinished or any(o.broken for o in self.observers)
 
     @property
     def careful(self) -> bool:
-        """Whether the host looks at the norms of each group before it is summed.
+        """True if the host reads the norms of each group before it is summed.
 
         On the CPU that costs nothing. Elsewhere the host would wait for the device each time: it
         reads once a `backward`, until a record had to be dropped. Processes that share parameters
@@ -204,32 +203,14 @@ class Clipper:
         self._unfinished = False
         for observer in self.observers:
             observer.reset()
-        self._set(self.estimates, self.thresholds)
+        self.policy.reset()
 
-    def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
+    def for_part(
+        self, part: nn.Module, groups: Sequence[Group], policy: ThresholdPolicy
+    ) -> Clipper:
         """Attach a clipper of the same kind to a part of the model; close this one first."""
-        like = (self._clip_function, self._rules, self.adaptive, self.cohort)
+        like = (self.clip_function, self._rules, policy, self.cohort)
         return Clipper(part, self.plan, groups, *like, self._handler, self._observers)
-
-    def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
-        """Set the estimates, and with them the thresholds, from the next `backward` on.
-
-        Of a part of a model the thresholds may follow from the estimates of other parts too.
-        """
-        if self.adaptive is None:
-            raise ValueError(
-                "the thresholds of this clipper are fixed; expected an adaptive style, such as "
-                "per_layer_adaptive, for thresholds that move"
-            )
-        self._set(estimates, thresholds)
-
-    def _set(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
-        if thresholds is None:
-            thresholds = estimates if self.adaptive is None else self.adaptive.rescaled(estimates)
-        for group, threshold in zip(self.groups, thresholds, strict=True):
-            check_threshold(f"group {group.name!r}", threshold)
-        self.estimates, self.thresholds = tuple(estimates), tuple(thresholds)
-        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
     def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
@@ -246,7 +227,7 @@ class Clipper:
         Raises:
             LostRecordError: where the host waits for the device to read a number, and a record that
                 is to be dropped was seen too late.
-            UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
+            UnsupportedLayerError: if a layer's batch has no row for each record, or if a
                 parameter is used in a way that was not captured.
             RuntimeError: if the `backward` before broke off (see `reset`).
         """
@@ -285,8 +266,9 @@ class Clipper:
             exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
             with self._watched(losses), exact:
                 structure = self._seen(losses, captured, rows, real)
-                self._form_sums(ClippingBatch(self, structure, losses, rows))
-        self._keep_real(real)
+                self._form_sums(ClippingBatch(self, structure, losses, rows), real)
+        if not (some and self.private):
+            self._keep_real(real)
         self._fill_grads()
 
     def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
@@ -301,7 +283,7 @@ class Clipper:
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
 
-        The records that `to_check` named have a forward of their own, padded as in the batch, when
+        The records that `to_check` named have a separate forward, padded as in the batch, when
         no activations are held. That the batch's records are kept apart is checked in `backward`,
         and so are the rules if the batch goes through other layer calls than these records did.
         """
@@ -350,12 +332,13 @@ class Clipper:
     def finish(self, started: Started) -> None:
         """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
         with torch.no_grad():
-            self._form_sums(self.batch_of(started))
-            self._keep_real(started.real)
+            self._form_sums(self.batch_of(started), started.real)
 
     def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
-        self._take_over(batch)
+        self.norms, self.factors = batch.result()
+        self._careful |= batch.dropped
+        self._unfinished = False
         self._keep_real(real)
 
     def sums(
@@ -379,8 +362,7 @@ class Clipper:
         """
         captured = self.capture.take()
         losses = _silenced(losses, real)
-        before = self.thresholds, [p.grad for p in self.parameters.values()]
-        self.thresholds = tuple(thresholds)  # type: ignore[arg-type]
+        before = [p.grad for p in self.parameters.values()]
         for parameter in self.parameters.values():
             parameter.grad = None
         try:
@@ -388,7 +370,7 @@ class Clipper:
                 plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
                 with self._watched(losses):
                     structure = self._structure(losses, captured)
-                    batch = ClippingBatch(self, structure, losses, rows, looks=False)
+                    batch = ClippingBatch(self, structure, losses, rows, thresholds=thresholds)
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
             else:
@@ -398,8 +380,7 @@ class Clipper:
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
         finally:
-            self.thresholds, grads = before
-            for parameter, grad in zip(self.parameters.values(), grads, strict=True):
+            for parameter, grad in zip(self.parameters.values(), before, strict=True):
                 parameter.grad = grad
         return Sums(losses, norms, factors, finite, sums)
 
@@ -415,16 +396,13 @@ class Clipper:
         self._keep_real(real)
 
     def collect(self) -> None:
-        """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
+        """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in the policy.
 
         Once a logical batch, on every rank, also where a rank's share was empty.
         """
         if self.cohort is None:
             return
-        if self.adaptive is not None:
-            # A rank without a record has counted nothing yet, not even on its device.
-            self.below = self.below.to(next(iter(self.parameters.values())).device)
-            self.cohort.add_up([self.below])
+        self.policy.collect(self.cohort, next(iter(self.parameters.values())).device)
         if not self.sharded:  # else the sums were added up as they were formed
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
@@ -442,30 +420,13 @@ class Clipper:
 
     @property
     def repeats(self) -> int:
-        """How often a batch counts that every rank goes through alike."""
+        """The number of times that a batch counts which every rank goes through."""
         return self.cohort.size if self.cohort is not None and self.sharded else 1
 
     def check_rows(self, rows: int) -> None:
         """Raise UnsupportedLayerError for a trained layer that cannot join ``rows`` of a record."""
         for site in self.capture.sites.layers.values():
             site.check_joins(rows)
-
-    def explain(self) -> list[dict[str, Any]]:
-        """Return how the norms of each parameter were computed in the last `backward`."""
-        return [
-            {
-                "parameter": name,
-                "group": group.name,
-                "shape": tuple(self.parameters[name].shape),
-                "form": self._forms.get(name, "unused"),
-            }
-            for group in self.groups
-            for name in group.parameters
-        ]
-
-    def factors_of(self, k: int, norms: Tensor) -> Tensor:
-        """Return the clip factors of group ``k`` for norms ``(B,)``."""
-        return self._clip_function(norms, self.thresholds[k])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -510,36 +471,22 @@ class Clipper:
             observer.before_sums(losses, structure, rows, real)
         return structure
 
-    def _form_sums(self, batch: ClippingBatch) -> None:
+    def _form_sums(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""
         self._unfinished = True
         try:
             PRIVATE_PLANS[self.plan](batch)
-            self._take_over(batch)
+            self.conclude(batch, real)
         except LostRecordError:
             self._careful = True
             raise
-
-    def _take_over(self, batch: ClippingBatch) -> None:
-        """Take over norms and factors of a batch whose sums are formed."""
-        self.norms, self.factors = batch.result()
-        self._forms = batch.forms
-        self._careful |= batch.dropped
-        self._unfinished = False
 
     def _keep_real(self, real: Tensor | None) -> None:
         """Forget the norms of padding, and count the others' where thresholds adapt."""
         if real is not None:
             kept = on_device(real.nonzero().flatten(), self.norms.device)
             self.norms, self.factors = self.norms[kept], self.factors[kept]
-        if self.adaptive is not None:
-            usable = self.factors > 0
-            estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
-            small = self.norms <= on_device(estimates, self.norms.device)
-            counts = (small & usable).sum(0, dtype=torch.float64)
-            self.below = self.below.to(self.norms.device) + (
-                counts - 0.5 * usable.sum(0, dtype=torch.float64)
-            )
+        self.policy.observe(self.norms, self.factors)
 
     def _fill_grads(self) -> None:
         for parameter in self.parameters.values():

@@ -50,7 +50,7 @@ def automatic(norms: Tensor, threshold: float) -> Tensor:
 
 
 ClipFunction = Callable[[Tensor, float], Tensor]
-"""From records' norms and the threshold to the factors that the gradients are multiplied with."""
+"""Maps records' norms and a threshold to the factors that their gradients are multiplied with."""
 
 CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
     {"abadi": abadi, "automatic": automatic}
@@ -79,7 +79,7 @@ class OwnGroup(NamedTuple):
 
 
 GroupRule = Callable[[nn.Module, tuple[str, ...]], Sequence[OwnGroup]]
-"""From a model and the names of its trainable parameters to their groups."""
+"""Maps a model and the names of its trainable parameters to their groups."""
 
 
 def own_partition(
@@ -99,7 +99,7 @@ def own_partition(
         )
     if len({group.name for group in groups}) < len(groups) or not all(g.parameters for g in groups):
         raise ValueError(
-            f"got groups {_some(group.name for group in groups)}; expected a name of its own and "
+            f"got groups {_some(group.name for group in groups)}; expected a different name and "
             "a parameter at least for each"
         )
     if bad := [g for g in groups if not (g.share > 0 and math.isfinite(g.share))]:
@@ -228,7 +228,7 @@ def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[s
 
 
 def _blocks_of(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Return the block of each parameter; empty where none lies in a block.
+    """Return the block of each parameter; empty where none is in a block.
 
     What is in no block joins the one registered before it, or the first.
     """

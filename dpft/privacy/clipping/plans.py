@@ -38,6 +38,7 @@ from dpft.privacy.clipping.rules import DirectUse, SquaredNorm, UnsupportedLayer
 from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.clipping.rules.uses import MAX_TRANSIENT_NUMEL, joint_bound, joint_rounding
 from dpft.privacy.precision import full_precision
+from dpft.privacy.reweighted import Reweighted
 from dpft.privacy.untouched import random_states
 
 _NOT_LINEAR = (
@@ -52,14 +53,6 @@ _NOT_AGAIN = (
     "backward only"
 )
 
-# Sums over a row that are compared as well as its norm: a prime number of them, so that none is
-# over a whole dimension of a layer, where softmax and norm layers make gradients cancel.
-_SUMS = 61
-
-# What rounding may change as a share of a row's norm at the call where it is largest: what is zero
-# but for rounding, as behind a softmax, is other rounding then.
-_ANYWHERE = 1e-5
-
 
 def materialised(batch: ClippingBatch) -> None:
     """Form ``sum_i g_i min(1, C / |g_i|)`` with every ``g_i`` formed (Abadi et al. 2016).
@@ -71,7 +64,7 @@ def materialised(batch: ClippingBatch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         uses = [formed(uses)]
-        book[name] = Entry(batch.squared_norm(name, uses), uses)
+        book[name] = Entry(batch.squared_norm(uses), uses)
 
     batch.backward(complete)
     _add_all(batch, book)
@@ -86,13 +79,13 @@ def bookkeeping(batch: ClippingBatch) -> None:
     book: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:
-        # One record's gradient, once formed, becomes .grad where it lies. Where sums are scattered
+        # One record's gradient, once formed, becomes .grad in place. Where sums are scattered
         # it does not, and whole ones of all layers would be held at once.
         whole = batch.parameters[name].numel()
         held = sum(x.numel() for u in uses for x in vars(u).values() if isinstance(x, Tensor))
         if not (batch.sharded and batch.size == 1 and held < whole):
             uses = cheapest_forms(uses, batch.size, transient=False)
-        book[name] = Entry(batch.squared_norm(name, uses), uses)  # line 5
+        book[name] = Entry(batch.squared_norm(uses), uses)  # line 5
 
     batch.backward(complete)  # lines 3 and 4
     _add_all(batch, book)
@@ -123,7 +116,7 @@ def groupwise(batch: ClippingBatch) -> None:
     def complete(name: str, uses: list[Use]) -> None:
         k = batch.group_of[name]
         uses = cheapest_forms(uses, batch.size, transient=small[k])
-        book[name] = Entry(batch.squared_norm(name, uses), uses)  # line 8
+        book[name] = Entry(batch.squared_norm(uses), uses)  # line 8
         incomplete[k] -= 1
         if not incomplete[k]:
             batch.add_sums(k, book, batch.clip_factors(k, book))  # line 9, fused
@@ -142,7 +135,7 @@ def ghost(batch: ClippingBatch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         passes.saw(uses)
-        norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
+        norm = batch.squared_norm(uses)  # equation 2: `rules.uses.MatrixUse`
         # Without a look, `clip_factors` allows for the rounding of all layers at once.
         if batch.careful and not norm.exact and not bool(norm.sound().all()):
             norm = recomputed(norm, uses)
@@ -164,7 +157,7 @@ def lee_kifer(batch: ClippingBatch) -> None:
         # The uses go; autograd will form the sum, in another order, where other digits cancel.
         passes.saw(uses)
         gradient = formed(uses)
-        value = batch.squared_norm(name, [gradient]).value
+        value = batch.squared_norm([gradient]).value
         value = torch.maximum(value, floor(joint_bound(uses)))
         book[name] = Entry(SquaredNorm(value, value, joint_rounding(uses)), [])
 
@@ -188,7 +181,7 @@ class TwoBackwards:
     """The first and the second backward of one batch.
 
     Where the losses depend on everything before the last layer's output through that output alone,
-    both start there: what lies above (a softmax over the vocabulary) is differentiated once, and
+    both start there: what is above (a softmax over the vocabulary) is differentiated once, and
     for the second only the rows of its gradient are reweighted. Not where parameters are sharded:
     they are put together for a backward that comes through the model's output, and taken away at
     its end.
@@ -221,7 +214,7 @@ class TwoBackwards:
 
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
-        Where others' hooks stand at a layer, autograd's gradient may be another one than that of
+        Where a layer has other hooks, autograd's gradient may be another one than that of
         the norms. Where parameters are sharded, autograd has no place for the sum. Where all norms
         are of gradients that were held, nothing bounds what autograd may leave where positions
         cancel. In these cases the backward is of ``sum_i L_i`` again, and the sums are formed from
@@ -255,77 +248,3 @@ class TwoBackwards:
         """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
-
-
-class Reweighted:
-    """Whether a second backward brings the output gradients of the first, reweighted by record.
-
-    It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
-    rows are in another order inside: the norms would be of other gradients than the sum. Rounding
-    may change a ``share`` of a row's norm. With ``sums``, for weights that are powers of two, sums
-    over parts of a row are compared too: they are linear, so that a share ``s`` of another record's
-    gradient shows in them as ``s``, where in a norm it may as ``s^2``.
-    """
-
-    def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
-        self._share = share
-        self._sums = sums
-        self._seen: dict[int, Tensor] = {}
-        self._scales = self._allowed = torch.empty(0)
-        self._excess: list[Tensor] = []
-        self._names: list[str] = []
-
-    def first(self, call: Call, g: Tensor) -> None:
-        """Note norms, and sums, of ``g``'s rows: ``(B, 1 + n)``."""
-        self._seen[id(call)] = _numbers(g.detach(), self._sums)
-
-    def by(self, scales: Tensor) -> None:
-        """Say what the second backward multiplies each row with, ``(B,)``."""
-        self._scales = scales
-        largest = torch.zeros_like(scales)
-        for numbers in self._seen.values():
-            norms = numbers[:, 0].to(largest)
-            largest = torch.maximum(largest, norms.masked_fill(~norms.isfinite(), 0.0))
-        self._allowed = _ANYWHERE * scales * largest
-
-    def second(self, call: Call, g: Tensor) -> None:
-        """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
-        numbers = self._seen.pop(id(call), None)
-        if numbers is None:
-            return
-        expected = numbers * self._scales.to(numbers)[:, None]
-        allowed = self._share * expected[:, 0] + self._allowed.to(numbers)
-        excess = (_numbers(g.detach(), self._sums) - expected).abs().amax(1) - allowed
-        # A record whose loss is not finite is dropped, wherever its rows are.
-        self._excess.append(excess.masked_fill(~expected[:, 0].isfinite(), -1.0).max())
-        self._names.append(next(iter(call.site.names.values())))
-
-    def holds(self) -> Tensor:
-        """Return whether all agreed, a bool without dimensions."""
-        return self._fine().all()
-
-    def disagreeing(self) -> str | None:
-        """Return a parameter of the first call of the backward that did not agree, if any."""
-        pairs = zip(self._names, self._fine().tolist(), strict=True)
-        return next((name for name, good in pairs if not good), None)
-
-    def _fine(self) -> Tensor:
-        """Return of every call that was compared, whether it agreed, bool ``(n,)``."""
-        if not self._excess:
-            return torch.ones(0, dtype=torch.bool)
-        return torch.stack([one.to(self._excess[0].device) for one in self._excess]) <= 0
-
-
-def _numbers(rows: Tensor, sums: bool) -> Tensor:
-    """Return the rows' norms, and sums of every 61st number of each: ``(B, 1 + min(n, 61))``."""
-    flat = rows.flatten(1)
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-    if not sums:
-        return norms[:, None]
-    kind = torch.promote_types(flat.dtype, torch.float32)
-    whole = flat.shape[1] // _SUMS * _SUMS
-    if not whole:
-        return torch.cat([norms[:, None], flat.to(kind)], 1)
-    summed = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
-    summed[:, : flat.shape[1] - whole] += flat[:, whole:]
-    return torch.cat([norms[:, None], summed], 1)

@@ -1,9 +1,8 @@
 """The check of a batch before one of its sums is formed, and when it is due.
 
-Norms and sums by the layers' rules are compared
-with autograd on a kind's first batch, then ever more rarely: what a model does may depend on its
-data and change with its weights. That records are kept apart is looked at then, and in every batch
-in which something may permute rows.
+Norms and sums by the layers' rules are compared with autograd on a kind's first batch, then ever
+more rarely: what a model does may depend on its data and change with its weights. That records are
+kept apart is checked then, and in every batch in which something may permute rows.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from dpft.privacy.verification.layout import row_permuting_nodes
 from dpft.privacy.verification.order import check_order
 from dpft.privacy.verification.rules import Verified, check_rules, records_to_check
 
-# A kind that was found right is looked at again after so many batches, and four times as many.
+# A kind that was found right is checked again after so many batches, and four times as many.
 _AGAIN = 64
 
 # The sequence of layer calls, which of them are roots, and whether several records were in the
@@ -33,35 +32,25 @@ class _Seen:
 
 
 class Schedule:
-    """Counts batches by kind, and in ``batches`` all of them."""
+    """Counts batches by kind, and in ``batches`` all of them; says which are checked."""
 
     def __init__(self) -> None:
         self.batches = 0
         self._seen: dict[Kind, _Seen] = {}
         self._now = _Seen()
         self._hooks: tuple[int, ...] = ()
-        self._ahead: tuple[Kind, Verified] | None = None
 
     @property
     def soon(self) -> bool:
-        """Whether the next batch is one to check, if it is of the last one's kind."""
+        """True if the next batch is one to check, if it is of the last one's kind."""
         return self._now.batches + 1 >= self._now.next_check
-
-    def check_ahead(self, kind: Kind, verified: Verified) -> None:
-        """Note what some records of the next batch have shown, by themselves."""
-        self._ahead = kind, verified
-
-    def ahead(self, kind: Kind) -> Verified | None:
-        """Return what records of this batch have shown; None where it is of another kind."""
-        found, self._ahead = self._ahead, None
-        return found[1] if found is not None and found[0] == kind else None
 
     def due(self, losses: Tensor, kind: Kind, hooks: tuple[int, ...] = ()) -> bool:
         """Count a batch; return whether it is one to check.
 
-        Where no loss is finite there is nothing to compare, and the next batch is looked at: for
-        ever, if need be, since which records are finite may not end a run. Where the model got or
-        lost hooks since the last batch, every kind is looked at again.
+        Where no loss is finite there is nothing to compare, and the next batch is checked: always,
+        if need be, since which records are finite may not end a run. Where the model got or lost
+        hooks since the last batch, every kind is checked again.
         """
         if hooks != self._hooks:
             self._hooks = hooks
@@ -72,15 +61,80 @@ class Schedule:
         return seen.batches >= seen.next_check and bool(torch.isfinite(losses).any())
 
     def checked(self, all_conclusive: bool, all_finite: bool) -> None:
-        """Set when to look again: soon, as long as small gradients leave something unproven.
+        """Set when to check again: soon, as long as small gradients leave something unproven.
 
         Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
-        was not finite, the next batches are looked at, and later ones ever more rarely.
+        was not finite, the next batches are checked, and later ones ever more rarely.
         """
         n = self._now.batches
         if all_finite or n - self._now.next_check >= _AGAIN:
             proven = all_conclusive and all_finite
             self._now.next_check = max(_AGAIN, 4 * n) if proven else 2 * n
+
+
+class Checker(Observer):
+    """Refuses batches for which the layers' rules do not hold; `Schedule` says when to compare."""
+
+    def __init__(self, clipper: Clipper) -> None:
+        self._capture = clipper.capture
+        self._groups = clipper.groups
+        # Where parameters are sharded the ranks go through a backward together, or not at all.
+        self._together = clipper.cohort if clipper.sharded else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was checked: the next batch is again."""
+        self.schedule = Schedule()
+        self._soon = True
+        self._ahead: tuple[Kind, Verified] | None = None
+
+    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
+        return records_to_check(size, real) if self._soon and size else None
+
+    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
+        """Compare the rules with autograd on some records, ahead of their batch."""
+        verified = self._compared(losses, structure, rows, real, retain_graph=False)
+        self._ahead = _kind(losses, structure.reached, rows), verified
+
+    def before_sums(
+        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
+    ) -> None:
+        """Check that records are kept apart, and that the rules hold, as far as that is due."""
+        reached, schedule = structure.reached, self.schedule
+        kind = _kind(losses, reached, rows)
+        due = schedule.due(losses, kind, _hooks(self._capture.model))
+        ahead, self._ahead = self._ahead, None
+        verified = ahead[1] if ahead is not None and ahead[0] == kind else None
+        moving = row_permuting_nodes(losses, structure.outputs())
+        # Ranks that go through a backward together also form the same sums in it.
+        flags = [due, bool(moving), due and verified is None, schedule.soon]
+        due, permuting, unproven, self._soon = self._agreed(flags, reached)
+        if unproven:
+            verified = self._compared(losses, structure, rows, real, retain_graph=True)
+        if due or permuting:
+            check_order(self._capture, losses, structure, rows, schedule.batches, moving)
+        if due:
+            if verified is not None:  # None where the check was due on another rank
+                schedule.checked(*verified)
+            (self._soon,) = self._agreed([schedule.soon if verified else self._soon], reached)
+
+    def _compared(
+        self,
+        losses: Tensor,
+        structure: Structure,
+        rows: int,
+        real: Tensor | None,
+        *,
+        retain_graph: bool,
+    ) -> Verified:
+        about = (self._capture, losses, structure, self._groups, rows, real)
+        return check_rules(*about, turn=self.schedule.batches, retain_graph=retain_graph)
+
+    def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:
+        """Return for each flag, whether it is set on any rank that goes through a backward too."""
+        if self._together is None:
+            return flags
+        return self._together.agree(flags, " ".join(call.site.name for call in calls))
 
 
 def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
@@ -100,71 +154,3 @@ def _hooks(model: nn.Module) -> tuple[int, ...]:
         )
         for key in hooks
     )
-
-
-class Checker(Observer):
-    """Refuses batches of which the layers' rules do not hold; `Schedule` says when to compare."""
-
-    def __init__(self, clipper: Clipper) -> None:
-        self._capture = clipper.capture
-        self._groups = clipper.groups
-        # Where parameters are sharded the ranks go through a backward together, or not at all.
-        self._together = clipper.cohort if clipper.sharded else None
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget what was checked: the next batch is again."""
-        self.schedule = Schedule()
-        self._soon = True
-
-    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
-        return records_to_check(size, real) if self._soon and size else None
-
-    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
-        """Compare the rules with autograd on some records, ahead of their batch."""
-        verified = self._compared(losses, structure, rows, real, retain_graph=False)
-        self.schedule.check_ahead(_kind(losses, structure.reached, rows), verified)
-
-    def before_sums(
-        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
-    ) -> None:
-        """Check that records are kept apart, and that the rules hold, as far as that is due."""
-        reached = structure.reached
-        kind = _kind(losses, reached, rows)
-        due = self.schedule.due(losses, kind, _hooks(self._capture.model))
-        ahead = self.schedule.ahead(kind)
-        moving = row_permuting_nodes(losses, structure.outputs())
-        unproven = due and ahead is None
-        soon = self.schedule.soon
-        # Ranks that go through a backward together also form the same sums in it.
-        flags = [due, bool(moving), unproven, soon]
-        due, permuting, unproven, soon = self._agreed(flags, reached)
-        if unproven:
-            ahead = self._compared(losses, structure, rows, real, retain_graph=True)
-        if due or permuting:
-            check_order(self._capture, losses, structure, rows, self.schedule.batches, moving)
-        if due:
-            if ahead is not None:  # None where the check was due on another rank
-                self.schedule.checked(*ahead)
-                soon = self.schedule.soon
-            (soon,) = self._agreed([soon], reached)
-        self._soon = soon
-
-    def _compared(
-        self,
-        losses: Tensor,
-        structure: Structure,
-        rows: int,
-        real: Tensor | None,
-        *,
-        retain_graph: bool,
-    ) -> Verified:
-        turn = self.schedule.batches
-        about = (self._capture, losses, structure, self._groups, rows, real)
-        return check_rules(*about, turn=turn, retain_graph=retain_graph)
-
-    def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:
-        """Return which of the flags any rank has raised that goes through a backward with us."""
-        if self._together is None:
-            return flags
-        return self._together.agree(flags, " ".join(call.site.name for call in calls))

@@ -15,7 +15,7 @@ class Guard(Observer):
 
     A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
     comes of it is added to ``.grad`` unclipped, and no captured call shows it.
-    ``broken`` tells whether one was refused, which is in ``.grad`` by then.
+    ``broken`` is true once one was refused, which is in ``.grad`` by then.
     """
 
     def __init__(self, clipper: Clipper) -> None:

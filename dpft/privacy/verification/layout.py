@@ -1,11 +1,11 @@
-"""Where the records of a batch lie in a tensor, and how each function of autograd carries them on.
+"""The places of a batch's records in a tensor, as each function of autograd carries them on.
 
 A tensor is read in row-major order, whatever its shape: the number at position ``i`` belongs to
 record ``i // inner % batch``, with ``inner = numel / (outer * batch)``. One integer, ``outer``,
-then says where the records lie: 1 for ``(B, T, d)`` and for ``(B*T, d)``, ``T`` for ``(T, B, d)``.
+then says where the records are: 1 for ``(B, T, d)`` and for ``(B*T, d)``, ``T`` for ``(T, B, d)``.
 
 A rule says where each dimension of an input goes. A dimension that a function sums, sorts, gathers
-or multiplies over goes nowhere. Records that lie on such a dimension may change places, in this
+or multiplies over goes nowhere. Records on such a dimension may change places, in this
 batch or another one: `row_permuting_nodes` returns such functions, and those that no rule knows.
 """
 
@@ -32,13 +32,13 @@ Rule = Callable[[Any, int, Shape, Shape], Axes | None]
 def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
     """Return functions that may bring rows of a layer to the losses of other records.
 
-    From the leaves to the losses each function is asked where the records lie in what it gives.
+    From the leaves to the losses each function is asked where the records are in its result.
     They come first in a layer's output, as its rule takes them to do, and in the losses.
     """
     root, batch = losses.grad_fn, len(losses)
     if root is None or batch < 2:
         return []
-    # Where the records lie, by function and output; others have nothing of a layer.
+    # Where the records are, by function and output; others have nothing of a layer.
     carrying: dict[Any, int] = {(edge.node, edge.output_nr): 1 for edge in outputs}
     shapes: dict[tuple[Node | None, int], Shape] = {}
     permuting: dict[Node, None] = {}

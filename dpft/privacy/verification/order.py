@@ -1,4 +1,4 @@
-"""Whether each layer's rows are the records of the losses, each by itself and in their order.
+"""The check that each layer's rows are the records of the losses, in their order.
 
 A layer that sees the records in another order than the losses has norms of other records than its
 sum, and so has one whose rows depend on several records. A model that does so by its data (records
@@ -16,8 +16,8 @@ from torch.autograd.graph import Node
 
 from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Capture, Listener
-from dpft.privacy.clipping.plans import Reweighted
 from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.reweighted import Reweighted
 
 # Factors of a record's loss: powers of two, which scale a gradient without rounding it, and of at
 # most 1, so that none overflows.

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -14,20 +13,17 @@ from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
-from dpft.privacy.untouched import random_state_kept
 from dpft.privacy.verification.order import each_gradient, factors_of
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
 
-Uses = Sequence[tuple[str, Use]]
-
 
 class Verified(NamedTuple):
-    """Whether all gradients were large enough to show a wrong rule, and whether all were compared.
+    """The result of a comparison: `conclusive` if all gradients could show a wrong rule.
 
     One that is zero or nearly so (before a layer that starts at zero) is what any rule gives. Where
-    a record is not finite, a comparison on the finite ones is enough.
+    a record's gradient is not finite, there is nothing to compare, and ``finite`` is false.
     """
 
     conclusive: bool
@@ -82,11 +78,9 @@ def check_rules(
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
         uses = call.uses(g, batch, rows)
-        if call.by_rule:
-            if _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
-                sums.alone.update(call.site.names.values())
-            if not is_built_in(call.site.rule):
-                _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
+        if call.by_rule and not is_built_in(call.site.rule):
+            few = records_to_check(batch, real)
+            _check_apart(call, g, batch, rows, uses, few, halved)
         for name, use in uses:
             sums.add(name, use, size)
         call.let_go()
@@ -107,62 +101,18 @@ def check_rules(
     return verified
 
 
-def _agrees_on_finite(
-    capture: Capture, call: Call, g: Tensor, batch: int, rows: int, uses: Uses, halved: bool
-) -> bool:
-    """Compare a rule with autograd on a call's finite records, by running the layer on these again.
-
-    Autograd's gradient of the whole batch is not finite, whatever factors the records have. Returns
-    whether this was needed and possible: not of a layer with several arguments, nor with others'
-    hooks around those of the capture.
-    """
-    a, g = rule_inputs(call, g, batch, rows)
-    finite = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
-    index = torch.stack(finite).all(0).nonzero().flatten()
-    module, names = call.site.module, call.site.names
-    if a is None or len(index) in (0, batch):
-        return False
-    if len(signature(module.forward).parameters) != 1 or not capture.sees_last(module):
-        return False
-    x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
-    x, slope = (one.float() if one.dtype == torch.bfloat16 else one for one in (x, slope))
-    # Copies, since hooks on the parameters are not for this gradient.
-    own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
-    try:
-        with capture.paused(), torch.enable_grad(), random_state_kept(x):
-            y = torch.func.functional_call(module, own, (x,))
-            found = torch.autograd.grad(y, [*own.values()], slope, allow_unused=True)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # whatever a layer raises that does not run by itself
-        return False
-    theirs = {names[k]: gradient for k, gradient in zip(own, found, strict=True)}
-    # Terms may cancel, as those of a key's bias do: what rounding leaves of them shows nothing.
-    share, epsilon = (3e-2, 2**-8) if halved else (1e-3, torch.finfo(slope.dtype).eps)
-    largest = float(x.abs().max().clamp(min=1)) if x.is_floating_point() else 1.0
-    rounding = 8 * epsilon * largest * float(slope.abs().sum())
-    for name, use in uses:
-        use, expected = use.rows(index), theirs[name]
-        squared = use.squared_norm().value
-        ours = use.weighted_sum(torch.ones_like(squared))
-        difference = float((ours if expected is None else ours - expected).norm())
-        terms = float(squared.clamp(min=0).sqrt().sum())
-        if math.isfinite(difference) and difference > share * terms + rounding:
-            raise UnsupportedLayerError(
-                f"the rule for parameter {name!r} gives another gradient than autograd on the "
-                f"finite records of a batch (difference {difference:.3g}): its layer computes "
-                "something else than its type says"
-            )
-    return True
-
-
 def _check_apart(
-    call: Call, g: Tensor, batch: int, rows: int, uses: Uses, records: Tensor, halved: bool
+    call: Call,
+    g: Tensor,
+    batch: int,
+    rows: int,
+    uses: Sequence[tuple[str, Use]],
+    records: Tensor,
+    halved: bool,
 ) -> None:
     """Refuse a rule that gives a record another gradient by itself than among others."""
     a, g = rule_inputs(call, g, batch, rows)
-    for record in records.to(g.device).unbind():
-        index = record.reshape(1)
+    for index in records.to(g.device).split(1):
         own = None if a is None else a[index]
         alone = call.site.rule.uses(call.site.module, own, g[index])
         by_itself = {call.site.names[k]: use.per_example() for k, use in alone.items()}
@@ -174,7 +124,7 @@ def _check_apart(
             allowed = (3e-2 if halved else 1e-3) * norm
             if among.shape != expected.shape or not float((among - expected).norm()) <= allowed:
                 raise UnsupportedLayerError(
-                    f"the rule for parameter {name!r} gives record {int(record)} another gradient "
+                    f"the rule for parameter {name!r} gives record {int(index)} another gradient "
                     "by itself than in its batch; expected uses whose row i is of record i alone"
                 )
 
@@ -186,20 +136,15 @@ def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | N
 
 
 class RuleSums:
-    """The rules' sums of a backward, against the gradients that autograd forms in it.
-
-    ``alone`` counts the calls that were compared on their finite records alone.
-    """
+    """The rules' sums of a backward, against the gradients that autograd forms in it."""
 
     def __init__(
         self, parameters: Mapping[str, Tensor], calls: Sequence[Call], records: int, halved: bool
     ) -> None:
-        self.alone: Counter[str] = Counter()
         self._parameters = parameters
         self._records = records
         self._halved = halved
-        self._calls = Counter(name for call in calls for name in call.site.names.values())
-        self._outstanding = self._calls.copy()
+        self._outstanding = Counter(name for call in calls for name in call.site.names.values())
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
@@ -223,7 +168,7 @@ class RuleSums:
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
-            self._add_to(self._sum(name), use)
+            self._sum(name, use)
         self._outstanding[name] -= 1
         if name in self._theirs and not self._outstanding[name]:
             self._compare(name)
@@ -237,7 +182,7 @@ class RuleSums:
     def verify(self, groups: Sequence[Group], tolerance: float, rounding: float) -> Verified:
         """Return what the comparison has shown.
 
-        Compared with a large gradient of its own group a small one hardly counts; one that is alone
+        Compared with a large gradient of its group a small one hardly counts; one that is alone
         in its group is scaled up to its own threshold, however small it is. Rounding explains a
         share ``tolerance`` of a gradient's norm (in half precision, of what the records had before
         they cancelled), and a share ``rounding`` of the largest gradient.
@@ -272,27 +217,25 @@ class RuleSums:
                 if name in taking_part:
                     enough = 0.1 * tolerance * of_group + 10 * rounding * largest
                     conclusive = conclusive and norms[name] > enough
-        seen = all(name in finite or self.alone[name] == self._calls[name] for name in norms)
-        return Verified(conclusive, seen)
+        return Verified(conclusive, len(finite) == len(norms))
 
     def _compare(self, name: str) -> None:
         """Compare, once all uses have arrived, and forget what was compared."""
         theirs = self._theirs.pop(name, None)
-        ours = self._sum(name)
+        ours = self._sum(name, *self._held.pop(name, []))
         del self._sums[name]
-        for use in self._held.pop(name, []):
-            self._add_to(ours, use)
         theirs = None if theirs is None else theirs.to(ours.dtype)
         self._norms[name] = ours.new_zeros(()) if theirs is None else theirs.norm()
         self._apart[name] = (ours if theirs is None else ours.sub_(theirs)).norm()
 
-    def _sum(self, name: str) -> Tensor:
+    def _sum(self, name: str, *uses: Use) -> Tensor:
+        """Return the sum of a parameter's uses so far, with these added."""
         if name not in self._sums:
             # Sharding may put a parameter together in half precision; its uses are not.
             like = self._parameters[name]
             kind = torch.promote_types(like.dtype, torch.float32)
             self._sums[name] = torch.zeros_like(like, dtype=kind)
-        return self._sums[name]
-
-    def _add_to(self, total: Tensor, use: Use) -> None:
-        use.add_weighted_sum(total.new_ones(self._records), total)
+        total = self._sums[name]
+        for use in uses:
+            use.add_weighted_sum(total.new_ones(self._records), total)
+        return total

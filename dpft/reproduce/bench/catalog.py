@@ -1,11 +1,10 @@
-"""What ``dpft bench`` measures: models, clipping styles and peers, and the checked settings."""
+"""The choices of ``dpft bench``: models, clipping styles and peers, and the checked settings."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ class ModelInfo:
     """Defaults of a model, the ``longest`` text that it takes, and whether it has a tied head."""
 
     batch: int
-    length: int | None
-    longest: int | None
-    head: bool
+    length: int | None = None
+    longest: int | None = None
+    head: bool = False
     steps: int = 5
 
 
@@ -28,12 +27,11 @@ MODELS: Mapping[str, ModelInfo] = {
     "tiny": ModelInfo(8, 64, 256, True, steps=30),
     **dict.fromkeys(_GPT2, ModelInfo(4, 100, 1024, True)),
     "smollm2-135m": ModelInfo(4, 100, 8192, True),
-    "roberta-base": ModelInfo(8, 128, 512, False),
-    "vit-small": ModelInfo(8, None, None, False),
-    "vit-base": ModelInfo(8, None, None, False),
-    "wrn16-4": ModelInfo(32, None, None, False),
+    "roberta-base": ModelInfo(8, 128, 512),
+    "vit-small": ModelInfo(8),
+    "vit-base": ModelInfo(8),
+    "wrn16-4": ModelInfo(32),
 }
-
 BASELINE = "none"
 STYLES = (
     *(BASELINE, "materialised", "lee_kifer", "ghost", "bk", "per_layer", "per_param", "block_wise"),
@@ -48,43 +46,15 @@ PEERS = ("opacus", "opacus-linear", "opacus-ghost", "opacus-ghost-linear")
 DTYPES = ("float32", "bfloat16", "float64")
 DEFAULT_ROUNDS = 3
 DEFAULT_OUT = Path("runs/bench")
-THRESHOLD = 0.1
-SEED = 0
-
-
-def require_peers() -> None:
-    """Raise ConfigError unless the peers are installed."""
-    if find_spec("opacus") is None:
-        raise ConfigError(
-            "peers need Opacus, which is not installed: type pip install 'dpft[peers]'"
-        )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A clipping style, possibly with a number (``uniform:6``), or a peer that is timed.
-
-    With ``untied`` head and embedding are separate parameters; ``marked`` ones say so in the label.
-    """
-
-    name: str
-    peer: bool = False
-    untied: bool = False
-    marked: bool = False
-
-    @property
-    def label(self) -> str:
-        """The row's name, unique within a benchmark."""
-        return f"{self.name} (untied)" if self.marked else self.name
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is measured and how. Build it with `make`; the fields are in the order of `command`.
+    """The variants to measure. Build it with `make`; the fields are in the order of `command`.
 
-    Peers run untied whatever ``untied`` says, since on tied weights they refuse or are wrong, and
-    are compared with an untied ``none``. ``steps`` come after those that warm up. ``memory`` is the
-    GiB of the GPU that a largest batch may take; None: all of it.
+    A style may have a number: ``uniform:6``. With ``untied`` head and embedding are separate
+    parameters; with ``peers`` they are, since these do not support tied weights or clip them
+    wrongly. ``steps`` follow those that warm up.
     """
 
     model: str
@@ -95,56 +65,53 @@ class BenchSettings:
     rounds: int
     steps: int
     threads: int
-    device: str
-    dtype: str
-    out: Path
-    name: str | None
-    untied: bool
-    time_only: bool
-    memory: float | None
+    device: str = "auto"
+    dtype: str = "float32"
+    out: Path = DEFAULT_OUT
+    name: str | None = None
+    untied: bool = False
 
     @classmethod
-    def make(
-        cls,
-        *,
-        threads: int,
-        model: str = "tiny",
-        styles: str = DEFAULT_STYLES,
-        peers: str = "",
-        **typed: Any,
-    ) -> BenchSettings:
+    def make(cls, *, threads: int, model: str = "tiny", **typed: Any) -> BenchSettings:
         """Return settings as typed: commas separate lists, None means the model's default."""
         one_of("--model", model, tuple(MODELS))
         info = MODELS[model]
-        usual = {
-            **{"batch": info.batch, "length": info.length, "steps": info.steps},
-            **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
-            **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False},
-            "memory": None,
-        }
-        given = {name: value for name, value in typed.items() if value is not None}
-        return cls(
-            **{"model": model, "threads": threads, **usual, **given},
-            styles=_styles(styles),
-            peers=tuple(dict.fromkeys(_split(peers))),
+        usual: dict[str, Any] = {"batch": info.batch, "length": info.length}
+        usual |= {"steps": info.steps, "rounds": DEFAULT_ROUNDS}
+        usual |= {"styles": DEFAULT_STYLES, "peers": ""}
+        given = usual | {name: value for name, value in typed.items() if value is not None}
+        styles, peers = (
+            [item.strip() for item in given.pop(name).split(",") if item.strip()]
+            for name in ("styles", "peers")
         )
+        chosen = STYLES if styles == ["all"] else dict.fromkeys([BASELINE, *styles])
+        given |= {"styles": tuple(chosen), "peers": tuple(dict.fromkeys(peers))}
+        given["untied"] = given.get("untied", False) or bool(peers and info.head)
+        return cls(model=model, threads=threads, **given)
 
     def __post_init__(self) -> None:
         info = MODELS[self.model]
+        for item in self.styles:
+            name, colon, number = item.partition(":")
+            one_of("--styles", name, STYLES)
+            if colon and (name not in COUNTED or not number.isdecimal() or int(number) < 1):
+                raise ConfigError(
+                    f"--styles has {item!r}; expected a style by name, and a number of at least 1 "
+                    f"after a colon for {' and '.join(COUNTED)} only, as in uniform:6"
+                )
         for peer in self.peers:
             one_of("--peers", peer, PEERS)
         one_of("--device", self.device, ("auto", "cpu", "cuda"))
         one_of("--dtype", self.dtype, DTYPES)
-        for name in ("batch", "length", "rounds", "steps", "threads", "memory"):
-            number = getattr(self, name)
-            if number is not None and not number > 0:
-                raise ConfigError(f"--{name} is {number}; expected a number above 0")
-        if info.longest is None:
-            if self.length is not None:
-                raise ConfigError(
-                    f"--length is {self.length}, but {self.model} reads images: leave it out"
-                )
-        elif not 2 <= (self.length or 0) <= info.longest:
+        for name in ("batch", "length", "rounds", "steps", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name} is {value}; expected a number above 0")
+        if info.longest is None and self.length is not None:
+            raise ConfigError(
+                f"--length is {self.length}, but {self.model} reads images: leave it out"
+            )
+        if info.longest is not None and not 2 <= (self.length or 0) <= info.longest:
             raise ConfigError(
                 f"--length is {self.length}; expected 2 to {info.longest} tokens for {self.model}"
             )
@@ -155,31 +122,19 @@ class BenchSettings:
             )
 
     @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Everything that a round measures, baselines first."""
-        peers_untied = MODELS[self.model].head
-        marked = peers_untied and not self.untied
-        ours = [Variant(style, untied=self.untied) for style in self.styles]
-        theirs = [Variant(p, True, untied=peers_untied, marked=marked) for p in self.peers]
-        if theirs and marked:
-            theirs.insert(0, Variant(BASELINE, untied=True, marked=True))
-        return (*ours, *theirs)
-
-    def baseline(self, variant: Variant) -> Variant:
-        """Return the non-private variant that ``variant`` is divided by."""
-        return Variant(BASELINE, untied=variant.untied, marked=variant.marked)
+    def variants(self) -> tuple[str, ...]:
+        """The styles and peers that a round measures, the baseline first."""
+        return (*self.styles, *self.peers)
 
     @property
     def stem(self) -> str:
         """File name of the results, without suffix."""
-        if self.name is not None:
-            return self.name
         parts = [self.model, f"b{self.batch}"]
         parts += [f"t{self.length}"] if self.length else []
         parts += ["untied"] if self.untied else []
         parts += [self.dtype] if self.dtype != "float32" else []
-        parts += [f"{self.memory:g}gib"] if self.memory is not None else []
-        return "-".join([*parts, self.device] if self.device != "auto" else parts)
+        parts += [self.device] if self.device != "auto" else []
+        return self.name or "-".join(parts)
 
     @property
     def command(self) -> str:
@@ -193,36 +148,12 @@ class BenchSettings:
             if default or (name == "out" and value.is_absolute()):
                 continue
             words.append(f"--{name.replace('_', '-')}")
-            if isinstance(value, tuple):
-                words.append(",".join(value))
-            elif not isinstance(value, bool):
-                words.append(f"{value:g}" if isinstance(value, float) else str(value))
+            if not isinstance(value, bool):
+                words.append(",".join(value) if isinstance(value, tuple) else str(value))
         return shlex.join(words)
 
-    def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
-        """Return a job for a worker, as plain JSON data."""
-        names = ("model", "batch", "length", "steps", "threads", "device", "dtype", "time_only")
-        job = {"kind": kind, **{name: getattr(self, name) for name in (*names, "memory")}}
-        job |= {"threshold": THRESHOLD, "seed": SEED}
-        if variant is not None:
-            job |= {"name": variant.name, "peer": variant.peer, "untied": variant.untied}
-        return job | more
-
-
-def _styles(text: str) -> tuple[str, ...]:
-    if text.strip() == "all":
-        return STYLES
-    given = _split(text)
-    for item in given:
-        name, colon, number = item.partition(":")
-        one_of("--styles", name, STYLES)
-        if colon and (name not in COUNTED or not number.isdecimal() or int(number) < 1):
-            raise ConfigError(
-                f"--styles has {item!r}; expected a style by name, and a number of at least 1 "
-                f"after a colon for {' and '.join(COUNTED)} only, as in uniform:6"
-            )
-    return tuple(dict.fromkeys([BASELINE, *given]))
-
-
-def _split(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+    def job(self, kind: str, name: str | None = None) -> dict[str, Any]:
+        """Return a job for a worker, of the variant of that name, as plain JSON data."""
+        names = ("model", "batch", "length", "steps", "threads", "device", "dtype", "untied")
+        job = {"kind": kind, "name": name, "threshold": 0.1, "seed": 0}
+        return job | {name: getattr(self, name) for name in names}

@@ -1,9 +1,9 @@
-"""Results of ``dpft bench``: ratios over the rounds, and the JSON files that hold them."""
+"""Results of ``dpft bench``: ratios over the rounds, their table, plot and file, and old files."""
 
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -12,67 +12,208 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
-from dpft.reproduce.bench.measure import PRECISION, Spread, VariantSummary
+from dpft.report.table import TextTable
+from dpft.reproduce.bench.catalog import BASELINE, MODELS, PEERS, BenchSettings
 from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
+SCHEMA_VERSION = 2
+# In earlier files, of which some have both, the mark of models with untied head and embedding.
 UNTIED = " (untied)"
-# A largest batch's speed is measured once, without a repetition that would give its range.
-_SPEED = 0.05
+# Files of a search for the largest batch: it was found to within a fiftieth, and its speed was
+# measured once, without a repetition that would give its range.
+_PRECISION, _SPEED = 1 / 50, 0.05
 # With fewer, the range over rounds says too little of what another round would give.
 _ROUNDS = 3
 # RecursionError: of brackets nested a thousand deep.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_HEADINGS = (
+    *("style", "seconds", "time ratio", "time range"),
+    *("peak MB", "memory ratio", "memory range"),
+)
 
 
-_SUMMARIES = TypeAdapter(list[VariantSummary])
+@dataclass(frozen=True)
+class Spread:
+    """Median and range."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Return None where nothing was measured."""
+        return cls(median(values), min(values), max(values)) if values else None
 
 
-def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
-    """Return the median over steps of each to the mean of the two of the baseline around it.
+@dataclass(frozen=True)
+class VariantSummary:
+    """One variant over all rounds; None where something was not measured or failed.
 
-    A result has ``seconds`` of its own steps and, where the two alternated, ``beside``, one more of
-    the baseline. Otherwise the ratio is that of the two medians.
+    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many succeeded.
+    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up; ``message``
+    is why it failed. Files of a search for the largest batch (Li et al. 2022, Appendix G) have the
+    ``batch`` and ``examples_per_second`` at it.
     """
-    beside = result.get("beside")
-    if not beside:
-        return float(median(result["seconds"]) / median(baseline["seconds"]))
-    around = [(before + after) / 2 for before, after in pairwise(beside)]
-    return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
+
+    label: str
+    peer: bool = False
+    baseline: str = ""
+    rounds: int = 0
+    seconds: Spread | None = None
+    time_ratio: Spread | None = None
+    peak_bytes: Spread | None = None
+    memory_ratio: Spread | None = None
+    message: str | None = None
+    batch: int | None = None
+    examples_per_second: float | None = None
 
 
 def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> list[VariantSummary]:
     """Return one summary per variant of rows with ``round``, ``variant`` and ``result``."""
     results = {(row["round"], row["variant"]): row["result"] for row in rows}
     summaries = []
-    for variant in settings.variants:
-        base = settings.baseline(variant).label
-        mine = {turn: result for (turn, label), result in results.items() if label == variant.label}
+    for name in settings.variants:
+        mine = {turn: result for (turn, label), result in results.items() if label == name}
         good = {turn: result for turn, result in mine.items() if result["status"] == "ok"}
         failures = [result["message"] for result in mine.values() if result["status"] != "ok"]
-        paired = [
-            (result, results[turn, base])
-            for turn, result in good.items()
-            if results.get((turn, base), {}).get("status") == "ok"
-        ]
-        both = [(a["peak_bytes"], b["peak_bytes"]) for a, b in paired if "peak_bytes" in a]
-        peaks = [result["peak_bytes"] for result in good.values() if "peak_bytes" in result]
+        paired = [(result, results[turn, BASELINE]) for turn, result in good.items()]
         summaries.append(
             VariantSummary(
-                label=variant.label,
-                peer=variant.peer,
-                baseline=base,
+                label=name,
+                peer=name in PEERS,
+                baseline=BASELINE,
                 rounds=len(paired),
                 seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
-                time_ratio=Spread.of([time_ratio(own, other) for own, other in paired]),
-                peak_bytes=Spread.of(peaks),
-                memory_ratio=Spread.of([own / other for own, other in both]),
-                gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
+                time_ratio=Spread.of([_time_ratio(own, other) for own, other in paired]),
+                peak_bytes=Spread.of([result["peak_bytes"] for result in good.values()]),
+                memory_ratio=Spread.of([a["peak_bytes"] / b["peak_bytes"] for a, b in paired]),
                 message=failures[-1] if failures else None,
             )
         )
     return summaries
+
+
+def _time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
+    """Return the median over steps of each to the mean of the two of the baseline around it.
+
+    A result has ``seconds`` of its own steps and, where the two alternated, in ``beside`` one more
+    of the baseline. Otherwise the ratio is that of the two medians.
+    """
+    if not (beside := result.get("beside")):
+        return float(median(result["seconds"]) / median(baseline["seconds"]))
+    around = [(before + after) / 2 for before, after in pairwise(beside)]
+    return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
+
+
+def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
+    """Return what a number of this benchmark must be read with."""
+    known, parts = facts["environment"], [settings.model]
+    if MODELS[settings.model].head:
+        parts.append("untied" if settings.untied else "tied")
+    parts.append(f"B={settings.batch}")
+    parts += [] if settings.length is None else [f"T={settings.length}"]
+    parts.append("bfloat16 autocast" if settings.dtype == "bfloat16" else settings.dtype)
+    threads = f"{settings.threads} thread{'s' if settings.threads > 1 else ''}"
+    parts.append(str(known["gpu"]) if facts["device"] == "cuda" else f"{known['cpu']}, {threads}")
+    return [*parts, f"torch {known['packages'].get('torch')}"]
+
+
+def table(
+    settings: BenchSettings,
+    facts: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    summaries: Sequence[VariantSummary],
+) -> TextTable:
+    """Return a row for each variant, with notes on the columns and on what failed."""
+
+    def middle(spread: Spread | None) -> str:
+        return "-" if spread is None else f"{spread.median:.2f}"
+
+    def ends(spread: Spread | None) -> str:
+        return "-" if spread is None else f"{spread.min:.2f}–{spread.max:.2f}"
+
+    cells = []
+    for one in summaries:
+        seconds, peak = one.seconds, one.peak_bytes
+        digits = 3 if seconds is not None and seconds.median >= 0.1 else 4
+        cells.append(
+            (
+                one.label,
+                "-" if seconds is None else f"{seconds.median:.{digits}f}",
+                *(middle(one.time_ratio), ends(one.time_ratio)),
+                "-" if peak is None else f"{peak.median / 1e6:,.0f}",
+                *(middle(one.memory_ratio), ends(one.memory_ratio)),
+            )
+        )
+    how = "of each round"
+    if settings.device != "cuda":
+        how = "of steps to the mean of the two steps of none before and after each"
+    note = (
+        "One step is forward, backward and clipping, without noise and optimizer. Medians and "
+        f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
+        f"steps each. Ratios to none are medians {how}. Load average of the machine at the start: "
+        f"{rows[0]['load'][0]:.2f}."
+    )
+    failed = [
+        (one.label, f"{one.message} (measured in {one.rounds} rounds)")
+        for one in summaries
+        if one.message
+    ]
+    notes = [("Measured", note), *failed, ("Command", settings.command)]
+    return TextTable(_HEADINGS, cells, ", ".join(labels(settings, facts)), 1, notes)
+
+
+def document(
+    settings: BenchSettings,
+    facts: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    summaries: Sequence[VariantSummary],
+) -> dict[str, Any]:
+    """Return settings, machine and results as JSON data, which `read_benches` reads."""
+    known = {**settings.job("measure"), "variants": settings.variants, "rounds": settings.rounds}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": settings.command,
+        "labels": labels(settings, facts),
+        "settings": known,
+        "environment": facts["environment"],
+        "summary": [asdict(one) for one in summaries],
+        "measurements": rows,
+    }
+
+
+def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
+    """Draw the ratios as a PNG: medians as points, ranges as lines, non-private at 1."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
+    panels = {"time per step / non-private": [s.time_ratio for s in shown]}
+    if any(s.memory_ratio for s in shown):
+        panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
+    with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(7.5, 1.5 + 0.32 * max(1, len(shown))), layout="constrained")
+        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (label, spreads) in zip(drawn, panels.items(), strict=True):
+            axes.axvline(1.0, color="0.6", linewidth=1, zorder=0)
+            for place, (summary, spread) in enumerate(zip(shown, spreads, strict=True)):
+                if spread is None:
+                    continue
+                # Ours and peers differ in their markers too, for print in grey.
+                colour, marker = ("#b35900", "s") if summary.peer else ("#1f4e79", "o")
+                axes.plot([spread.min, spread.max], [place, place], color=colour)
+                axes.plot(spread.median, place, marker, color=colour, markersize=5)
+                axes.text(spread.max, place, f" {spread.median:.2f}", va="center", fontsize=8)
+            axes.set_xlabel(label)
+            axes.margins(x=0.15)
+            axes.set_xlim(left=0)
+            axes.grid(axis="y", color="0.92")
+        drawn[0].set_yticks(range(len(shown)), [s.label for s in shown])
+        drawn[0].set_ylim(len(shown) - 0.4, -0.6)
+        figure.suptitle(title, fontsize=9)
+        figure.savefig(path, dpi=200)
 
 
 @dataclass(frozen=True)
@@ -90,10 +231,6 @@ class BenchFile:
     device: str
     labels: tuple[str, ...]
     styles: Mapping[str, VariantSummary] = field(default_factory=dict)
-
-    @property
-    def searched(self) -> bool:
-        return any(one.batch is not None for one in self.styles.values())
 
     def of(self, style: str) -> VariantSummary:
         """Return the summary of a style; one without numbers where the file lacks it."""
@@ -130,11 +267,14 @@ class BenchFile:
             return known if one.rounds >= _ROUNDS else None
         if quantity == "batch" and one.batch and base.batch:
             ratio = one.batch / base.batch
-            return Spread(ratio, ratio * (1 - 1 / PRECISION), ratio)
+            return Spread(ratio, ratio * (1 - _PRECISION), ratio)
         if quantity == "speed" and one.examples_per_second and base.examples_per_second:
             ratio = one.examples_per_second / base.examples_per_second
             return Spread(ratio, ratio * (1 - _SPEED), ratio * (1 + _SPEED))
         return None
+
+
+_SUMMARIES = TypeAdapter(list[VariantSummary])
 
 
 def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
@@ -157,20 +297,15 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
     for path in paths.values():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if "summary" in content or "largest_batch" in content:
-                read.append(_bench_file(path, content))
+            if "summary" not in content and "largest_batch" not in content:
+                continue
+            known = {k: content["settings"][k] for k in ("model", "length", "batch", "device")}
+            largest = content.get("largest_batch", ())
+            found = [one for one in largest if not one["message"] and one["batch"]]
+            summaries = _SUMMARIES.validate_python([*content.get("summary", ()), *found])
+            marks = tuple(map(str, content["labels"]))
+            styles = {one.label: one for one in summaries}
+            read.append(BenchFile(path=path, labels=marks, styles=styles, **known))
         except _DAMAGED as error:
             damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
     return read, damaged
-
-
-def _bench_file(path: Path, content: Mapping[str, Any]) -> BenchFile:
-    settings = content["settings"]
-    found = [one for one in content.get("largest_batch", ()) if not one["message"] and one["batch"]]
-    summaries = _SUMMARIES.validate_python([*content.get("summary", ()), *found])
-    return BenchFile(
-        path=path,
-        labels=tuple(map(str, content["labels"])),
-        styles={one.label: one for one in summaries},
-        **{name: settings[name] for name in ("model", "length", "batch", "device")},
-    )

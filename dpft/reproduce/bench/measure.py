@@ -1,8 +1,7 @@
-"""Interleaved rounds in fresh processes, and the largest batch that fits a GPU.
+"""Interleaved rounds of a benchmark, each measurement in a fresh process.
 
-Each variant runs in a fresh process, round after round in rotated order. Its steps alternate with
-those of a process that trains without privacy, so that a machine whose speed changes from second to
-second affects both equally. This process imports no torch.
+Steps of a variant alternate with those of a process that trains without privacy, so that a machine
+whose speed changes from second to second affects both equally. This process imports no torch.
 """
 
 import contextlib
@@ -12,21 +11,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import IO, Any, TypeVar
 
 import dpft
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench.catalog import BenchSettings, Variant
+from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
 
 T = TypeVar("T")
 Result = dict[str, Any]
-Row = dict[str, Any]
-RunJob = Callable[[Mapping[str, Any]], Result]
 OpenSession = Callable[[Mapping[str, Any]], "WorkerProcess"]
 # Called before each measurement: how many are done, how many there are, what comes next.
 Progress = Callable[[int, int, str], None]
@@ -37,62 +31,14 @@ READY = "dpft-bench-ready"
 STEP = "dpft-bench-step "
 PACKAGE = Path(dpft.__file__).resolve().parent
 _TIMEOUT_SECONDS = 3600
-LARGEST = 1 << 16
-# The search ends when the largest batch that fits is known to within a fiftieth.
-PRECISION = 50
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and range."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Return None where nothing was measured."""
-        return cls(median(values), min(values), max(values)) if values else None
-
-
-@dataclass(frozen=True)
-class VariantSummary:
-    """One variant over all rounds; None where something was not measured or failed.
-
-    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many have one.
-    ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up.
-    ``gradient_norm`` is the L2 norm of what the last step left as gradient: equal for all exact
-    flat variants of equal tying. ``message`` is why it failed. A search for the largest ``batch``
-    that fits (Li et al., Appendix G) has the smallest that is ``too_large``, unless `LARGEST` fits.
-    """
-
-    label: str
-    peer: bool = False
-    baseline: str = ""
-    rounds: int = 0
-    seconds: Spread | None = None
-    time_ratio: Spread | None = None
-    peak_bytes: Spread | None = None
-    memory_ratio: Spread | None = None
-    gradient_norm: float | None = None
-    message: str | None = None
-    batch: int | None = None
-    too_large: int | None = None
-    examples_per_second: float | None = None
 
 
 class BenchError(DpftError):
     """A benchmark cannot go on."""
 
 
-def run_job(job: Mapping[str, Any]) -> Result:
-    """Run one job in a fresh process; ``status`` is ``died`` where that left no result."""
-    return WorkerProcess(job).finish()
-
-
 class WorkerProcess:
-    """A worker in a process of its own, which takes the steps of a measurement on request."""
+    """A worker in a separate process, which takes the steps of a measurement on request."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         threads = str(job["threads"])
@@ -137,7 +83,7 @@ class WorkerProcess:
         return None if text is None else float(text)
 
     def finish(self) -> Result:
-        """Let the worker end, and return its result."""
+        """Let the worker end; return its result, with ``status`` ``died`` where it left none."""
         with contextlib.suppress(BrokenPipeError):
             self._requests.close()
         self._read(None)
@@ -163,29 +109,78 @@ class WorkerProcess:
         return None
 
 
-def measure(settings: BenchSettings, open_session: OpenSession, progress: Progress) -> list[Row]:
+def environment(job: Mapping[str, Any]) -> Result:
+    """Return what measurements run on: the resolved device, and the facts of the machine."""
+    facts = WorkerProcess({**job, "kind": "environment"}).finish()
+    if facts["status"] != "ok":
+        raise BenchError(f"the benchmark cannot start: {facts['message']}")
+    return facts
+
+
+def measure(
+    settings: BenchSettings, open_session: OpenSession, progress: Progress
+) -> list[dict[str, Any]]:
     """Return a row for each variant in each round: ``round``, ``load``, ``variant``, ``result``.
 
-    ``settings.device`` is resolved.
+    ``settings.device`` is resolved. The baseline runs as long as any variant is measured against
+    it. On a GPU, whose memory and time are not shared, each variant is measured alone.
     """
-    variants = settings.variants
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
+    names, steps = settings.variants, settings.steps
+
+    def start(name: str, turn: int) -> WorkerProcess:
+        progress(len(rows), settings.rounds * len(names), f"round {turn + 1}: {name}")
+        return open_session(settings.job("measure", name))
+
     for turn in range(settings.rounds):
         load = [round(average, 2) for average in os.getloadavg()]
-        for variant, result in _one_round(settings, turn, open_session):
-            if result is None:
-                what = f"round {turn + 1}: {variant.label}"
-                progress(len(rows), settings.rounds * len(variants), what)
+        results: dict[str, Result] = {}
+        reference = start(BASELINE, turn)
+        ready, used = reference.ready(), False
+        if settings.device == "cuda":
+            results[BASELINE] = _alone(reference, steps if ready else 0)
+        others = [name for name in names if name != BASELINE]
+        for name in rotated(others, turn) if ready else ():
+            session = start(name, turn)
+            if settings.device == "cuda":
+                results[name] = _alone(session, steps if session.ready() else 0)
                 continue
-            if variant == settings.baseline(variant) and result["status"] != "ok":
-                raise BenchError(
-                    f"non-private training of {settings.model} itself failed "
-                    f"({result['message']}), and everything is measured against it: try a smaller "
-                    "--batch or --length, or another --model"
-                )
-            rows.append({"round": turn, "load": load, "variant": variant.label, "result": result})
+            times = _alternate(reference, session, steps)
+            results[name] = session.finish()
+            if times:
+                used = True
+                results[name]["beside"] = times
+        if settings.device != "cuda":
+            results[BASELINE] = _alone(reference, steps if ready and not used else 0)
+        if (base := results[BASELINE])["status"] != "ok":
+            raise BenchError(
+                f"non-private training of {settings.model} itself failed ({base['message']}), and "
+                "everything is measured against it: try a smaller --batch or --length, or another "
+                "--model"
+            )
+        rows += [
+            {"round": turn, "load": load, "variant": name, "result": result}
+            for name, result in results.items()
+        ]
     progress(len(rows), len(rows), "done")
     return rows
+
+
+def _alone(session: WorkerProcess, steps: int) -> Result:
+    for _ in range(steps):
+        session.step()
+    return session.finish()
+
+
+def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:
+    """Take steps of both in turn; return the reference's seconds before, between and after."""
+    times: list[float] = []
+    for place in range(steps + 1) if session.ready() else ():
+        seconds = reference.step()
+        if seconds is None or (place < steps and session.step() is None):
+            return []
+        times.append(seconds)
+    return times
 
 
 def measure_runs(
@@ -194,7 +189,7 @@ def measure_runs(
     open_session: OpenSession,
     progress: Progress,
 ) -> dict[str, Result]:
-    """Return the results of jobs by label.
+    """Return the results of whole runs by label.
 
     ``together``: their steps take turns once all have warmed up, one job after the other.
     """
@@ -213,114 +208,7 @@ def measure_runs(
     return found
 
 
-def _one_round(
-    settings: BenchSettings, turn: int, open_session: OpenSession
-) -> Iterator[tuple[Variant, Result | None]]:
-    """Yield each variant as it begins, with None, and when it is measured, with its result.
-
-    A baseline runs as long as any variant is measured against it, and comes last. On a GPU, whose
-    memory and time are not shared, each variant is measured by itself.
-    """
-
-    def finished(session: WorkerProcess, *, ready: bool) -> Result:
-        for _ in range(settings.steps if ready else 0):
-            session.step()
-        return session.finish()
-
-    baselines = [v for v in settings.variants if v == settings.baseline(v)]
-    for base in rotated(baselines, turn):
-        others = [v for v in settings.variants if v != base and settings.baseline(v) == base]
-        yield base, None
-        reference = open_session(settings.job("measure", base))
-        if settings.device == "cuda":
-            yield base, finished(reference, ready=reference.ready())
-            for variant in rotated(others, turn):
-                yield variant, None
-                session = open_session(settings.job("measure", variant))
-                yield variant, finished(session, ready=session.ready())
-            continue
-        ready, used = reference.ready(), False
-        for variant in rotated(others, turn) if ready else []:
-            yield variant, None
-            session = open_session(settings.job("measure", variant))
-            times = _alternate(reference, session, settings.steps)
-            result = session.finish()
-            if times:
-                used, result = True, result | {"beside": times}
-            elif result["status"] == "ok":
-                break  # the reference ended meanwhile
-            yield variant, result
-        yield base, finished(reference, ready=ready and not used)
-
-
-def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:
-    """Take steps of both in turn; return the reference's seconds before, between and after."""
-    times: list[float] = []
-    if not session.ready():
-        return times
-    for _ in range(steps):
-        seconds = reference.step()
-        if seconds is None or session.step() is None:
-            return []
-        times.append(seconds)
-    seconds = reference.step()
-    return [*times, seconds] if seconds is not None else []
-
-
 def rotated(items: Sequence[T], turn: int) -> list[T]:
     """Return the items from the ``turn``-th on: over the rounds, each takes each place."""
     start = turn % len(items) if items else 0
     return [*items[start:], *items[:start]]
-
-
-def largest_batches(
-    settings: BenchSettings, run: RunJob, progress: Progress
-) -> list[VariantSummary]:
-    """Search for every variant's largest batch."""
-    if settings.device != "cuda":
-        raise BenchError(
-            "--largest-batch needs a CUDA device, and this is a CPU, whose memory ends softly (by "
-            "swapping): run it where there is a GPU, or leave it out"
-        )
-    variants = settings.variants
-    return [
-        _largest(settings, variant, run, partial(progress, place, len(variants)))
-        for place, variant in enumerate(variants)
-    ]
-
-
-def _largest(
-    settings: BenchSettings, variant: Variant, run: RunJob, progress: Callable[[str], None]
-) -> VariantSummary:
-    seconds: dict[int, float] = {}
-    failed: list[str] = []
-
-    def fits(batch: int) -> bool:
-        progress(f"{variant.label}: batch {batch}")
-        result = run(settings.job("fits", variant, batch=batch))
-        if result["status"] == "ok":
-            seconds[batch] = result["median_seconds"]
-        elif result["status"] != "oom":
-            failed.append(result["message"])
-        return batch in seconds
-
-    batch, larger = search(fits, settings.batch)
-    if failed:
-        return VariantSummary(variant.label, message=failed[0])
-    speed = batch / seconds[batch] if batch else None
-    return VariantSummary(variant.label, batch=batch, too_large=larger, examples_per_second=speed)
-
-
-def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
-    """Return the largest batch that fits, and the smallest known not to: doubles, then halves."""
-    low, high = 0, None
-    probe = start
-    while high is None or high - low > max(1, low // PRECISION):
-        if fits(probe):
-            low = probe
-            if low >= LARGEST:
-                return low, None
-        else:
-            high = probe
-        probe = min(2 * low, LARGEST) if high is None else (low + high) // 2
-    return low, high

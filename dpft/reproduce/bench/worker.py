@@ -1,4 +1,4 @@
-"""One measurement in a process of its own, which is started with a job as JSON.
+"""One measurement in a separate process, which is started with a job as JSON.
 
 It prints one line, `MARK` and the result as JSON, with a ``status``: ``ok``; ``refused``, where the
 variant raised an error and would again; ``oom``, where the device's memory did not suffice.
@@ -16,63 +16,24 @@ from typing import Any
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench import workloads
+from dpft.reproduce.bench import peers, workloads
+from dpft.reproduce.bench.catalog import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
-from dpft.reproduce.bench.workloads import Inputs, Step, Workload
+from dpft.reproduce.bench.workloads import Inputs, Step
 from dpft.runs import memory
 
 Report = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
-# second, fourth, eighth and so on, or on the 64th, 256th and so on. What that takes is not a
-# step's, and small batches of short records do for it.
-_VERIFY_BATCH = 2
-_LEAST_CHECKED = 16
+# second, fourth, eighth and so on, or on the 64th, 256th and so on. The time of a check is not a
+# step's: so many small steps precede the others that none of those is one that is checked.
+_VERIFY_BATCH, _LEAST_CHECKED = 2, 16
 # Full batches that warm up: the first makes what is made once, the second fills the allocator's
 # pools again.
 _WARM_UP = 2
 # On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
 # peak is taken over no fewer than these, timed or not.
 _MEMORY_STEPS = 13
-
-
-class CudaMeter:
-    """The peak of torch's allocator; the context and other processes do not count."""
-
-    method = "torch.cuda.max_memory_allocated after warm-up"
-
-    def reset(self) -> None:
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-    def peak(self) -> int:
-        return torch.cuda.max_memory_allocated()
-
-
-class CpuMeter:
-    """The resident memory of the whole process: Python, torch, weights, activations.
-
-    Where the system does not let a process reset its peak, the lifetime's peak has to do, and
-    ``method`` says so.
-    """
-
-    method = "VmHWM after warm-up"
-
-    def reset(self) -> None:
-        gc.collect()
-        # Freed heap would count as in use. Other C libraries than GNU's have no such function.
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)
-        if not memory.forget_peak():
-            self.method = "ru_maxrss, warm-up and verification included"
-
-    def peak(self) -> int:
-        peak = memory.resident("VmHWM") if self.method == CpuMeter.method else None
-        return memory.lifetime_peak() if peak is None else peak
-
-
-Meter = CudaMeter | CpuMeter
 
 
 def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
@@ -89,11 +50,19 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
             return {"status": "ok", **whole_run.measure(job, requests or ())}
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, requests)}
-        return {"status": "ok", **(fits if job["kind"] == "fits" else environment)(job)}
+        return {"status": "ok", **environment(job)}
     except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
     except Exception as error:  # whatever a peer raises is its result
         return {"status": "refused", "message": _first_line(error)}
+
+
+def _first_line(error: BaseException) -> str:
+    """Return kind and first line of a message, which is enough next to a table."""
+    if isinstance(error, DpftError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def environment(job: dict[str, Any]) -> dict[str, Any]:
@@ -109,17 +78,26 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[str, Any]:
-    """Measure seconds and, unless ``job["time_only"]``, peak memory of steps after warm-up.
+    """Measure seconds and peak memory of steps after warm-up.
 
     No step with a full batch is one that the clipper checks, as long as no more are requested than
     ``job["steps"]``.
     """
-    workload, step = _prepare(job)
+    asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
+    # bfloat16 is autocast's: its parameters are float32.
+    dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
+    workload = workloads.build(job["model"], **asked, dtype=dtype)
+    more = {name: job[name] for name in ("threshold", "dtype")}
+    if job["name"] in PEERS:
+        step = peers.peer_step(job["name"], workload, job["batch"], **more)
+    else:
+        step = workloads.style_step(job["name"], workload, **more)
+    meter = Meter(job["device"])
+    watched = max(job["steps"], _MEMORY_STEPS) if job["device"] == "cpu" else job["steps"]
+    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    for _ in range(max(_LEAST_CHECKED, 1 << (_WARM_UP + watched).bit_length())):
+        _timed(job, step, few)
     inputs = workload.inputs(job["batch"])
-    meter: Meter = CudaMeter() if job["device"] == "cuda" else CpuMeter()
-    longer = job["device"] == "cpu" and not job["time_only"]
-    watched = max(job["steps"], _MEMORY_STEPS) if longer else job["steps"]
-    _check_ahead(job, workload, step, _WARM_UP + watched)
     for _ in range(_WARM_UP):
         step.reset()
         meter.reset()
@@ -130,41 +108,15 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
         report(seconds[-1])
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
-    peak = {} if job["time_only"] else {"peak_bytes": meter.peak()}
+    peak = meter.peak()
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     norm = float(torch.stack(squares).sum().sqrt())
-    return {"seconds": seconds, **peak, "memory": meter.method, "gradient_norm": norm}
-
-
-def fits(job: dict[str, Any]) -> dict[str, Any]:
-    """Take two steps with a batch; raise `torch.OutOfMemoryError` if it does not fit."""
-    workload, step = _prepare(job)
-    _check_ahead(job, workload, step, _WARM_UP)
-    inputs = workload.inputs(job["batch"])
-    _timed(job, step, inputs)
-    return {"median_seconds": _timed(job, step, inputs)}
-
-
-def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
-    if job["memory"] is not None:
-        whole = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, job["memory"] * 2**30 / whole))
-    asked = {name: job[name] for name in ("length", "untied", "seed", "device")}
-    # bfloat16 is autocast's: its parameters are float32.
-    dtype = torch.float64 if job["dtype"] == "float64" else torch.float32
-    workload = workloads.build(job["model"], **asked, dtype=dtype)
-    more = {name: job[name] for name in ("threshold", "dtype")}
-    if job["peer"]:
-        return workload, workloads.peer_step(job["name"], workload, job["batch"], **more)
-    return workload, workloads.style_step(job["name"], workload, **more)
-
-
-def _check_ahead(job: dict[str, Any], workload: Workload, step: Step, following: int) -> None:
-    """Take so many small steps that the clipper checks none of the ``following`` ones."""
-    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
-    # It checks steps whose number is a power of two.
-    for _ in range(max(_LEAST_CHECKED, 1 << following.bit_length())):
-        _timed(job, step, few)
+    return {
+        "seconds": seconds,
+        "peak_bytes": peak,
+        "memory": meter.method,
+        "gradient_norm": norm,
+    }
 
 
 def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
@@ -172,19 +124,48 @@ def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
     step.reset()
     if job["device"] == "cuda":
         torch.cuda.synchronize()
-    began = time.perf_counter()
+    start = time.perf_counter()
     step.run(inputs)
     if job["device"] == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _first_line(error: BaseException) -> str:
-    """Return kind and first line of a message, which is enough next to a table."""
-    if isinstance(error, DpftError):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+class Meter:
+    """Peak memory: of torch's allocator on a GPU, of the whole process on a CPU.
+
+    Where the system does not let a process reset its peak, the lifetime's peak has to do, and
+    ``method`` says so.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.cuda, self.resets = device == "cuda", True
+
+    @property
+    def method(self) -> str:
+        """The way in which the peak is measured."""
+        if self.cuda:
+            return "torch.cuda.max_memory_allocated after warm-up"
+        whole = "ru_maxrss, warm-up and verification included"
+        return "VmHWM after warm-up" if self.resets else whole
+
+    def reset(self) -> None:
+        """Forget the peak so far."""
+        gc.collect()
+        if self.cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            return
+        # Freed heap would count as in use. Other C libraries than GNU's have no such function.
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
+        self.resets = memory.forget_peak()
+
+    def peak(self) -> int:
+        """Return the bytes of the peak since the last reset."""
+        if self.cuda:
+            return torch.cuda.max_memory_allocated()
+        return memory.peak()
 
 
 def _requests() -> Iterator[Report]:

@@ -39,8 +39,8 @@ class Expected(FileSchema):
     equivalence: Annotated[Number, Field(gt=0)] | None = None
 
     @property
-    def alike(self) -> bool:
-        """Whether it expects no difference that matters."""
+    def no_difference(self) -> bool:
+        """Return whether it expects no difference that matters."""
         return self.kind in ("not_below", "on_par")
 
     def __post_init__(self) -> None:
@@ -93,20 +93,23 @@ class FigureCheck(CellsCheck):
 
 @dataclass(frozen=True)
 class BenchCheck(FileSchema):
-    """A ratio of two clipping styles in files of ``dpft bench``."""
+    """A ratio of two clipping styles in files of ``dpft bench``.
+
+    No ``command`` measures ``batch``, the largest batch, and ``speed`` at it again.
+    """
 
     quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]
     first: Words
     second: Words
     ratio: Range
     models: Words
-    command: Text
+    command: Text | None = None
     tokens: Annotated[int, Strict(), Field(ge=1)] = 0
 
 
 @dataclass(frozen=True)
 class ComputedCheck(FileSchema):
-    """A number that follows without a run and must lie in a range.
+    """A number that follows without a run and must be in a range.
 
     ``of`` has a mapping of arguments for each call; of a list each value is taken, with each value
     of the other lists. ``what`` and ``shows`` have arguments and results in braces.

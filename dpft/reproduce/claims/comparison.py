@@ -1,4 +1,4 @@
-"""Two numbers next to each other, and the one rule that decides on them.
+"""The outcome of a comparison of two numbers, and the verdict on a claim's comparisons together.
 
 **By seeds.** Where both settings have runs with the same two seeds or more, Student's 95% interval
 of their paired differences decides. Its least half-width is two standard errors of the difference
@@ -6,10 +6,10 @@ that few scored records leave, which no seed lessens. Whether ours is as good is
 where the claim says how far apart is as good (``equivalence``).
 
 **By the margin.** Printed numbers, and ours with fewer common seeds, are points, and differ only if
-they lie further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`; ``s`` is
+they are further apart than ``max(2 s, r) + u/2``, as in `dpft.reproduce.tables.verdicts`; ``s`` is
 the larger deviation of the two, of the larger number where none is known ``r`` is 1%. At a laptop's
 scale only the deviation of our seeds counts, and 0.5% where it is less. A range that a paper states
-of its own printed numbers is arithmetic: only the rounding of the last digits counts.
+of its printed numbers is arithmetic: only the rounding of the last digits counts.
 
 A wide margin (of few scored records, or of seeds far apart, mark ``W``) shows nothing to be as
 good. Where no number, or one of the two, is better than always giving the most frequent answer
@@ -30,10 +30,8 @@ from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark, tolerance
 from dpft.tasks.metrics.shown import paired_error
 
-CONFIDENCE = 0.95
 # Of two numbers at the edge, binary rounding must not decide.
 _EDGE = 1 + 1e-9
-Ends = tuple[float | None, float | None]
 
 
 class _Explained(StrEnum):
@@ -48,7 +46,7 @@ class _Explained(StrEnum):
 
 
 class Side(_Explained):
-    """Whose numbers are compared."""
+    """The origin of the numbers that are compared."""
 
     PRINTED = "printed", "printed"
     PAPER = "paper", "paper scale"
@@ -106,7 +104,7 @@ class Score:
 
     @property
     def stands_in(self) -> bool:
-        """Whether it is not of the paper's own setting."""
+        """Return whether it is not of the paper's own setting."""
         return any(mark.letter in self.marks for mark in NOT_THE_PAPERS)
 
 
@@ -136,20 +134,19 @@ class Comparison:
 
     @property
     def known(self) -> bool:
+        """Return whether it has numbers."""
         return self.outcome not in (Outcome.NOT_YET, Outcome.CANNOT)
 
 
-def range_in_words(low: float | None, high: float | None) -> str:
-    """Return ``3 to 5``, ``at least 3``, or the number where the ends are one."""
-    if low is None or high is None:
-        return f"at most {high:g}" if low is None else f"at least {low:g}"
-    return f"{low:g}" if high - low < 1e-6 else f"{low:g} to {high:g}"
-
-
 def in_words(expected: Expected, allowed: str = "the margin") -> str:
-    """Return what is expected, for people."""
+    """Return what is expected, for people: ``better by 3 to 5``."""
     low, high = expected.low, expected.high
-    numbers = "" if low is high is None else range_in_words(low, high)
+    if low is None:
+        numbers = "" if high is None else f"at most {high:g}"
+    elif high is None:
+        numbers = f"at least {low:g}"
+    else:
+        numbers = f"{low:g}" if high - low < 1e-6 else f"{low:g} to {high:g}"
     words = {
         "not_below": f"not worse by more than {allowed}",
         "on_par": f"at most {allowed} apart",
@@ -160,7 +157,9 @@ def in_words(expected: Expected, allowed: str = "the margin") -> str:
     return words.get(expected.kind, f"better by more than {allowed}")
 
 
-def in_range(low: float, high: float, ends: Ends, allowed: float = 0.0) -> Outcome:
+def in_range(
+    low: float, high: float, ends: tuple[float | None, float | None], allowed: float = 0.0
+) -> Outcome:
     """Hold in a range, fail outside by more than is allowed, else be close; None is no bound."""
     least = -math.inf if ends[0] is None else ends[0]
     most = math.inf if ends[1] is None else ends[1]
@@ -177,11 +176,12 @@ def contrast(
     """Compare two numbers; ``blank`` says whose they are and what is compared."""
     assert first.value is not None
     assert second.value is not None
-    sign, digits = 1 if column.higher_is_better else -1, column.decimals
+    kind, sign, digits = expected.kind, 1 if column.higher_is_better else -1, column.decimals
     a, b = first.value, second.value
     seeds = sorted({*first.by_seed} & {*second.by_seed})
-    by_seeds = len(seeds) > 1 and expected.kind != "ratio"
-    if by_seeds and not (expected.alike and expected.equivalence is None):
+    by_seeds = len(seeds) > 1 and kind != "ratio"
+    by_seeds = by_seeds and not (expected.no_difference and expected.equivalence is None)
+    if by_seeds:
         a, b = (statistics.fmean(one.by_seed[s] for s in seeds) for one in (first, second))
         low, high = interval(
             [sign * (first.by_seed[seed] - second.by_seed[seed]) for seed in seeds],
@@ -193,40 +193,37 @@ def contrast(
         shown, undecided = f"{margin:.{digits + 1}f}" if margin else "0", Outcome.NOT_APART
         numbers = {"low": low, "high": high, "seeds": float(len(seeds))}
     else:
-        by_seeds, undecided = False, Outcome.CLOSE
         spread = max((x.spread for x in (first, second) if x.spread is not None), default=None)
         usual = max(tolerance(value, spread, digits) for value in (a, b))
-        if blank.side is Side.PRINTED and expected.kind in ("apart", "ratio"):
+        if blank.side is Side.PRINTED and kind in ("apart", "ratio"):
             usual = 10.0**-digits  # arithmetic: half a unit of each
-        elif blank.side is Side.PRINTED and expected.kind == "value":
+        elif blank.side is Side.PRINTED and kind == "value":
             # Text rounds more than tables do.
             usual = 0.5 * 10.0 ** -len(f"{b:g}".partition(".")[2])
-        margin = max(usual, 2 * math.hypot(first.sampling, second.sampling))
+        margin = slack = max(usual, 2 * math.hypot(first.sampling, second.sampling))
         low = high = sign * (a - b)
-        slack, found = margin, f"{low:+.{digits}f}"
-        shown = f"{margin:.{digits + 1}f}"
+        found, shown, undecided = f"{low:+.{digits}f}", f"{margin:.{digits + 1}f}", Outcome.CLOSE
         numbers = {"margin": margin} if math.isfinite(margin) else {}
-        if expected.kind == "ratio":
+        if kind == "ratio":
             low = high = a / b if b else math.inf
             slack, found = margin / abs(b) if b else 0.0, f"ratio {low:.3f}"
         if blank.side is not Side.PRINTED:
             one = f"{len(seeds) or 'no'} seed{'s' * (len(seeds) != 1)}"
             found += f" ({one} in common: by the margin)"
     edge = margin * _EDGE
-    match expected.kind:
-        case "above" | "best":
-            outcome = in_range(low, high, (edge, None), 0.0 if by_seeds else 2 * edge)
-            if by_seeds and low <= 0 <= high:
-                outcome = undecided  # seeds without any difference, too
-        case "not_below":
-            outcome = in_range(low, high, (-edge, None))
-        case "on_par" | "value":
-            outcome = in_range(low, high, (-edge, edge))
-        case _:
-            outcome = in_range(low, high, (expected.low, expected.high), slack)
+    if kind in ("above", "best"):
+        outcome = in_range(low, high, (edge, None), 0.0 if by_seeds else 2 * edge)
+        if by_seeds and low <= 0 <= high:
+            outcome = undecided  # seeds without any difference, too
+    elif kind == "not_below":
+        outcome = in_range(low, high, (-edge, None))
+    elif kind in ("on_par", "value"):
+        outcome = in_range(low, high, (-edge, edge))
+    else:
+        outcome = in_range(low, high, (expected.low, expected.high), slack)
     marks = "".join(sorted({*first.marks, *second.marks}))
     wide = not by_seeds and (margin > usual or Mark.WIDE.letter in marks)
-    shows_little = expected.alike and wide and abs(low) <= margin
+    shows_little = expected.no_difference and wide and abs(low) <= margin
     if outcome is Outcome.CLOSE or (shows_little and outcome is Outcome.HOLDS):
         outcome = undecided
     idle = [Mark.CONSTANT.letter in one.marks for one in (first, second)]
@@ -238,7 +235,7 @@ def contrast(
         found += f"; the {which} is no better than always giving the most frequent answer"
     texts = [
         f"{value:.{digits}f}{' (copied)' if one.copied else ''}"
-        + (f" ({one.name})" if expected.kind in ("best", "value") else "")
+        + (f" ({one.name})" if kind in ("best", "value") else "")
         for value, one in ((a, first), (b, second))
     ]
     return replace(
@@ -259,7 +256,7 @@ def interval(differences: Sequence[float], least: float = 0.0) -> tuple[float, f
     from scipy.special import stdtrit
 
     count, mean = len(differences), statistics.fmean(differences)
-    critical = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    critical = float(stdtrit(count - 1, 0.975))
     half = max(critical * statistics.stdev(differences) / math.sqrt(count), least)
     return mean - half, mean + half
 
@@ -288,6 +285,7 @@ class Judgement:
 
     @property
     def known(self) -> int:
+        """The comparisons that have numbers."""
         return sum(self.count.values()) - self.count[Outcome.NOT_YET] - self.count[Outcome.CANNOT]
 
 
@@ -305,10 +303,10 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     undecided = count[Outcome.CLOSE] + count[Outcome.NOT_APART]
     mostly_open = contradicts = False
     for check in {one.check for one in comparisons}:
-        own = Counter(one.outcome for one in comparisons if one.check == check)
-        open_ = own[Outcome.CLOSE] + own[Outcome.NOT_APART]
-        mostly_open |= open_ > own[Outcome.HOLDS]
-        contradicts |= 0 < own[Outcome.FAILS] >= open_
+        of_check = Counter(one.outcome for one in comparisons if one.check == check)
+        open_ = of_check[Outcome.CLOSE] + of_check[Outcome.NOT_APART]
+        mostly_open |= open_ > of_check[Outcome.HOLDS]
+        contradicts |= 0 < of_check[Outcome.FAILS] >= open_
     seeds = [one.seeds for one in comparisons if one.seeds]
     # No margin decided on runs, and every setting learned something.
     by_seeds = bool(seeds) and all(

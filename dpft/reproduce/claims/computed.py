@@ -35,28 +35,24 @@ _PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
 
 def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
     """Return what the function of that name returns, now or in an earlier process."""
-    file = cache_folder() / "claims.json"
     key, known = json.dumps([function, arguments]), {}
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RuntimeError):
-        known = dict(json.loads(file.read_text(encoding="utf-8"))[_code()])
+        known = dict(json.loads((cache_folder() / "claims.json").read_text())[_code()])
     if key not in known:
         known[key] = FUNCTIONS[function](**arguments)
         # A cache that cannot be written saves no time, and must not stop anything.
         with contextlib.suppress(OSError, RuntimeError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, json.dumps({_code(): known}))
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            write_atomic(cache_folder() / "claims.json", json.dumps({_code(): known}))
     numbers: Numbers = known[key]
     return numbers
 
 
 @functools.cache
 def _code() -> str:
-    digest = hashlib.sha256()
-    for pattern in _SOURCES:
-        for file in sorted(Path(dpft.__file__).parent.glob(pattern)):
-            digest.update(file.read_bytes())
-    versions = [importlib.metadata.version(name) for name in _PACKAGES]
-    return f"{digest.hexdigest()} {' '.join(versions)}"
+    files = (x for pattern in _SOURCES for x in sorted(Path(dpft.__file__).parent.glob(pattern)))
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return f"{digest} {' '.join(map(importlib.metadata.version, _PACKAGES))}"
 
 
 def embedding_memory(length: int, matrices: int) -> Numbers:
@@ -177,7 +173,7 @@ def cost_of_quantiles(share: float) -> Numbers:
 
 
 def backward_passes(style: str) -> Numbers:
-    """How often a batch's backward goes through the model, once the first was checked."""
+    """Count how often a batch's backward goes through the model, once the first was checked."""
     from dpft.privacy import make_clipper
 
     model, losses = _tiny_model()

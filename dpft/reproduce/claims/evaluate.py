@@ -30,17 +30,14 @@ from dpft.reproduce.claims.comparison import (
     in_range,
     in_words,
     judge,
-    range_in_words,
 )
 from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.figures.catalog import load_list
-from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Pattern, Row
+from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, cell_of, shown_path
-from dpft.reproduce.tables.plan import SCALES, Known, TablePlan, key_of, make_plan, words_at
+from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, at_least
-
-Group = tuple[Sequence[Row], Sequence[Row]]
 
 # One seed leaves the margin to decide; a laptop has time for three.
 LAPTOP_SEEDS = (0, 1, 2)
@@ -53,6 +50,11 @@ _QUANTITIES = {
     "batch": "largest batch",
     "speed": "records per second at the largest batch",
 }
+_NO_SEARCH = (
+    "dpft bench measures no largest batch; results/bench has those that were measured, and dpft "
+    "plan --largest predicts others"
+)
+Compared = tuple[list[Comparison], list[str]]
 
 
 @dataclass
@@ -73,9 +75,10 @@ class Evidence:
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """Return a cell with its records at a scale, or the printed number alone."""
         alone = replace(table, rows=(row,), columns=(column,))
-        plan = TablePlan(alone, scale, (0,), True, (column,), (row,), {}, (), ())
         if scale in SCALES and self._may_be_recorded(table, row, column, scale):
             plan = make_plan(alone, scale, known=self._known)
+        else:
+            plan = empty_plan(replace(alone, laptop=None), scale)
         return cell_of(plan, 0, 0, self.index)
 
     def commands(self, table: PaperTable, scale: str) -> list[str]:
@@ -129,6 +132,7 @@ class Result:
 
     @property
     def all(self) -> list[Comparison]:
+        """All comparisons, the printed ones first."""
         return [*self.printed, *self.ours, *self.aside]
 
     @property
@@ -138,10 +142,12 @@ class Result:
 
     @property
     def by_us(self) -> Judgement:
+        """The verdict by our numbers."""
         return judge(self.ours)
 
     @property
     def sides(self) -> tuple[Side, ...]:
+        """The origins of our numbers."""
         present = {one.side for one in self.ours if one.known}
         return tuple(side for side in Side if side in present)
 
@@ -186,6 +192,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
 
 def compute(check: ComputedCheck) -> Iterator[Comparison]:
     """Yield the comparisons of numbers that follow without a run."""
+    expected = in_words(Expected("value", *check.within))
     for case in check.of:
         lists = [value if isinstance(value, list) else [value] for value in case.values()]
         for values in itertools.product(*lists):
@@ -196,13 +203,11 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
             value = float(numbers["value"])
-            expected, outcome = range_in_words(*check.within), in_range(value, value, check.within)
+            outcome = in_range(value, value, check.within)
             yield Comparison(Side.COMPUTED, what, expected, outcome, text, {"value": value})
 
 
-def compare_benches(
-    check: BenchCheck, benches: Sequence[BenchFile]
-) -> tuple[list[Comparison], list[str]]:
+def compare_benches(check: BenchCheck, benches: Sequence[BenchFile]) -> Compared:
     """Return one comparison for each file and pair of styles, and commands, as `compare_cells`.
 
     The papers' memory is a GPU's. On a CPU the peak is of the whole process, and with few records
@@ -233,12 +238,15 @@ def compare_benches(
         )
     if not compared:
         what = f"{quantity}: {' or '.join(pairs.values())}"
-        return [Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)], [check.command]
+        none = Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)
+        if check.command is None:
+            return [replace(none, outcome=Outcome.CANNOT, why=_NO_SEARCH)], []
+        return [none], [check.command]
     on_gpu = check.quantity == "memory" and all(one.outcome is Outcome.CLOSE for one in compared)
     return compared, [f"{check.command} --device cuda"] if on_gpu else []
 
 
-def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
+def compare_cells(check: CellsCheck, evidence: Evidence) -> Compared:
     """Return every comparison that the check asks for, and the commands that fill missing cells."""
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
@@ -247,17 +255,42 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
         if len(columns) < len(check.columns):
             raise PaperError(f"{table.name} lacks one of the columns {', '.join(check.columns)}")
         table = replace(table, columns=columns)
-    if check.variants:
-        table = _varied(table, check)
+    if check.variants:  # a row for each variant of each row in question, without numbers
+        rows = tuple(
+            replace(
+                row,
+                labels={**row.labels, "variant": name},
+                printed=dict.fromkeys(row.printed, math.nan),
+                run=(*row.run, *words),
+            )
+            for row in table.rows
+            if row.run is not None and row.matches(check.where)
+            for name, words in check.variants.items()
+        )
+        if not rows:
+            raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
+        table = replace(table, rows=rows)
+    # A label or a value that no row has would silently compare nothing.
     for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
-        _check_labels(table, pattern)
+        for name, values in pattern.items():
+            if name not in table.label_names:
+                raise PaperError(
+                    f"{table.name} has no label {name!r}; expected {table.label_names}"
+                )
+            known = [*dict.fromkeys(papers.show_label(row.labels.get(name)) for row in table.rows)]
+            for value in map(papers.show_label, values):
+                if value not in known:
+                    near = suggestion(value, known)
+                    raise PaperError(
+                        f"{table.name} has no {name} {value!r}{near}; expected {known}"
+                    )
     sides = [side for side in Side if side in check.sides and side in ("printed", *table.scales)]
     compared: list[Comparison] = []
     for side in sides:
         part = table.at(side)
         groups = _groups(check, [row for row in part.rows if row.matches(check.where)])
-        for group, column in itertools.product(groups, part.columns):
-            compared += _compare(check, table, group, column, side, evidence)
+        for (first, second), column in itertools.product(groups, part.columns):
+            compared += _compare(check, table, first, second, column, side, evidence)
     if not compared:
         raise PaperError(
             f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
@@ -272,25 +305,7 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     return compared, commands + ([f"{typed} --run"] if Side.PAPER in lacking else [])
 
 
-def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
-    """Return the table with a row for each variant of each row in question, without numbers."""
-    rows = tuple(
-        replace(
-            row,
-            labels={**row.labels, "variant": name},
-            printed=dict.fromkeys(row.printed, math.nan),
-            run=(*row.run, *words),
-        )
-        for row in table.rows
-        if row.run is not None and row.matches(check.where)
-        for name, words in check.variants.items()
-    )
-    if not rows:
-        raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
-    return replace(table, rows=rows)
-
-
-def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
+def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[tuple[Sequence[Row], Sequence[Row]]]:
     """Return rows in question with the rows that they are compared with."""
     first = [row for row in rows if row.matches(check.first)]
     if check.expected.kind == "value":
@@ -312,17 +327,21 @@ def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
 def _compare(
     check: CellsCheck,
     table: PaperTable,
-    group: Group,
+    first: Sequence[Row],
+    second: Sequence[Row],
     column: Column,
     side: Side,
     evidence: Evidence,
 ) -> list[Comparison]:
     expected = check.expected
     stated = expected.low if expected.kind == "value" else None
-    names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in group if part)
+    groups = [part for part in (first, second) if part]
+    names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in groups)
     what = f"{column.label}: {' against '.join(names)}"
     blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
-    cells = [[(row, evidence.cell(table, row, column, side)) for row in rows] for rows in group]
+    cells = [
+        [(row, evidence.cell(table, row, column, side)) for row in part] for part in (first, second)
+    ]
 
     def scores(side: Side) -> list[list[Score]]:
         found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
@@ -337,9 +356,8 @@ def _compare(
         why = "" if missing else "the paper took both numbers from elsewhere"
         why = next((score.why for score in missing if score.why), why)
         runs = tuple(run for score in both for run in score.runs)
-        return [
-            replace(blank, outcome=Outcome.CANNOT if why else blank.outcome, why=why, runs=runs)
-        ]
+        outcome = Outcome.CANNOT if why else Outcome.NOT_YET
+        return [replace(blank, outcome=outcome, why=why, runs=runs)]
     compared = []
     if side is Side.PAPER and any(score.stands_in for score in both):
         # The paper's setting has no number. What the text states, and what the paper copied, is of
@@ -351,8 +369,9 @@ def _compare(
         firsts, seconds = scores(blank.side)
     if stated is not None:
         seconds = [Score("the text", stated)]
-    one, other = (_best(part, 1 if column.higher_is_better else -1) for part in (firsts, seconds))
-    return [*compared, contrast(blank, expected, column, one, other)]
+    sign = 1 if column.higher_is_better else -1
+    best, other = _best(firsts, sign), _best(seconds, sign)
+    return [*compared, contrast(blank, expected, column, best, other)]
 
 
 def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
@@ -408,15 +427,3 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
         runs=tuple(dict.fromkeys(runs)),
     )
-
-
-def _check_labels(table: PaperTable, pattern: Pattern) -> None:
-    """Refuse a label or a value of one that no row has: it would silently compare nothing."""
-    for name, values in pattern.items():
-        if name not in table.label_names:
-            raise PaperError(f"{table.name} has no label {name!r}; expected {table.label_names}")
-        known = list(dict.fromkeys(papers.show_label(row.labels.get(name)) for row in table.rows))
-        for value in map(papers.show_label, values):
-            if value not in known:
-                near = suggestion(value, known)
-                raise PaperError(f"{table.name} has no {name} {value!r}{near}; expected {known}")

@@ -1,23 +1,18 @@
-"""Show claims on the terminal and as JSON: a list, or one with all its numbers."""
+"""Show claims: a list, or one with all its numbers, as tables; and as JSON for scripts."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from rich import box
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from dpft.report.console import Console, print_notes
+from dpft.report.table import TextTable
 from dpft.reproduce.claims.comparison import Comparison, Judgement, Outcome, Side
 from dpft.reproduce.claims.evaluate import Result
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
 
-_WIDE = 120  # columns that a table of claims needs
 _COUNTS = (
-    "in brackets: comparisons that hold, of those with numbers. Two scores differ if they lie "
+    "in brackets: comparisons that hold, of those with numbers. Two scores differ if they are "
     "further apart than two standard deviations over seeds, or 1% where no deviation is known; "
     "with the same seeds of both, if the 95% interval of their paired difference says so; where "
     "nothing differs one interval in forty says better, and one worse"
@@ -29,85 +24,63 @@ _COLOURS = {
 }
 
 
-def show_list(results: Sequence[Result], console: Console) -> None:
-    """Print a line for each claim, the legend, and the commands that would test the rest."""
-    headings = ("claim", "in short", "printed numbers", "our numbers", "ours are")
-    rows = [
-        (
-            Text(one.claim.name, no_wrap=True),
-            Text(one.claim.says),
-            Text("-") if printed is None else _styled(counted(printed), printed.verdict),
-            _styled(counted(ours, one.reasons), ours.verdict),
-            Text(scale(one)),
+def list_of(results: Sequence[Result]) -> TextTable:
+    """Return a line for each claim, the legend, and the commands that would test the rest."""
+    rows, present = [], set()
+    commands: dict[str, list[str]] = {}
+    for one in results:
+        printed, ours = one.by_print, one.by_us
+        present |= {judged.verdict for judged in (printed, ours) if judged is not None}
+        rows.append(
+            (
+                Text(one.claim.name, no_wrap=True),
+                one.claim.says,
+                "-" if printed is None else _styled(counted(printed), printed.verdict),
+                _styled(counted(ours, one.reasons), ours.verdict),
+                scale(one),
+            )
         )
-        for one in results
-        for printed, ours in [(one.by_print, one.by_us)]
-    ]
-    if console.width >= _WIDE:
-        console.print(_table(headings, rows, show_lines=True))
-    else:  # the cells of a row below each other
-        for name, says, *others in rows:
-            console.print(Text.assemble(name, "  ", says))
-            for heading, cell in zip(headings[2:], others, strict=True):
-                console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
-            console.print()
-    judgements = [one for result in results for one in (result.by_us, result.by_print) if one]
-    present = {one.verdict for one in judgements}
+        for command in one.commands if ours.verdict is Outcome.NOT_YET else ():
+            commands.setdefault(command, []).append(one.claim.name)
     meanings = [f"{verdict}: {verdict.meaning}" for verdict in Outcome if verdict in present]
-    print_notes([("Verdicts", "; ".join(meanings)), ("Counts", _COUNTS)], console)
-    claims: dict[str, list[str]] = {}
-    for result in (one for one in results if one.by_us.verdict is Outcome.NOT_YET):
-        for command in result.commands:
-            claims.setdefault(command, []).append(result.claim.name)
-    if claims:
-        console.print(Text("What would test those not yet testable:", style="bold"))
-    for command, names in claims.items():
-        console.print(Padding(Text(f"{command}  # {', '.join(names)}"), (0, 0, 0, 1)))
+    notes = [("Verdicts", "; ".join(meanings)), ("Counts", _COUNTS)]
+    for command, names in commands.items():
+        notes.append(("To test", f"{command}  # {', '.join(names)}"))
+    headings = ("claim", "in short", "printed numbers", "our numbers", "ours are")
+    return TextTable(headings, rows, notes=notes, wide=True)
 
 
-def show_one(result: Result, console: Console) -> None:
-    """Print a claim with every comparison that has numbers."""
+def table_of(result: Result) -> TextTable:
+    """Return a claim with every comparison that has numbers."""
     claim, printed = result.claim, result.by_print
-    console.print(Text(f"{claim.name}: {claim.says}", style="bold"))
-    facts = [("Source", claim.source)]
+    notes = [("Source", claim.source)]
     if claim.reading is not None:
-        facts.append(("Read as", claim.reading))
+        notes.append(("Read as", claim.reading))
     if printed is not None:
-        facts.append(("By its printed numbers", counted(printed)))
+        notes.append(("By its printed numbers", counted(printed)))
     whose = f"By ours ({scale(result)})" if result.sides else "By ours"
-    facts.append((whose, counted(result.by_us, result.reasons)))
+    notes.append((whose, counted(result.by_us, result.reasons)))
     lacking = [one for one in result.ours if one.outcome is Outcome.NOT_YET]
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        facts.append(("Without numbers", f"{lacking[0].what}: {lacking[0].expected}{more}"))
+        notes.append(("Without numbers", f"{lacking[0].what}: {lacking[0].expected}{more}"))
     runs = dict.fromkeys(run for one in (*result.ours, *result.aside) for run in one.runs)
-    if runs:
-        facts.append(("Runs", ", ".join(runs)))
-    facts += [("Cannot be tested here", why) for why in result.reasons]
-    facts += [("What would test it", command) for command in result.commands]
-    print_notes(facts, console)
+    notes += [("Runs", ", ".join(runs))] if runs else []
+    notes += [("Cannot be tested here", why) for why in result.reasons]
+    notes += [("What would test it", command) for command in result.commands]
     rows = [
         (
-            Text(_side(one.side, () if one.side is Side.MEASURED else [one])),
-            Text(f"{one.what} ({one.where})" if one.where else one.what),
-            Text(one.expected),
-            Text(f"{one.text} [{one.marks}]" if one.marks else one.text),
+            _side(one.side, () if one.side is Side.MEASURED else [one]),
+            f"{one.what} ({one.where})" if one.where else one.what,
+            one.expected,
+            f"{one.text} [{one.marks}]" if one.marks else one.text,
             _styled(one.outcome, one.outcome),
         )
         for one in result.all
         if one.known
     ]
-    if rows:
-        console.print(_table(("whose", "compared", "expected", "found", "outcome"), rows))
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], **options: Any) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, **options)
-    for place, heading in enumerate(headings):
-        table.add_column(Text(heading), ratio=3 if place == 1 else None)  # the longest texts
-    for row in rows:
-        table.add_row(*row)
-    return table
+    headings = ("whose", "compared", "expected", "found", "outcome")
+    return TextTable(headings, rows, f"{claim.name}: {claim.says}", notes=notes)
 
 
 def as_json(results: Sequence[Result]) -> str:

@@ -19,7 +19,7 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce import papers
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.content import Axis, FigurePoint, Look, Origin
-from dpft.reproduce.papers import Column, Label, PaperTable, Pattern, Row, strict_yaml
+from dpft.reproduce.papers import Column, PaperTable, Pattern, Row, strict_yaml
 from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
 from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
@@ -34,7 +34,7 @@ def load_list(name: str) -> PaperTable:
 
 
 class FigureKind(StrEnum):
-    """What a figure is made from; ``private`` is a run's noiseless files."""
+    """The material of a figure; ``private`` is a run's noiseless files."""
 
     COMPUTED = "computed"
     RUNS = "runs"
@@ -72,7 +72,7 @@ class ScoreSeries(_Strict):
     """Scores of one column in one panel, see `dpft.reproduce.figures.scores`.
 
     Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
-    with labels of the row in braces, gives is a separate series; ``beside`` is written next to
+    with labels of the row in braces, gives is a separate series; ``text`` is written next to
     each point. ``x`` is one of `scores.POSITIONS`, or a label of the row. Points are joined by
     ``x`` with ``sort``, otherwise in the order of the rows.
     """
@@ -85,16 +85,15 @@ class ScoreSeries(_Strict):
     y: str = "accuracy (%)"
     where: Pattern = {}
     look: Look = "line"
-    beside: str = ""
+    text: str = ""
     sort: bool = True
 
 
 class Figure(_Strict):
     """One figure, by ``build`` of `dpft.reproduce.figures.draw.BUILDERS`; without it see ``why``.
 
-    ``all_series`` has what ``series`` have in common. ``styles`` of ``dpft bench`` are shown, by
-    their names in the legend, on the ``device`` among those measured, from 0. ``inferred`` are
-    labels whose values the paper's axes do not print.
+    ``all_series`` has what ``series`` have in common. ``inferred`` are labels whose values the
+    paper's axes do not print.
     """
 
     name: str
@@ -105,8 +104,6 @@ class Figure(_Strict):
     why: str = ""
     tables: tuple[PickedCells, ...] = ()
     series: tuple[ScoreSeries, ...] = ()
-    styles: Mapping[str, str] = {}
-    device: int = 0
     inferred: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -117,7 +114,7 @@ class Figure(_Strict):
 
     @property
     def private(self) -> bool:
-        """Whether it is made without noise from training records."""
+        """Return whether it is made without noise from training records."""
         return self.kind is FigureKind.PRIVATE
 
     @model_validator(mode="before")
@@ -153,10 +150,6 @@ class ScorePair:
     column: Column
     cell: Cell
     run: PlannedRun | None
-
-    def label(self, name: str) -> Label:
-        """Return one of the row's labels; None where it has no such label."""
-        return self.row.labels.get(name)
 
     def value(self, origin: Origin) -> float | None:
         """Return the printed number or ours; None for a dash and for an unknown one."""

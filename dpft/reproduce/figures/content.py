@@ -1,22 +1,21 @@
-"""What a figure shows, before it is drawn: the same numbers become picture and CSV."""
+"""The content of a figure, before it is drawn: the same numbers become picture and CSV."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
+
+from dpft.report.table import as_csv
 
 # How a series is drawn: joined points, points, a histogram's outline, one horizontal line, or
-# vertical lines (`Point.x`).
+# vertical lines (`FigurePoint.x`).
 Look = Literal["line", "points", "steps", "level", "verticals"]
 FIELDS = ("panel", "series", "origin", "x", "y", "deviation", "label", "marks", "source")
-CsvRow = tuple[str | float, ...]
 
 
 class Origin(StrEnum):
-    """Where numbers come from; shown in the legend and the CSV."""
+    """The origin of numbers; shown in the legend and the CSV."""
 
     PRINTED = "printed"
     OURS = "ours"
@@ -82,15 +81,8 @@ class Panel:
     series: tuple[Series, ...]
 
     @property
-    def rows(self) -> list[CsvRow]:
-        return [
-            _row(self.title, one.label, one.origin, self.x.value(p.x), self.y.value(p.y), p)
-            for one in self.series
-            for p in one.points
-        ]
-
-    @property
     def points(self) -> list[FigurePoint]:
+        """The points of all series."""
         return [point for one in self.series for point in one.points]
 
 
@@ -113,22 +105,14 @@ class Heat:
     limits: tuple[float, float] | None = None
 
     @property
-    def rows(self) -> list[CsvRow]:
-        return [
-            _row(self.title, self.y.value(i), self.origin, self.x.value(p.x), p.y, p)
-            for i, row in enumerate(self.cells)
-            for p in row
-            if p is not None
-        ]
-
-    @property
     def points(self) -> list[FigurePoint]:
+        """The points of all cells."""
         return [point for row in self.cells for point in row if point is not None]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a figure shows: panels in rows of at most ``columns``, and sentences below them."""
+    """The content of a figure: panels in rows of at most ``columns``, and sentences below them."""
 
     panels: Sequence[Panel | Heat]
     caption: Sequence[str]
@@ -137,12 +121,22 @@ class Content:
     @property
     def csv(self) -> str:
         """Every number that is drawn, one line each, below a line of `FIELDS`."""
-        out = io.StringIO()
-        rows = [row for panel in self.panels for row in panel.rows]
-        csv.writer(out, lineterminator="\n").writerows([FIELDS, *rows])
-        return out.getvalue()
-
-
-def _row(panel: str, series: str | float, origin: Origin, x: Any, y: Any, p: FigurePoint) -> CsvRow:
-    error = "" if p.error is None else p.error
-    return (panel, series, str(origin), x, y, error, p.label, p.marks, p.source)
+        rows: list[Sequence[object]] = [FIELDS]
+        for one in self.panels:
+            if isinstance(one, Panel):
+                found = [
+                    (series.label, series.origin, one.x.value(p.x), one.y.value(p.y), p)
+                    for series in one.series
+                    for p in series.points
+                ]
+            else:
+                found = [
+                    (str(one.y.value(i)), one.origin, one.x.value(p.x), p.y, p)
+                    for i, row in enumerate(one.cells)
+                    for p in row
+                    if p is not None
+                ]
+            for *place, p in found:
+                error = "" if p.error is None else p.error
+                rows.append((one.title, *place, error, p.label, p.marks, p.source))
+        return as_csv(rows)

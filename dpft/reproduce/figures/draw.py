@@ -12,13 +12,12 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures import benchmarks, computed, private, scores
 from dpft.reproduce.figures.catalog import Figure as Entry
 from dpft.reproduce.figures.catalog import Inputs
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
+from dpft.reproduce.figures.content import Content, Heat, Origin, Panel, Series
 from dpft.reproduce.tables.verdicts import Mark
 from dpft.runs.atomic import write_atomic
 
@@ -30,7 +29,6 @@ LINES: tuple[Any, ...] = (
     *("solid", "dashed", "dashdot", "dotted"),
     *((0, (6, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))),
 )
-MAP = "cividis"
 RC: dict[Any, Any] = {
     **{"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 10, "legend.fontsize": 8},
     **{"axes.spines.top": False, "axes.spines.right": False},
@@ -40,18 +38,18 @@ RC: dict[Any, Any] = {
     **{"svg.hashsalt": "dpft", "svg.fonttype": "none"},
 }
 DPI = 160
-_LETTERS_UP = 34
 # Inches of a panel, the legend and a line of the caption; letters of the caption's size in an inch.
 _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
-
+# Letters of an axis' names, or of a label that is written upwards, that fit next to each other.
+_LETTERS = 34
 
 BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
     builder.__name__: builder
     for builder in (
         *(scores.scores, scores.styles_side_by_side, scores.heat_maps),
-        *(benchmarks.model_sizes, benchmarks.number_of_groups, computed.effective_noise),
+        *(benchmarks.number_of_groups, computed.effective_noise),
         *(computed.noise_by_rate, computed.memory_profile, private.norms_by_layer),
-        *(private.histograms, private.losses_by_time, private.signal_to_noise),
+        *(private.histograms, private.signal_to_noise),
     )
 }
 
@@ -97,30 +95,32 @@ def draw(about: Entry, content: Content) -> Figure:
     """Return the figure; the caller sets the style `RC` around it."""
     panels = content.panels
     columns = min(len(panels), content.columns)
-    lines = math.ceil(len(panels) / columns)
     # Printed numbers and ours of one label have one colour and marker.
     keys: dict[str, int] = {}
     legend: dict[str, Series] = {}
     for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
         keys.setdefault(series.label, len(keys))
         legend.setdefault(series.legend, series)
-    # One series alone still has to say whether it is the paper's.
+    # A single series has to say, too, whether it is the paper's.
     keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
-    sizes = [_size(panel) for panel in panels]
-    width = columns * max(width for width, _ in sizes) + _LEGEND * keyed
+    sizes = [(_WIDTH, _HEIGHT)]
+    for panel in panels:  # cells of a map are as large as the numbers in them
+        if isinstance(panel, Heat) and panel.show_numbers:
+            line = 0.34 + 0.14 * any(point.error is not None for point in panel.points)
+            sizes.append((1.4 + 0.5 * len(panel.cells[0]), 0.9 + line * len(panel.cells)))
+    lines, (across, down) = math.ceil(len(panels) / columns), map(max, zip(*sizes, strict=True))
+    width = columns * across + _LEGEND * keyed
     per_line = int(width * _PER_INCH)
     wrapped = [line for text in content.caption for line in textwrap.wrap(text, per_line)]
-    rows = (sizes[i * columns : (i + 1) * columns] for i in range(lines))
-    height = sum(max(height for _, height in row) for row in rows)
-    height += 0.5 + _CAPTION_LINE * max(1, len(wrapped))
+    height = lines * down + 0.5 + _CAPTION_LINE * max(1, len(wrapped))
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes, panel in zip(grid, panels, strict=False):
         axes.set_title(panel.title)
         if isinstance(panel, Heat):
-            _heat(figure, axes, panel)
+            _draw_heat(figure, axes, panel)
         else:
-            _panel(axes, panel, keys)
+            _draw_panel(axes, panel, keys)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     figure.suptitle(f"{about.title}\n{about.source}")
@@ -132,21 +132,6 @@ def draw(about: Entry, content: Content) -> Figure:
         figure.legend(handles=handles, loc="outside right center", frameon=False)
     figure.supxlabel("\n".join(wrapped), fontsize=7, ha="left", x=0.01)
     return figure
-
-
-def _size(panel: Panel | Heat) -> tuple[float, float]:
-    """Return the inches of a panel: cells of a map are as large as the numbers in them."""
-    if not isinstance(panel, Heat):
-        return _WIDTH, _HEIGHT + (0.6 if _tilted(panel.x) else 0.0)
-    if not panel.show_numbers:
-        return _WIDTH, _HEIGHT
-    spread = any(point.error is not None for point in panel.points)
-    height = 0.9 + (0.34 + 0.14 * spread) * len(panel.cells)
-    return max(_WIDTH, 1.4 + 0.5 * len(panel.cells[0])), max(_HEIGHT, height)
-
-
-def _tilted(axis: Axis) -> bool:
-    return bool(axis.names) and max(map(len, axis.names)) * len(axis.names) > 34
 
 
 def _look(series: Series, key: int) -> dict[str, Any]:
@@ -161,17 +146,12 @@ def _look(series: Series, key: int) -> dict[str, Any]:
     return look
 
 
-def _panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
-    # At one place all series would cover each other: there each has a place next to it.
-    apart = len(panel.x.names) == 1 and len(panel.series) > 1
+def _draw_panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
     small: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7}
-    longest = 0
-    for k, series in enumerate(panel.series):
+    for series in panel.series:
         look = _look(series, keys[series.label])
-        shift = 0.7 * (k / (len(panel.series) - 1) - 0.5) if apart else 0.0
-        xs, ys = [p.x + shift for p in series.points], [p.y for p in series.points]
+        xs, ys = [p.x for p in series.points], [p.y for p in series.points]
         texts = [f"{p.label} {p.marks}".strip() for p in series.points]
-        longest = max(longest, *map(len, texts), 0)
         if series.look == "level":
             axes.axhline(ys[0], **look)
             where: Any = ("axes fraction", "data")
@@ -181,9 +161,6 @@ def _panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
                 axes.axvline(x, linewidth=1, **look)
         elif series.look == "steps":
             axes.plot(xs, ys, drawstyle="steps-post", **look)
-        elif apart:
-            axes.plot(xs, ys, **look)
-            axes.annotate(f"{ys[0]:,.3g}", (xs[0], ys[0]), (0, 6), ha="center", **small)
         else:
             axes.plot(xs, ys, **look)
             errors = [p.error or 0.0 for p in series.points]
@@ -193,41 +170,30 @@ def _panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
             for place, text in enumerate(texts):
                 # Above and below in turn, so that neighbours can be distinguished.
                 axes.annotate(text, (xs[place], ys[place]), (4, -9 if place % 2 else 3), **small)
-    axes.margins(x=0.3 if longest > 8 else 0.08, y=0.1)
-    _axis(axes, "x", panel.x)
-    _axis(axes, "y", panel.y)
-
-
-def _axis(axes: Axes, which: str, axis: Axis) -> None:
-    """Set label, scale and ticks of the axis ``x`` or ``y``."""
-
-    def set_(what: str, *args: Any, **more: Any) -> None:
-        getattr(axes, f"set_{which}{what}")(*args, **more)
-
+    axes.margins(x=0.1, y=0.1)
     # Written upwards, a long label would leave its panel.
-    wide = 1000 if which == "x" else _LETTERS_UP
-    set_("label", textwrap.fill(axis.label, wide, break_on_hyphens=False))
-    if axis.scale != "linear":
-        set_("scale", "log", base=2 if axis.scale == "log2" else 10)
-    low, high = getattr(axes, f"get_{which}lim")()
-    if axis.scale == "log" and low > 1e-3 and high < 1e4:
-        # 100 and 200 instead of powers.
-        ticks = getattr(axes, f"{which}axis")
-        ticks.set_major_formatter(LogFormatter())
-        ticks.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
-    if axis.names:
-        tilt = {"rotation": 30, "ha": "right"} if which == "x" and _tilted(axis) else {}
-        set_("ticks", range(len(axis.names)), axis.names, **tilt)
-        if which == "x":
-            set_("lim", -0.5, len(axis.names) - 0.5)
-    if axis.from_zero:
-        set_("lim", 0)
+    label = textwrap.fill(panel.y.label, _LETTERS, break_on_hyphens=False)
+    axes.set(xlabel=panel.x.label, ylabel=label)
+    for axis, set_scale in ((panel.x, axes.set_xscale), (panel.y, axes.set_yscale)):
+        if axis.scale != "linear":
+            set_scale("log", base=2 if axis.scale == "log2" else 10)
+    if names := panel.x.names:
+        wide = max(map(len, names)) * len(names) > _LETTERS
+        tilt: dict[str, Any] = {"rotation": 30, "ha": "right"} if wide else {}
+        axes.set_xticks(range(len(names)), names, **tilt)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+    if panel.x.from_zero:
+        axes.set_xlim(left=0)
+    if panel.y.from_zero:
+        axes.set_ylim(bottom=0)
 
 
-def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
+def _draw_heat(figure: Figure, axes: Axes, heat: Heat) -> None:
     grid = [[math.nan if p is None else p.y for p in row] for row in heat.cells]
     low, high = heat.limits or (None, None)
-    image = axes.imshow(grid, cmap=MAP, aspect="auto", interpolation="none", vmin=low, vmax=high)
+    image = axes.imshow(
+        grid, cmap="cividis", aspect="auto", interpolation="none", vmin=low, vmax=high
+    )
     figure.colorbar(image, ax=axes, label=heat.label)
     axes.grid(visible=False)
     axes.set(xlabel=heat.x.label, ylabel=heat.y.label)

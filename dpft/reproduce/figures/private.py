@@ -1,22 +1,19 @@
 """Figures from what a run keeps under ``private/``: noiseless, never to be published.
 
-They are made for looking at one's own runs on public data; each says so in its caption.
+They show a user's own runs on public data; each says so in its caption.
 """
 
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, TypeVar
 
-from dpft.config.errors import ConfigError
-from dpft.privacy.spec import style_in
+from dpft.config.errors import ConfigError, RunError
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.papers import show_label
-from dpft.runs.errors import RunError
-from dpft.runs.log import read_log
-from dpft.runs.norms import NORMS, Norms, read_norms
+from dpft.runs.log import NORMS, Norms, read_norms
 from dpft.runs.record import read_record
 
 T = TypeVar("T")
@@ -31,45 +28,25 @@ QUANTILES = (0.25, 0.5, 0.75, 0.85)
 # Li et al. 2022, Section 3.1.1.
 FIRST = 30
 _BINS = 40
-_SMOOTHED = 20
-_ROWS = 12  # steps that can be named next to a map
 
 
 def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 2: norms of records by layer, at several steps."""
     folder, recorded = _with_norms(figure.name, inputs)
-    groups = recorded[0].groups
     steps = spread_out(recorded, PANELS)
     highest = max(norm for one in steps for row in one.values[:EXAMPLES] for norm in row)
-    panels: list[Heat | Panel] = [
-        _map(f"step {one.step + 1}", Axis("record"), one.values[:EXAMPLES], limits=(0.0, highest))
-        for one in steps
-    ]
-    # Medians over records in the course of training: of all layers, and of four of them.
-    medians = [[median(norms) for norms in zip(*one.values, strict=True)] for one in recorded]
-    shown = spread_out(list(zip(recorded, medians, strict=True)), _ROWS)
-    axis = Axis("step", names=tuple(str(one.step + 1) for one, _ in shown))
-    panels.append(_map("median over records", axis, [row for _, row in shown]))
-    xs = [one.step + 1 for one in recorded]
-    series = [
-        Series(group, tuple(map(FigurePoint, xs, column)), Origin.OURS)
-        for group in chosen_layers(groups)
-        for column in [[row[groups.index(group)] for row in medians]]
-    ]
-    title = "median over records, four layers"
-    panels.append(Panel(title, Axis("step"), Axis("gradient norm", "log"), tuple(series)))
+    x, panels = Axis("layer, input to output"), []
+    for one in steps:
+        rows = one.values[:EXAMPLES]
+        cells = tuple(tuple(map(FigurePoint, range(len(row)), row)) for row in rows)
+        more: dict[str, Any] = {"show_numbers": False, "limits": (0.0, highest)}
+        title = f"step {one.step + 1}"
+        panels.append(Heat(title, x, Axis("record"), "gradient norm", cells, **more))
     note = (
-        f"{_described(folder)}; {len(groups)} layers, first {EXAMPLES} records of "
-        "each step's batch: others in each panel, where the paper follows the same 32. The last "
-        "two panels are of all records of every recorded batch."
+        f"{_described(folder)}; {len(recorded[0].groups)} layers, first {EXAMPLES} records of each "
+        "step's batch: others in each panel, where the paper follows the same 32."
     )
     return Content(panels, [WARNING, note], columns=2)
-
-
-def _map(title: str, y: Axis, rows: Sequence[Sequence[float]], **limits: Any) -> Heat:
-    cells = tuple(tuple(map(FigurePoint, range(len(row)), row)) for row in rows)
-    x = Axis("layer, input to output")
-    return Heat(title, x, y, "gradient norm", cells, show_numbers=False, **limits)
 
 
 def histograms(figure: Figure, inputs: Inputs) -> Content:
@@ -78,12 +55,17 @@ def histograms(figure: Figure, inputs: Inputs) -> Content:
 
     folder, recorded = _with_norms(figure.name, inputs)
     steps, groups = spread_out(recorded, 3), recorded[0].groups
+    # An embedding, value matrices (else layers) half-way and last, and the last layer.
+    values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
+    inner = values or groups[:-1]
+    first = next((g for g in groups if "emb" in g or "wte" in g), groups[0])
+    layers = dict.fromkeys([first, inner[(len(inner) - 1) // 2], inner[-1], groups[-1]])
     panels = []
-    for group, one in itertools.product(chosen_layers(groups), steps):
-        values = [row[groups.index(group)] for row in one.values]
-        counts, edges = np.histogram(values, bins=_BINS)
+    for group, one in itertools.product(layers, steps):
+        norms = [row[groups.index(group)] for row in one.values]
+        counts, edges = np.histogram(norms, bins=_BINS)
         outline = tuple(map(FigurePoint, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
-        marked = tuple(FigurePoint(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
+        marked = tuple(FigurePoint(float(np.quantile(norms, q)), 0.0) for q in QUANTILES)
         quantiles = f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}"
         series = (
             Series("records", outline, Origin.OURS, "steps"),
@@ -111,7 +93,7 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
                 folders.append(folder)
                 points.append(FigurePoint(fmean(ratios), value, marks=marks))
         if points:
-            name = f"batches of {show_label(score.label('batch size'))}"
+            name = f"batches of {show_label(score.row.labels.get('batch size'))}"
             series.append(Series(name, tuple(points), Origin.OURS, "points"))
     if not series:
         raise ConfigError(
@@ -127,44 +109,6 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
     return Content([panel], [WARNING, note, *map(_described, folders)])
 
 
-def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
-    """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's."""
-    series = []
-    folders = _run_folders(inputs)
-    for folder in folders:
-        losses = _losses(folder / "private" / "metrics.jsonl")
-        # Each loss is the mean of the last ones, at its time.
-        windows = (losses[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(losses)))
-        points = tuple(FigurePoint(w[-1][0], fmean(loss for _, loss in w)) for w in windows)
-        if points:
-            style = style_in(read_record(folder)["config"]["clip"])
-            series.append(Series(f"{style}: {folder.name}", points, Origin.OURS))
-    if not series:
-        raise ConfigError(
-            f"{figure.name} needs runs with their private/metrics.jsonl; type dpft figure "
-            f"{figure.name} --run, or dpft figure {figure.name} --runs RUN --runs RUN"
-        )
-    panel = Panel("", Axis("minutes of training"), Axis("loss of the batch"), tuple(series))
-    note = (
-        f"Mean loss of each step's records, averaged over {_SMOOTHED} steps. The paper shows the "
-        "negative log-likelihood of the test set, which a run on E2E does not record."
-    )
-    return Content([panel], [WARNING, note, *map(_described, folders)])
-
-
-def _losses(path: Path) -> list[tuple[float, float]]:
-    """Return minutes since the start, and the loss, of every step that had records."""
-    lines = read_log(path, "delete that line") if path.is_file() else []
-    times = itertools.accumulate(float(line["seconds"]) / 60 for line in lines)
-    pairs = zip(times, (line["loss"] for line in lines), strict=True)
-    return [(minutes, float(loss)) for minutes, loss in pairs if loss is not None]
-
-
-def _run_folders(inputs: Inputs) -> list[Path]:
-    own = (path for score in inputs.scores for path in score.cell.paths)
-    return list(dict.fromkeys(inputs.runs or own))
-
-
 def _norms(folder: Path) -> list[Norms]:
     file = folder / "private" / NORMS
     return list(read_norms(file)) if file.is_file() else []
@@ -172,7 +116,8 @@ def _norms(folder: Path) -> list[Norms]:
 
 def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
     """Return the first run that recorded norms, and its steps."""
-    for folder in _run_folders(inputs):
+    recorded = (path for score in inputs.scores for path in score.cell.paths)
+    for folder in dict.fromkeys(inputs.runs or recorded):
         steps = [one for one in _norms(folder) if one.values]
         if steps and len(steps[0].groups) < 2:
             raise ConfigError(
@@ -193,15 +138,6 @@ def spread_out(steps: Sequence[T], count: int) -> list[T]:
     if len(steps) <= count:
         return list(steps)
     return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
-
-
-def chosen_layers(groups: Sequence[str]) -> list[str]:
-    """Return an embedding, value matrices (else layers) half-way and last, and the last layer."""
-    values = [g for g in groups if any(part in g for part in ("value", "v_proj", "c_attn", "qkv"))]
-    first = next((g for g in groups if "emb" in g or "wte" in g), groups[0])
-    middle = values[(len(values) - 1) // 2] if values else groups[(len(groups) - 1) // 2]
-    late = values[-1] if values else groups[-2]
-    return list(dict.fromkeys([first, middle, late, groups[-1]]))
 
 
 def _described(folder: Path) -> str:

@@ -1,7 +1,6 @@
 """Scores against settings, sizes, times or memory, and heat maps: printed numbers and ours."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -9,7 +8,10 @@ from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, Inputs, ScorePair, ScoreSeries, Table
 from dpft.reproduce.figures.computed import SHAPES, relative_peak
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
-from dpft.reproduce.papers import Label, show_label
+from dpft.reproduce.papers import show_label
+
+# Where a score may be, besides at a label of its row.
+POSITIONS = ("parameters", "epochs", "minutes", "untrained", "printed_peak", "counted_peak")
 
 
 def scores(figure: Figure, inputs: Inputs) -> Content:
@@ -17,22 +19,27 @@ def scores(figure: Figure, inputs: Inputs) -> Content:
     by_panel: dict[str, list[ScoreSeries]] = {}
     for one in figure.series:
         by_panel.setdefault(one.panel, []).append(one)
-    panels = [
-        Panel(
-            *(title, asked[0].x_axis, Axis(asked[0].y)),
-            tuple(
-                series
-                for origin in (Origin.PRINTED, Origin.OURS)
-                for one in asked
-                for series in _series(one, origin, inputs)
-            ),
+    panels = []
+    for title, asked in by_panel.items():
+        series = tuple(
+            series
+            for origin in (Origin.PRINTED, Origin.OURS)
+            for one in asked
+            for series in _series(one, origin, inputs)
         )
-        for title, asked in by_panel.items()
-    ]
-    notes = list(figure.notes)
+        if series:
+            panels.append(Panel(title, asked[0].x_axis, Axis(asked[0].y), series))
+    notes, machines = list(figure.notes), dict[str, None]()
     if any(one.x == "minutes" for one in figure.series):
-        notes += _machines(inputs)
-    return Content([panel for panel in panels if panel.series], notes)
+        for run in (one for score in inputs.scores for one in score.cell.runs):
+            facts = run.record.get("environment") or {}
+            cpu = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
+            machines[str(facts.get("gpu") or cpu)] = None
+    if machines:
+        text = f"Times are of {' and of '.join(machines)}."
+        warning = f"WARNING: times of {len(machines)} machines, which do not compare. "
+        notes.append(f"{warning if len(machines) > 1 else ''}{text}")
+    return Content(panels, notes)
 
 
 def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
@@ -40,11 +47,16 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
     for score in inputs.scores:
         if score.column.key != asked.column or not score.row.matches(asked.where):
             continue
+        labels = {name: show_label(value) for name, value in score.row.labels.items()}
+        series = asked.label.format_map(labels)
+        if origin is Origin.OURS and score.run is not None:
+            labels["model"] = score.run.run.model.name  # next to a point, the model that ran
         x = math.nan if asked.look == "level" else _position(asked.x, score, origin, inputs)
-        beside = _text(asked.beside, score, origin)
-        point = None if x is None else score.point(x, origin, beside)
+        point = None
+        if x is not None:
+            point = score.point(x, origin, asked.text.format_map(labels))
         if point is not None:
-            by_label.setdefault(_text(asked.label, score), []).append(point)
+            by_label.setdefault(series, []).append(point)
     return [
         Series(
             *(label, tuple(sorted(points, key=lambda p: p.x) if asked.sort else points)),
@@ -55,27 +67,15 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
     ]
 
 
-def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> str:
-    """Fill labels of the row into a template; next to a point of ours, the model that ran."""
-    labels = {name: show_label(value) for name, value in score.row.labels.items()}
-    if origin is Origin.OURS and score.run is not None:
-        labels["model"] = score.run.run.model.name
-    return template.format_map(labels)
-
-
-# Where a score may stand, besides at a label of its row.
-POSITIONS = ("parameters", "epochs", "minutes", "untrained", "printed_peak", "counted_peak")
-
-
 def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
-    """Return where a score stands: at one of `POSITIONS`, or at a label of its row.
+    """Return the place of a score: at one of `POSITIONS`, or at a label of its row.
 
     Nothing is known of printed minutes; ``untrained`` is our accuracy of the same label words.
     """
-    run = None if score.run is None else score.run.run
+    labels, run = score.row.labels, None if score.run is None else score.run.run
     if x == "parameters":
         if origin is Origin.PRINTED:  # as printed: RoBERTa-base, GPT-2-medium
-            return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
+            return non_embedding(str(labels.get("model")).lower().replace("gpt-2", "gpt2"))
         return None if run is None else non_embedding(run.model.name)
     if x == "epochs" and origin is Origin.OURS:
         return None if run is None else run.optim.epochs
@@ -84,14 +84,11 @@ def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float
             return None
         return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
     if x == "untrained":
-        wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
+        wanted = {"words": (labels.get("words"),), "training": ("zero-shot",)}
         return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
-    if x == "printed_peak":
-        return _number(score.row.printed.get("peak_memory_gb"))
-    return _counted_peak(score) if x == "counted_peak" else _number(score.label(x))
-
-
-def _number(value: Label) -> float | None:
+    if x == "counted_peak":
+        return _counted_peak(score)
+    value = score.row.printed.get("peak_memory_gb") if x == "printed_peak" else labels.get(x)
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
 
@@ -109,29 +106,18 @@ def non_embedding(model: str) -> float | None:
 
 def _counted_peak(score: ScorePair) -> float | None:
     """Return the peak by Fact 6.1 of the paper's model, relative to training without privacy."""
-    labels = (score.label(name) for name in ("model", "clipping", "groups"))
+    labels = (score.row.labels.get(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
-
-
-def _machines(inputs: Inputs) -> list[str]:
-    """Return the machines of the runs; nothing where no record names one."""
-    machines: dict[str, None] = {}
-    for run in (one for score in inputs.scores for one in score.cell.runs):
-        facts = run.record.get("environment") or {}
-        processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
-        machines[str(facts.get("gpu") or processor)] = None
-    text = f"Times are of {' and of '.join(machines)}."
-    if len(machines) > 1:
-        text = f"WARNING: times of {len(machines)} machines, which do not compare. {text}"
-    return [text] if machines else []
 
 
 def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
     """Bu et al. 2023, Figure 3: accuracy by style of ViT-large, and time of the nearest ViT."""
     listed = list(inputs.scores)
-    labels = ("clipping", "groups")
-    names = [[show_label(score.label(name)) for name in labels] for score in listed]
-    axis = Axis("clipping groups", names=tuple(f"{style} (M={m})" for style, m in names))
+    names = [
+        f"{show_label(x.row.labels.get('clipping'))} (M={show_label(x.row.labels.get('groups'))})"
+        for x in listed
+    ]
+    axis = Axis("clipping groups", names=tuple(names))
     series = [
         Series("accuracy", tuple(p for p in points if p), origin, "points", legend_origin=True)
         for origin in (Origin.PRINTED, Origin.OURS)
@@ -146,7 +132,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
             (Series("counted by Fact 6.1", counted, Origin.COMPUTED, "points"),),
         ),
     ]
-    usable = [b for b in inputs.benches if b.model.startswith("vit") and not b.searched]
+    usable = [b for b in inputs.benches if b.model.startswith("vit")]
     note = (
         "No benchmark of a ViT is available for the time: dpft bench --model vit-base --styles "
         "bk,uniform:2,uniform:4,per_layer,per_param."
@@ -168,7 +154,7 @@ def heat_maps(figure: Figure, inputs: Inputs) -> Content:
             if any(score.value(origin) is not None for score in table.scores)
         ]
         if inputs.scale == "paper":
-            # A small model's scores have a range of their own, of which one colour would be left.
+            # A small model's scores have another range, of which one colour would be left.
             values = [point.y for one in maps for point in one.points]
             maps = [replace(one, limits=(min(values), max(values))) for one in maps]
         panels += maps
@@ -182,18 +168,28 @@ def heat_maps(figure: Figure, inputs: Inputs) -> Content:
 
 
 def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
-    printed = table.printed
-    down, across = printed.label_names
     # The laptop's scale leaves whole rows and columns out: they would be empty.
     scores = [one for one in table.scores if origin is Origin.PRINTED or one.run is not None]
-    ys, xs = (list(dict.fromkeys(one.label(label) for one in scores)) for label in (down, across))
-    cells = {(score.label(down), score.label(across)): score for score in scores}
-    column = printed.columns[0]
+    axes, values = [], []
+    for label in table.printed.label_names:
+        values.append([*dict.fromkeys(one.row.labels[label] for one in scores)])
+        names = [*map(show_label, values[-1])]
+        for place, value in enumerate(values[-1]):
+            runs = [one.run for one in scores if one.row.labels[label] == value]
+            rates = {run.run.optim.lr for run in runs if run is not None}
+            changed = origin is Origin.OURS and label == "learning rate" and rates != {value}
+            if changed and rates:  # where our runs have other rates than printed, both
+                names[place] = f"{', '.join(f'{x:g}' for x in sorted(rates))} for {value:g}"
+        inferred = origin is Origin.PRINTED and label in figure.inferred
+        axes.append(Axis(f"{label}{' (inferred)' if inferred else ''}", names=tuple(names)))
+    (down, across), (ys, xs) = table.printed.label_names, values
+    cells = {(one.row.labels[down], one.row.labels[across]): one for one in scores}
+    column = table.printed.columns[0]
     rows = ([cells.get((y, x)) for x in xs] for y in ys)
     return Heat(
-        title=f"{printed.source.split(', ')[-1]}, {origin}",
-        x=_heat_axis(figure, across, xs, scores, origin),
-        y=_heat_axis(figure, down, ys, scores, origin),
+        title=f"{table.printed.source.split(', ')[-1]}, {origin}",
+        x=axes[1],
+        y=axes[0],
         label=column.label,
         cells=tuple(
             tuple(s.point(j, origin) if s else None for j, s in enumerate(row)) for row in rows
@@ -201,19 +197,3 @@ def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
         origin=origin,
         decimals=column.decimals,
     )
-
-
-def _heat_axis(
-    figure: Figure, label: str, values: Sequence[Label], scores: Sequence[ScorePair], origin: Origin
-) -> Axis:
-    """Return the label's values; where our runs have other rates than printed, both."""
-    names = [show_label(value) for value in values]
-    if origin is Origin.PRINTED and label in figure.inferred:
-        label = f"{label} (inferred)"
-    elif origin is Origin.OURS and label == "learning rate":
-        for place, value in enumerate(values):
-            runs = [score.run for score in scores if score.label(label) == value]
-            rates = {run.run.optim.lr for run in runs if run is not None}
-            if rates and rates != {value}:
-                names[place] = f"{', '.join(f'{rate:g}' for rate in sorted(rates))} for {value:g}"
-    return Axis(label, names=tuple(names))

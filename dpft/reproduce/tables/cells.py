@@ -25,7 +25,7 @@ from dpft.reproduce.tables.plan import (
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
-from dpft.runs.lineage import begun_with, names_apart
+from dpft.runs.lineage import ambiguous, first_weights
 
 WITHIN = 0.03
 _GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
@@ -101,7 +101,7 @@ class EpsilonCell:
 
     @property
     def within(self) -> bool:
-        """Whether it is reproduced, to `WITHIN`."""
+        """Return whether it is reproduced, to `WITHIN`."""
         return self.difference is not None and abs(self.difference) <= WITHIN + 1e-9
 
 
@@ -129,7 +129,7 @@ class Filled:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many cells have a number of ours, and how many a run could give one."""
+        """Return how many cells have a number of ours, and how many a run could give one."""
         possible = sum(1 for _ in self.plan.runnable)
         return sum(cell.ours is not None for cell in self.cells), possible
 
@@ -262,8 +262,8 @@ def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
-    begun = (pair for one in records for pair in begun_with(one))
-    return apart + [f"weights of {name}" for name in names_apart(begun)]
+    pairs = (pair for one in records for pair in first_weights(one))
+    return apart + [f"weights of {name}" for name in ambiguous(pairs)]
 
 
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:

@@ -16,7 +16,7 @@ SCALES = ("paper", "laptop")
 # Two names of one setting: the later one must win under either.
 _SHORT = {setting: short for short, setting in SHORTHANDS.items()}
 _DECODED = ("dev", "test")
-# The papers account by Renyi DP, and so do all runs that stand for their cells.
+# The papers account by Renyi DP, and so do all runs that fill their cells.
 _PAPERS = ("privacy.accountant=rdp",)
 # Settings that the table decides, or that would send all its runs into one folder.
 _DECIDED = {

@@ -21,12 +21,12 @@ from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
 _PUBLISHED = ("auto", "files", "hub")
-_SELECTED = "dpft select chose it by its score: its seed and epsilon are no table's"
+_SELECTED = "dpft sweep --select chose it by its score: its seed and epsilon are no table's"
 _REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
 
 
 def match_key(config: Mapping[str, Any]) -> str:
-    """Return a hash that is equal for configs whose scores stand for the same cells.
+    """Return a hash that is equal for configs whose scores fill the same cells.
 
     It is of the settings with `Effect.IDENTITY`; published data are equal from files and the hub.
     """
@@ -45,7 +45,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexedRun:
-    """A record (see `dpft.runs.RunRecord`) and the run directory that it lies in."""
+    """A record (see `dpft.runs.RunRecord`) and the run directory that holds it."""
 
     path: Path
     record: Mapping[str, Any]
@@ -139,7 +139,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every record below the folders, else below `usual_folders` of `FOLDERS`.
 
     Records are files of runs, at any depth, and lines of a folder's own table (`dpft.runs.record`).
-    Damaged records and runs that ``dpft select`` chose are named and left out.
+    Damaged records and runs that ``dpft sweep --select`` chose are named and left out.
     """
     folders = tuple(usual_folders(FOLDERS) if folders is None else folders)
     records: dict[str, list[IndexedRun]] = {}

@@ -1,74 +1,76 @@
 """A filled table as text, which is shown on the terminal, as Markdown and as CSV."""
 
-import csv
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any
 
-from rich import box
-from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
-from dpft.report.console import Console, as_plain_text, print_notes
-from dpft.report.markdown import escape
-from dpft.report.markdown import table as markdown_table
+from dpft.report.console import Console
+from dpft.report.table import TextTable, as_csv
 from dpft.reproduce.papers import Column, show_label
-from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, FilledRow, shown_path
+from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, shown_path
 from dpft.reproduce.tables.plan import key_of
 from dpft.reproduce.tables.verdicts import CellVerdict, Mark, at_least, tolerance
 
 WIDTH = 140
-# The box and its padding take so much next to each column's text, and once more at the right end.
-_GAP = 3
+SUFFIXES = (".txt", ".md", ".csv")
 _STYLES = {
     **{"printed": "dim", "ours": "bold", "quiet": "dim"},
     **{"matches": "green", "better": "cyan", "worse": "red", "trend": "yellow"},
 }
 # Settings that, by the schema, are no part of an experiment, and the place of the data.
-_BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
+_NO_EXPERIMENT = names_with(Run, Effect.PLACE, Effect.EXECUTION)
 _DATA = "task.data_dir"
 # Reversed pairs that a note lists.
 _SHOWN = 3
-# A line of a cell, and its kind: printed, ours, matches, better, worse, trend or quiet.
-CellLine = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table as text: headings of labels and of metrics and epsilons, rows of both, footnotes."""
-
-    title: str
-    names: tuple[str, ...]
-    headings: tuple[str, ...]
-    rows: tuple[tuple[list[str], list[list[CellLine]]], ...]
-    notes: tuple[tuple[str, str], ...]
+def text_of(filled: Filled, suffix: str) -> str:
+    """Return table and footnotes as the content of a file with one of the `SUFFIXES`."""
+    if suffix == ".csv":
+        return as_lines(filled)
+    table = as_text_table(filled)
+    if suffix == ".md":
+        return table.as_markdown()
+    stream = io.StringIO()
+    table.show(Console(file=stream, width=WIDTH, color_system=None))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def as_text_table(filled: Filled) -> TextTable:
-    """Return the text of a filled table."""
-    table, columns, accountants = filled.plan.table, filled.plan.columns, _accountants(filled)
-    rows = []
+    """Return the text of a filled table: labels, then metrics and epsilons, and footnotes."""
+    table, columns = filled.plan.table, filled.plan.columns
+    accountants = _accountants(filled)
+    rows: list[list[str | Text]] = []
     for row in filled.rows:
-        cells = [_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True)]
-        cells += [_epsilon_cell(row, accountant) for accountant in accountants]
-        rows.append(([show_label(value) for value in row.row.labels.values()], cells))
+        cells: list[str | Text] = [show_label(value) for value in row.row.labels.values()]
+        cells += [_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True)]
+        for accountant in accountants:
+            # ``2.68 / 2.66 =``: printed, ours, and whether it is reproduced.
+            lines = []
+            for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
+                value = "none" if cell.ours is None else f"{cell.ours:.3f}"
+                of = f"{', '.join(cell.columns)}: " if cell.columns else ""
+                text = f"{of}{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
+                lines.append(Text(text, _STYLES["quiet" if cell.within else "worse"]))
+            cells.append(Text("\n").join(lines))
+        rows.append(cells)
     metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in columns]
     return TextTable(
         title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
-        names=table.label_names,
-        headings=(*metrics, *(NAMES[one] for one in accountants)),
-        rows=tuple(rows),
-        notes=tuple(footnotes(filled)),
+        headings=(*table.label_names, *metrics, *(NAMES[one] for one in accountants)),
+        rows=rows,
+        left=len(table.label_names),
+        notes=footnotes(filled),
     )
 
 
-def _cell(cell: Cell, column: Column) -> list[CellLine]:
+def _cell(cell: Cell, column: Column) -> Text:
     """Return the printed number; ours; and the difference with verdict and marks."""
     printed = "-" if cell.printed is None else number(cell.printed, column)
     if cell.std is not None:
@@ -88,12 +90,13 @@ def _cell(cell: Cell, column: Column) -> list[CellLine]:
         better = (cell.verdict is CellVerdict.ABOVE) == column.higher_is_better
         kind = "better" if better else "worse"
     if cell.ours is None:
-        return [(" ".join(filter(None, (printed, verdict))), "quiet")]
+        return Text(" ".join(filter(None, (printed, verdict))), _STYLES["quiet"])
     ours = number(cell.ours, column)
     if cell.deviation is not None:
         ours += f" ± {number(cell.deviation, column)}"
     ours += f" ({cell.found}/{cell.wanted})" if cell.found < cell.wanted else f" ({cell.found})"
-    return [(printed, "printed"), (ours, "ours"), *([(verdict, kind)] if verdict else [])]
+    lines = [(printed, "printed"), (ours, "ours"), *([(verdict, kind)] if verdict else [])]
+    return Text("\n").join(Text(line, _STYLES[kind]) for line, kind in lines)
 
 
 def number(value: float, column: Column) -> str:
@@ -112,23 +115,12 @@ def _accountants(filled: Filled) -> list[str]:
     return [name for name in NAMES if name in present]
 
 
-def _epsilon_cell(row: FilledRow, accountant: str) -> list[CellLine]:
-    """Return ``2.68 / 2.66 =`` for each: printed, ours, and whether it is reproduced."""
-    lines = []
-    for cell in (cell for cell in row.epsilons if cell.accountant == accountant):
-        value = "none" if cell.ours is None else f"{cell.ours:.3f}"
-        columns = f"{', '.join(cell.columns)}: " if cell.columns else ""
-        text = f"{columns}{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
-        lines.append((text, "quiet" if cell.within else "worse"))
-    return lines
-
-
 def footnotes(filled: Filled) -> list[tuple[str, str]]:
     """Return heading and text of each note that must be read with the table."""
     table = filled.plan.table
     notes = [("Scale", _scale(filled))]
     if extra := shown_extra(filled):
-        notes.append(("Overrides beside the table's", extra))
+        notes.append(("Overrides in addition to the table's", extra))
     notes += [("Cells", "printed; ours, mean ± deviation (seeds); difference and verdict")]
     verdicts = [v for v in CellVerdict if any(c.verdict is v for c in filled.cells)]
     notes.append(("Verdicts", "; ".join(f"{v.sign} {v}: {v.meaning}" for v in verdicts)))
@@ -167,7 +159,7 @@ def shown_extra(filled: Filled) -> str:
     for word in filled.plan.extra:
         key, _, value = word.partition("=")
         name = key_of(word)
-        if name != _DATA and name.partition(".")[0] not in _BESIDE:
+        if name != _DATA and name.partition(".")[0] not in _NO_EXPERIMENT:
             words.append(f"{key}=..." if "/" in value else word)
     return " ".join(words)
 
@@ -186,7 +178,7 @@ def _scale(filled: Filled) -> str:
 def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | None:
     """Compare the order of the rows that have both numbers; None for fewer than two.
 
-    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    A pair is ordered clearly if its printed numbers are further apart than the tolerance of a match
     for either; ours is judged by the same rule, with our deviations, and by no less than two
     standard errors where the score is a share of the scored records.
     """
@@ -225,7 +217,7 @@ def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | Non
         return f"{text}; the paper orders no pair of them clearly"
     text += (
         f"; of {clear} pairs that the paper orders clearly, ours orders {same} the same way, does "
-        f"not tell {close} apart and reverses {len(against)}"
+        f"not distinguish {close} and reverses {len(against)}"
     )
     against.sort(key=lambda one: one[0])  # by printed distance
     pairs = [pair for _, pair in against[:_SHOWN]]
@@ -255,79 +247,7 @@ def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{'; '.join(of)}: {why}" for why, of in names.items()]
 
 
-def as_text(filled: Filled) -> str:
-    """Return table and footnotes as plain text, `WIDTH` characters wide."""
-    return as_plain_text(lambda console: show(replace(filled, remarks=()), console), WIDTH)
-
-
-def show(filled: Filled, console: Console) -> None:
-    """Print the table, its footnotes, and the faults of records.
-
-    The columns come in as many blocks as the console's width asks for, each with the labels.
-    """
-    text = as_text_table(filled)
-    console.print(Text(text.title, style="bold"))
-    labels = [
-        [Text(name), *(Text(labels[place]) for labels, _ in text.rows)]
-        for place, name in enumerate(text.names)
-    ]
-    numbers = [
-        [
-            Text(heading),
-            *(
-                Text("\n").join(Text(line, style=_STYLES[kind]) for line, kind in cells[place])
-                for _, cells in text.rows
-            ),
-        ]
-        for place, heading in enumerate(text.headings)
-    ]
-    free = console.width - sum(_words(column) + _GAP for column in labels) - _GAP
-    blocks: list[list[list[Text]]] = [[]]
-    left = free
-    for column in numbers:
-        needed = _width(column) + _GAP
-        if blocks[-1] and needed > left:
-            blocks.append([])
-            left = free
-        blocks[-1].append(column)
-        left -= needed
-    for block in blocks:
-        # Headings and labels wrap between words, numbers never.
-        table = Table(box=box.SIMPLE_HEAD)
-        for texts in labels:
-            table.add_column(texts[0], min_width=_words(texts))
-        for column in block:
-            table.add_column(column[0], justify="right", min_width=_width(column))
-        for row in zip(*(column[1:] for column in (*labels, *block)), strict=True):
-            table.add_row(*row)
-        console.print(table)
-    print_notes((*text.notes, *(("Record", remark) for remark in filled.remarks)), console)
-
-
-def _width(numbers: Sequence[Text]) -> int:
-    """Return the width of a column: its heading may wrap between words, its lines may not."""
-    lines = (cell_len(line) for text in numbers[1:] for line in text.plain.splitlines())
-    return max(_words(numbers[:1]), max(lines, default=0))
-
-
-def _words(texts: Sequence[Text]) -> int:
-    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
-
-
-def as_markdown(filled: Filled) -> str:
-    """Return table and footnotes as Markdown."""
-    text = as_text_table(filled)
-    names = list(map(escape, (*text.names, *text.headings)))
-    rows = [
-        [*map(escape, labels), *([escape(line) for line, _ in cell] for cell in cells)]
-        for labels, cells in text.rows
-    ]
-    notes = "\n".join(f"- **{heading}:** {escape(note)}" for heading, note in text.notes)
-    table = markdown_table(names, rows, len(text.names))
-    return f"### {escape(text.title)}\n\n{table}\n\n{notes}\n"
-
-
-def as_csv(filled: Filled) -> str:
+def as_lines(filled: Filled) -> str:
     """Return a line for each cell, with its row's labels as ``is:NAME``; epsilons are cells too."""
     lines: list[dict[str, Any]] = []
     for filled_row in filled.rows:
@@ -364,19 +284,9 @@ def as_csv(filled: Filled) -> str:
             }
             for epsilon in filled_row.epsilons
         ]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", restval="")
-    writer.writeheader()
+    rows: list[list[object]] = [list(lines[0])]
     for line in lines:
         # Ten digits: what binary fractions add to them was not measured.
-        numbers = {k: float(f"{x:.10g}") for k, x in line.items() if isinstance(x, float)}
-        writer.writerow(line | numbers)
-    return stream.getvalue()
-
-
-FORMATS: Mapping[str, Callable[[Filled], str]] = {
-    "terminal": as_text,
-    "markdown": as_markdown,
-    "csv": as_csv,
-}
-SUFFIXES = {".txt": "terminal", ".md": "markdown", ".csv": "csv"}
+        values = (line.get(name, "") for name in lines[0])
+        rows.append([float(f"{x:.10g}") if isinstance(x, float) else x for x in values])
+    return as_csv(rows)

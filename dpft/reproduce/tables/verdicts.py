@@ -56,7 +56,7 @@ class Mark(Enum):
     GENERATED = ("G", "generated or synthetic data")
     MODEL = ("M", "another model stands in for the paper's")
     BASELINE = ("B", "the printed number is from another paper; ours has this table's settings")
-    OTHER = ("O", "overrides beside the table change its setting")
+    OTHER = ("O", "overrides in addition to the table's change its setting")
     SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
     FEWER = ("F", "fewer seeds than asked for")
     NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
@@ -76,7 +76,7 @@ def bounded(deviation: float, number: float) -> float:
 def at_least(deviation: float, number: float) -> float:
     """Return what counts of our deviation where our numbers are compared with each other.
 
-    It has no upper bound: seeds that lie far apart distinguish two numbers no better.
+    It has no upper bound: seeds that are far apart distinguish two numbers no better.
     """
     return max(deviation, RELATIVE * abs(number) / 2)
 
@@ -88,14 +88,14 @@ def share_error(share: float, records: int) -> float:
 
 
 def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:
-    """Return whether our seeds lie too far apart for a mean; ``stated`` is as printed."""
+    """Return whether our seeds are too far apart for a mean; ``stated`` is as printed."""
     if stated is None:
         return 2 * deviation > CAP * abs(printed)
     return deviation > 2 * stated + 0.5 * 10.0**-decimals
 
 
 def tolerance(printed: float, spread: float | None, decimals: int) -> float:
-    """Return how far ours may lie from ``printed`` and match, by the deviation that counts."""
+    """Return how far ours may be from ``printed`` and match, by the deviation that counts."""
     allowed = RELATIVE * abs(printed) if spread is None else 2 * spread
     # Half a unit more: for that much the printed number may have been rounded.
     return float(allowed + 0.5 * 10.0**-decimals)

@@ -2,5 +2,5 @@
 
 Papernot & Steinke (2022, arXiv:2110.03620). Their theorem asks that the number of runs is drawn
 once, from a secret key, and stays secret; that each run draws its settings at random from the
-candidates, and noise of its own; and that only the best is released.
+candidates, and separate noise; and that only the best is released.
 """

@@ -53,7 +53,7 @@ class Trials:
         """Return the Renyi DP of the whole selection; ``run``: a bound for every candidate's run.
 
         Guarantee: the released best run has this Renyi DP if each run has ``run`` and uses
-        randomness of its own, candidates are drawn independently of the data, and neither ``K`` nor
+        separate randomness, candidates are drawn independently of the data, and neither ``K`` nor
         any other run is released. Every order of ``run`` proves one term, so the least is proven.
         """
         orders, total = run.orders, run.rdp.copy()  # of one run: nothing is selected
@@ -74,7 +74,7 @@ class Selection:
         self.path = path
         self.description = path / DESCRIPTION  # what is chosen from, and how; public
         self.chosen = path / "chosen"  # the best run; its record states the whole price
-        # The key, the trials, their number: whoever publishes these has published all of them.
+        # The key, the trials, their number: a reader of one of these knows all of them.
         self.private = path / PRIVATE
         self.trials = self.private / "trials"  # where the trials run
 
@@ -125,7 +125,7 @@ class Selection:
         """Return the secret that the number of trials and their settings are drawn from.
 
         Raises:
-            ConfigError: if it is damaged, or gone from a selection that has begun: another one
+            ConfigError: if it is damaged, or gone from a selection that was started: another one
                 would be another draw.
         """
         file = self.private / SELECTION_KEY
@@ -163,8 +163,8 @@ def check(plan: SweepPlan) -> None:
             wrong = "expected private runs with Poisson sampling, on whose price this one rests"
         elif run.privacy.noise_seed is not None:
             wrong = (
-                "with privacy.noise_seed all trials would draw the same noise; expected noise of "
-                "its own for each: leave it out"
+                "with privacy.noise_seed all trials would draw the same noise; expected "
+                "separate noise for each: leave it out"
             )
         elif run.track.name in SERVICES:
             wrong = (
@@ -196,6 +196,6 @@ def draw(key: bytes, points: Sequence[SweepPoint], trials: Trials) -> list[tuple
         generator = keys.generator(key, "trial", trial)
         point = points[int(generator.integers(len(points)))]
         words = [w for w in point.overrides if setting_of(w) not in ("seed", "runs_dir")]
-        # A seed of its own makes it a run of its own, with noise of its own.
+        # A separate seed makes it another run, with other noise.
         lines.append((*words, f"seed={int(generator.integers(2**31))}"))
     return lines

@@ -1,4 +1,4 @@
-"""What is released of a private selection: the best trial, and the price of having chosen it."""
+"""The release of a private selection: the best trial, and the price of having chosen it."""
 
 import json
 import math
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RunError
 from dpft.config.schema import Audit
 from dpft.privacy.accounting import RDPCurve, run_curve
 from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
-from dpft.runs.atomic import fsync_directory, fsync_tree
-from dpft.runs.errors import RunError
+from dpft.runs.atomic import fsync, fsync_tree
 from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
@@ -119,11 +118,11 @@ def release(
         text = marked(fresh, marker.config_hash).spelled()
         (fresh / DONE).write_text(text, encoding="utf-8")
     fsync_tree(fresh)
-    # When the trials began and ended would tell how many there were; a kill may come after the
-    # release, which is made once.
+    # The times of the trials would show how many there were; a kill may come after the release,
+    # which is made once.
     os.utime(selection.description)
     fresh.rename(selection.chosen)
-    fsync_directory(selection.path)
+    fsync(selection.path)
     return chosen
 
 
@@ -203,7 +202,7 @@ def of_selection(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder, without times: the original's tell how many trials came after it."""
+    """Copy a file or a folder without its times, which show how many trials followed."""
     if source.is_file():
         shutil.copyfile(source, target)
     elif source.is_dir():

@@ -22,10 +22,9 @@ from dpft.privacy.shapes import BLANK, FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
-from dpft.training.assembly import attach_clipper
 from dpft.training.executors import add_clipped
-from dpft.training.loop import _check_finite, check_weights
-from dpft.training.statistics import StepStatistics
+from dpft.training.setup import attach_clipper
+from dpft.training.statistics import StepStatistics, check_gradients, check_weights
 
 EXAMPLES = [
     CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m))) for n, m in ((4, 8), (6, 10))
@@ -102,11 +101,10 @@ def train(clip, precision, family, users=False):
                 add_clipped(units, model, clipper, batch, real, statistics)
             clipper.collect()
             assert {p.grad.device for p in clipper.parameters.values()} == {device}
-            _check_finite(clipper, step, None)
+            check_gradients(clipper, step, None)
             optimizer.step()
             check_weights(optimizer, step, None)
-            if clipper.adaptive is not None:
-                clipper.move(clipper.estimates)
+            clipper.policy.release(len(EXAMPLES))
         statistics.summary()
         clipper.close()
 

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpft.privacy import make_clipper
+from dpft.privacy import halves, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.clipping.rules import MatrixUse, uses
+from dpft.privacy.clipping.rules import MatrixUse
 from tests.privacy.reference import clear, grads_of
 from tests.privacy.small_models import build, causal_losses, class_losses
 
@@ -17,7 +17,7 @@ FLOAT32 = 1e-5
 
 
 def by_itself(use, weights):
-    """What each record adds, from the numbers that are multiplied, summed in float64."""
+    """Return what each record adds, from the numbers that are multiplied, summed in float64."""
     left, right = use._weighted(weights)
     return torch.bmm(left.double().transpose(1, 2), right.double())
 
@@ -33,7 +33,7 @@ def check(a, g, threshold, transposed=False, function="abadi"):
     c = CLIP_FUNCTIONS[function](length, threshold)
     added = by_itself(use, c).flatten(1)
     assert (added.norm(dim=1) <= threshold * (1 + FLOAT32)).all()
-    kept = torch.where(c < uses._SMALLEST, 0.0, c.double())
+    kept = torch.where(c < halves.SMALLEST, 0.0, c.double())
     apart = (added - kept[:, None] * true.flatten(1)).norm(dim=1)
     allowed = kept * norm.rounding.double().sqrt()  # of a norm beyond float32: 0 times infinity
     assert (apart <= allowed.nan_to_num(0.0) + 1e-12 * threshold).all()
@@ -72,13 +72,13 @@ def test_no_record_exceeds_its_threshold(
 
 
 def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
-    """Positions that are alike: with some thresholds every number is rounded away from zero."""
+    """Equal positions: with some thresholds every number is rounded away from zero."""
     a, g = torch.ones(3, 9, 4).bfloat16(), torch.ones(3, 9, 3).bfloat16()
     thresholds = torch.linspace(5.0, 10.0, 50).tolist()
     for threshold in thresholds:
         check(a, g, threshold)
     # Without the allowance a record would exceed its own.
-    monkeypatch.setattr(uses, "_UNIT", 0.0)
+    monkeypatch.setattr(halves, "_UNIT", 0.0)
     broken = 0
     for threshold in thresholds:
         use = MatrixUse(a, g)

@@ -4,12 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.privacy import UnsupportedLayerError, make_clipper, token_losses
-from dpft.tasks.objectives.causal import CausalExample, token_nll
-from tests.privacy.test_token_losses import Meter
-from tests.training.test_loop import TinyObjective
+from dpft.privacy import UnsupportedLayerError, make_clipper
 
 
 def ahead(model, clipper, x):
@@ -87,47 +83,3 @@ def test_it_is_asked_for_when_a_check_is_due_and_looks_from_end_to_end():
     assert clipper.to_check(2).tolist() == [0, 1]
     assert clipper.to_check(4, torch.tensor([True, False, True, False])).tolist() == [0, 2]
     assert make_clipper(Wrong(), "none").to_check(9) is None
-
-
-def peaks(style, batch, length=48, losses=token_nll):
-    """Bytes of tensors at most in a step that is checked, and in the one after it."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 2000, "n_positions": 64, "n_embd": 64, "n_layer": 4, "n_head": 2}
-    others = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0}
-    found = []
-    with Meter() as meter:
-        model = GPT2LMHeadModel(GPT2Config(**sizes, **others, eos_token_id=0)).train()
-        target = tuple(1 + i % 500 for i in range(length))
-        data = TinyObjective().collate([CausalExample((1,), target) for _ in range(batch)])
-        clipper = make_clipper(model, style, threshold=None if style == "none" else 1.0)
-        for _ in range(2):
-            for parameter in model.parameters():
-                parameter.grad = None
-            meter.peak = meter.now
-            some = clipper.to_check(batch)
-            if some is not None:
-                clipper.check(losses(model, data.rows(some)).mean(1))
-            clipper.backward(losses(model, data).mean(1))
-            found.append(meter.peak)
-    return found
-
-
-def cross_entropy(model, data):
-    """Losses as of `token_nll`, by PyTorch's function."""
-    inputs = {name: x for name, x in data.tensors.items() if name != "targets"}
-    logits = model(**inputs, use_cache=False).logits
-    targets = data.tensors["targets"]
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-
-
-@pytest.mark.parametrize("style", ["bk", "per_layer"])
-@pytest.mark.parametrize("batch", [1, 8])
-def test_no_step_takes_more_memory_than_ordinary_training(style, batch, monkeypatch):
-    # As of logits of a real vocabulary.
-    monkeypatch.setattr(token_losses, "_PIECE", 2**12)
-    ordinary, _ = peaks("none", batch, losses=cross_entropy)
-    checked, other = peaks(style, batch)
-    # The check holds logits and their gradient.
-    assert 0 < other < checked <= ordinary
-    if batch > 1:
-        assert other < 0.8 * ordinary

@@ -34,41 +34,8 @@ class FusedBlock(nn.Module):
         self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
 
-class FusedViT(nn.Module):
-    """The layout of timm's ViT. The class token and positions are frozen: the papers' 75 and 150
-    are the layers without them."""
-
-    def __init__(self, d=384, depth=12):
-        super().__init__()
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, d), requires_grad=False)
-        self.pos_embed = nn.Parameter(torch.zeros(1, 197, d), requires_grad=False)
-        self.patch_embed = nn.Conv2d(3, d, 16, 16)
-        self.blocks = nn.Sequential(*(FusedBlock(d) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 100)
-
-
-class Residual(nn.Module):
-    def __init__(self, p, d):
-        super().__init__()
-        self.norm1, self.conv1 = nn.GroupNorm(4, p), nn.Conv2d(p, d, 3, bias=False)
-        self.norm2, self.conv2 = nn.GroupNorm(4, d), nn.Conv2d(d, d, 3, bias=False)
-        self.shortcut = nn.Conv2d(p, d, 1) if p != d else nn.Identity()
-
-
-class WideResNet(nn.Module):
-    """WRN-16-4: three stages of two residual blocks, no list of all blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 16, 3, bias=False)
-        self.stage1 = nn.Sequential(Residual(16, 64), Residual(64, 64))
-        self.stage2 = nn.Sequential(Residual(64, 128), Residual(128, 128))
-        self.stage3 = nn.Sequential(Residual(128, 256), Residual(256, 256))
-        self.norm, self.head = nn.GroupNorm(4, 256), nn.Linear(256, 10)
-
-
 class Tied(nn.Module):
-    """A head that shares its weight with the embedding and has a bias of its own."""
+    """A head that shares its weight with the embedding and has a separate bias."""
 
     def __init__(self):
         super().__init__()
@@ -112,9 +79,6 @@ def parts_of(model, name, **settings):
         (gpt2, (), (12, 76, 149)),
         (gpt2, (True,), (12, 75, 148)),
         (gpt2_medium, (), (24, 148, 293)),
-        (FusedViT, (), (12, 75, 150)),
-        # Layers: 2 norms and 2 convolutions in each, 3 shortcuts, and 3 outside the blocks.
-        (WideResNet, (), (6, 30, 47)),
     ],
 )
 def test_models_have_the_papers_numbers_of_groups(build, arguments, expected):
@@ -132,7 +96,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), FusedViT, WideResNet, Tied])
+@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), Tied])
 def test_every_parameter_is_in_exactly_one_group_and_in_order(build):
     model = on_meta(build)
     order = {parameter: i for i, parameter in enumerate(trainable(model))}
@@ -173,18 +137,6 @@ def test_blocks_are_found_by_structure():
     config = transformers.T5Config(num_layers=3, num_decoder_layers=2)
     names = list(parts_of(on_meta(transformers.T5ForConditionalGeneration, config), "block_wise"))
     assert ["encoder" in name for name in names] == [True] * 3 + [False] * 2
-
-
-def test_uniform_and_two_groups_split_runs_of_blocks():
-    model = on_meta(FusedViT, 8)
-    titles = ["blocks 0 to 2", "blocks 3 to 5", "blocks 6 to 7", "blocks 8 to 9", "blocks 10 to 11"]
-    assert list(parts_of(model, "uniform", count=5)) == titles
-    finest = parts_of(model, "uniform", count=12)
-    assert list(finest.values()) == list(parts_of(model, "block_wise").values())
-    two = parts_of(model, "two_group", boundary=4)
-    assert list(two) == ["blocks 0 to 3", "blocks 4 to 11"]
-    assert two["blocks 4 to 11"][0] == "blocks.4.norm1.weight"
-    assert parts_of(model, "two_group", boundary=6) == parts_of(model, "uniform", count=2)
 
 
 def test_devices_are_cut_as_evenly_as_layers_allow_and_never_within_a_block():

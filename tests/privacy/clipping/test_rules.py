@@ -16,6 +16,7 @@ from dpft.privacy.clipping.rules import GramCache, LayerRules
 from dpft.privacy.clipping.rules import conv as convolutions
 from dpft.privacy.clipping.rules.conv import ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse, Form
+from tests.covering import covering
 
 KNOWN = LayerRules(families=[layers])
 TOLERANCE = 1e-10
@@ -80,7 +81,6 @@ def check_use(use, truth, tolerance=TOLERANCE):
     silent = use.without(dropped)
     close(silent.squared_norm().value[0], torch.zeros(()).double(), tolerance)
     close(silent.weighted_sum(weights), total - weights[0] * truth[0], tolerance)
-    assert isinstance(use.form(), str)
 
 
 def check(module, x, tolerance=TOLERANCE):
@@ -141,16 +141,14 @@ LAYOUTS = {
     "records last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
 }
 LAID_OUT = LAYERS | {
-    "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), (BATCH, 4, 5, 6)),
     "grouped convolution": (lambda: nn.Conv2d(4, 4, 3, groups=2, padding=1), (BATCH, 4, 5, 6)),
-    "convolution of sequences": (lambda: nn.Conv1d(4, 6, 3, dilation=2), (BATCH, 4, 9)),
     "standardised convolution": (lambda: WeightStandardizedConv2d(4, 6, 3), (BATCH, 4, 5, 6)),
 }
 
 
-@pytest.mark.parametrize("records", [BATCH, 1])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", LAID_OUT)
+@pytest.mark.parametrize(
+    ("name", "layout", "records"), covering(tuple(LAID_OUT), tuple(LAYOUTS), (BATCH, 1))
+)
 def test_the_layout_of_input_and_gradient_in_memory_does_not_matter(name, layout, records):
     build, shape = LAID_OUT[name]
     module, x = shaken(build()), images(records, *shape[1:])
@@ -170,26 +168,16 @@ def test_an_embedding_equals_the_autograd_loop(length):
     check(module, torch.randint(0, 7, (BATCH, length)))
 
 
-def test_llama_norms_equal_the_autograd_loop():
-    # They normalise in float32 whatever they are given, so that the last digits depend on how
-    # the sums of one call are split.
-    check(shaken(LlamaRMSNorm(6, eps=1e-2)), images(BATCH, 4, 6), tolerance=1e-6)
-
-
 def norm_of(name):
     family, prefix = name.split(".")
     module = __import__(f"transformers.models.{family}.modeling_{family}", fromlist=["_"])
     return getattr(module, f"{prefix}RMSNorm")
 
 
-@pytest.mark.parametrize("name", ["glm.Glm", "granite.Granite", "mixtral.Mixtral", "qwen3.Qwen3"])
-def test_norms_with_llamas_forward_have_its_rule(name):
-    assert KNOWN.find(norm_of(name)(6, eps=1e-3)) is KNOWN.find(LlamaRMSNorm(6))
-
-
-@pytest.mark.parametrize("name", ["gemma.Gemma", "gemma3.Gemma3", "helium.Helium", "olmo2.Olmo2"])
-def test_norms_with_another_forward_have_none(name):
-    assert KNOWN.find(norm_of(name)(6, eps=1e-3)) is None
+@pytest.mark.parametrize("name", ["glm.Glm", "qwen3.Qwen3", "gemma3.Gemma3", "olmo2.Olmo2"])
+def test_norms_have_llamas_rule_if_they_have_its_forward(name):
+    expected = KNOWN.find(LlamaRMSNorm(6)) if name in ("glm.Glm", "qwen3.Qwen3") else None
+    assert KNOWN.find(norm_of(name)(6, eps=1e-3)) is expected
 
 
 @st.composite
@@ -270,7 +258,7 @@ def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
 
 @pytest.mark.parametrize("formed", [False, True])
 def test_norms_behind_a_standardisation_own_up_to_what_it_removes(formed):
-    """Of a constant image all that a filter is given is its mean, which is taken off again."""
+    """For a constant image all that a filter is given is its mean, which is taken off again."""
     module = shaken(WeightStandardizedConv2d(4, 6, 3)).float()
     x = torch.cat([torch.ones(8, 4, 5, 5), torch.randn(1, 4, 5, 5)])
     use = KNOWN.find(module).uses(module, x, torch.randn(9, 6, 3, 3))["weight"]

@@ -25,7 +25,7 @@ def test_one_of_several_processes_is_refused(group_of_one, style, monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(UnsupportedLayerError, match=r"one of 2 \(torch.distributed\)"):
         make_clipper(nn.Linear(2, 1), style, threshold=1.0)
-    if clipper.adaptive is None:
+    if clipper.policy.rule is None:
         with pytest.raises(UnsupportedLayerError, match="under the same noise"):
             Mechanism(1000, 10, 5, 1.0, (1.0,), 1e-5).noise(b"key", clipper)
     make_clipper(nn.Linear(2, 1), "none")

@@ -28,7 +28,7 @@ from tests.privacy.small_models import MODELS, TYING, build
 
 TOLERANCE = 1e-10
 
-# What each partition needs to be told.
+# The settings that each partition needs.
 OPTIONS = {"uniform": {"count": 2}, "two_group": {"boundary": 1}, "per_device": {"count": 2}}
 # The batches of units, each in microbatches. A signature is verified where it comes first.
 CUTS = {
@@ -68,7 +68,7 @@ SENSITIVE = list(
 
 
 def partition_for(groups, model):
-    if groups == "custom":  # every other parameter: no layer has a group of its own
+    if groups == "custom":  # every other parameter: no layer has a separate group
         names = tuple(name for name, p in model.named_parameters() if p.requires_grad)
         return Partition("custom", patterns=(names[::2], names[1::2]))
     return Partition(groups, **OPTIONS.get(groups, {}))

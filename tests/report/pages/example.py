@@ -167,7 +167,7 @@ def a_run(path, the_record=None, **of_ledger):
 
 
 def a_selection(path):
-    """Two secret trials, and the run that was chosen, as `dpft select` leaves them."""
+    """Two secret trials, and the run that was chosen, as `dpft sweep --select` leaves them."""
     for name in ("a", "b"):
         scores = {"test": {"metrics": {"BLEU": 0.7777}, "examples": 3, "signature": "s"}}
         a_run(path / "private/trials" / name, record(scores=scores))

@@ -5,13 +5,7 @@ from dpft.reproduce.bench.catalog import BenchSettings
 FACTS = {
     "status": "ok",
     "device": "cpu",
-    "environment": {
-        "dpft": {"version": "0", "commit": None, "dirty": None},
-        "packages": {"torch": "2.0"},
-        "cpu": "a processor",
-        "cores": 2,
-        "gpu": None,
-    },
+    "environment": {"packages": {"torch": "2.0"}, "cpu": "a processor", "gpu": None},
 }
 REFUSED = {"status": "refused", "message": "ValueError: not this one"}
 
@@ -21,59 +15,36 @@ def settings(**typed):
 
 
 def result(seconds=1.0, peak=100):
-    return {
-        "status": "ok",
-        "seconds": [seconds] * 2,
-        "median_seconds": seconds,  # of a probe
-        "peak_bytes": peak,
-        "memory": "a meter",
-        "gradient_norm": 0.5,
-    }
+    return {"status": "ok", "seconds": [seconds] * 2, "peak_bytes": peak}
 
 
 class Worker:
-    """Starts sessions, answers jobs, and remembers them."""
+    """Starts sessions and remembers their jobs and steps; ``answers`` are results by style."""
 
     def __init__(self, answers=None):
         self.answers = answers or {}
-        self.jobs = []
+        self.names = []
         self.steps = []
 
     def __call__(self, job):
-        self.jobs.append(job)
-        return Session(self, job)
-
-    def run(self, job):
-        """One job from beginning to end."""
-        return self(job).finish()
-
-    def answer(self, job):
-        answer = self.answers.get(job["name"], result())
-        return answer(job) if callable(answer) else answer
-
-    @property
-    def names(self):
-        return [job["name"] for job in self.jobs]
+        self.names.append(job["name"])
+        return Session(self, job["name"])
 
 
 class Session:
     """A worker that has warmed up, unless its answer is a failure."""
 
-    def __init__(self, worker, job):
+    def __init__(self, worker, name):
         self.worker = worker
-        self.job = job
+        self.name = name
+        self.answer = worker.answers.get(name, result())
 
     def ready(self):
-        answer = self.worker.answers.get(self.job["name"], result())
-        return callable(answer) or answer["status"] == "ok"
+        return self.answer["status"] == "ok"
 
     def step(self):
-        self.worker.steps.append(self.job["name"])
+        self.worker.steps.append(self.name)
         return 1.0
 
     def finish(self):
-        return self.worker.answer(self.job)
-
-
-def silent(done, total, what):
-    """Report no progress."""
+        return self.answer

@@ -3,32 +3,15 @@
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.catalog import STYLES, Variant
 
 from .fakes import settings
 
 
-@pytest.mark.parametrize(
-    ("typed", "styles"),
-    [
-        ("bk, ghost", ("none", "bk", "ghost")),
-        ("bk,none,bk", ("none", "bk")),
-        ("uniform:6,two_group:3,uniform", ("none", "uniform:6", "two_group:3", "uniform")),
-        ("all", STYLES),
-    ],
-)
-def test_none_is_always_measured_first(typed, styles):
-    assert settings(styles=typed).styles == styles
-
-
-def test_peers_run_untied_beside_a_baseline_of_their_own():
+def test_peers_are_compared_on_an_untied_model():
     made = settings(styles="bk", peers="opacus")
-    labels = [variant.label for variant in made.variants]
-    assert labels == ["none", "bk", "none (untied)", "opacus (untied)"]
-    bk, peer = made.variants[1], made.variants[3]
-    assert made.baseline(bk).label == "none"
-    assert made.baseline(peer) == made.variants[2] == Variant("none", untied=True, marked=True)
-    assert peer.untied
+    assert made.variants == ("none", "bk", "opacus")
+    assert made.untied
+    assert not settings(model="vit-small", peers="opacus").untied
 
 
 @pytest.mark.parametrize(
@@ -39,7 +22,6 @@ def test_peers_run_untied_beside_a_baseline_of_their_own():
         ({"styles": "uniform:0"}, "--styles"),
         ({"peers": "opacuss"}, "--peers"),
         ({"batch": 0}, "--batch"),
-        ({"memory": -1.0}, "--memory"),
         ({"dtype": "float16"}, "--dtype"),
         ({"model": "vit-small", "length": 10}, "--length"),
         ({"model": "tiny", "length": 257}, "--length"),

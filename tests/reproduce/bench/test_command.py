@@ -35,8 +35,6 @@ def test_measured_and_written(tmp_path):
     [
         ("--styles gost", "did you mean 'ghost'?"),
         ("--model gpt3", "expected one of"),
-        ("--device cpu --largest-batch", "needs a CUDA device"),
-        ("--memory 24", "type --largest-batch too"),
         ("task=e2e", "expected it next to --run"),
         ("--run", "got --out next to --run"),
     ],

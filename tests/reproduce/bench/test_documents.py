@@ -1,8 +1,28 @@
-"""Files of dpft bench are found once each, and damaged ones are named."""
+"""Results have a table, failures included; files are found once, and damaged ones are named."""
 
 import json
 
-from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.bench.documents import read_benches, summarise, table
+
+from .fakes import FACTS, REFUSED, result, settings
+
+
+def test_a_row_has_ratios_and_ranges_and_a_failure_its_message():
+    made = settings(styles="bk,ghost", peers="opacus", rounds=1)
+    outcomes = {"bk": result(1.25, 103e6), "ghost": REFUSED, "opacus": result(2.5, 2e8)}
+    rows = [
+        {"round": 0, "load": [0.5], "variant": name}
+        | {"result": outcomes.get(name, result(1.0, 1e8))}
+        for name in made.variants
+    ]
+    shown = table(made, FACTS, rows, summarise(made, rows))
+    assert shown.title == "tiny, untied, B=8, T=64, float32, a processor, 1 thread, torch 2.0"
+    assert shown.rows[1] == ("bk", "1.250", "1.25", "1.25–1.25", "103", "1.03", "1.03–1.03")
+    assert shown.rows[2] == ("ghost", *["-"] * 6)
+    assert shown.rows[3][:3] == ("opacus", "2.500", "2.50")
+    notes = dict(shown.notes)
+    assert "Load average of the machine at the start: 0.50" in notes["Measured"]
+    assert notes["ghost"].startswith(REFUSED["message"])
 
 
 def names(folders=None):

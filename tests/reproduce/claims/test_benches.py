@@ -42,12 +42,6 @@ def test_time_relative_to_non_private(tmp_path, high, outcome):
     assert (one.brief, one.runs, commands) == ("gpt2 on cpu", ("a.json",), [])
 
 
-def test_two_styles_have_the_widest_range_that_theirs_allow(tmp_path):
-    summary = times(none=spread(1.0), flat=spread(3.0, 2.8, 3.2), bk=spread(1.0, 0.8, 1.6))
-    (one,), _ = compared(tmp_path, check("flat", "bk", low=1.8), summary)
-    assert one.numbers == {"ratio": 3.0, "low": 2.8 / 1.6, "high": pytest.approx(4.0)}
-
-
 def test_what_does_not_count_gives_no_number(tmp_path):
     good, few = (times(n, none=spread(1.0), bk=spread(1.1)) for n in (3, 2))
     peers = {"none (untied)": spread(1.0), "opacus (untied)": spread(4.0)}

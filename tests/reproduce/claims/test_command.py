@@ -39,13 +39,3 @@ def test_json_and_a_damaged_benchmark(tmp_path):
     assert len(one["comparisons"]) == 2
     assert "broken.json" in result.stderr
     assert "better by 3 to 5" in " ".join(invoke("li2022/c02").stdout.split())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["li2023"], ["li2022/c99"], ["li2022", "--runs", "nowhere"], ["li2022", "--bench", "nowhere"]],
-)
-def test_wrong_words_are_refused(words):
-    result = invoke(*words)
-    assert result.exit_code == 2
-    assert words[-1] in result.stderr

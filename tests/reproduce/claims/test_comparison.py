@@ -70,34 +70,6 @@ def test_the_margin_decides_what_counts(kind, first, outcome):
     assert printed(kind, -first, -85.0, higher=False).outcome is outcome
 
 
-def test_a_printed_deviation_takes_the_place_of_one_per_cent():
-    assert printed("above", 90.0, 85.0, std=2.4).outcome is HOLDS
-    assert printed("above", 90.0, 85.0, std=2.5).outcome is CLOSE
-    # At a laptop's scale it says nothing.
-    first, second = ({"printed": 90.0, "std": 5.0, "ours": x} for x in (70.0, 65.0))
-    assert ours("above", first, second, Side.LAPTOP).outcome is HOLDS
-    assert ours("above", first, second, Side.PAPER).outcome is CLOSE
-    noisy = ({"ours": 70.0, "deviation": 3.0}, {"ours": 65.0, "deviation": 0.1})
-    assert ours("above", *noisy, Side.LAPTOP).outcome is CLOSE
-
-
-@pytest.mark.parametrize(
-    ("first", "outcome"), [(88.0, HOLDS), (90.0, HOLDS), (90.7, FAILS), (87.8, FAILS)]
-)
-def test_a_range_of_printed_numbers_is_arithmetic(first, outcome):
-    assert printed("apart", first, 85.0, (3.0, 5.0)).outcome is outcome
-
-
-def test_the_best_of_some_against_the_best_of_all_others():
-    cells = ((1, 1, 50.0), (1, 2, 60.0), (2, 2, 40.0), (2, 3, None))
-    rows = [row({"rate": r, "batch": b}, value) for r, b, value in cells]
-    (one,) = compared(check("best", {"rate": 1, "batch": 2}), *rows)
-    assert (one.outcome, one.numbers["ahead"]) == (HOLDS, 10.0)
-    # By rate alone, batches are compared apart, and batches 1 and 3 have but one rate.
-    (one,) = compared(check("best", {"rate": 2}), *rows)
-    assert one.outcome is FAILS
-
-
 def test_ours_are_compared_with_what_the_paper_copied():
     own, copied = {"ours": 88.0}, {"printed": 85.0, "source": "Somebody 2019"}
     assert ours("above", own, copied, Side.PAPER).outcome is HOLDS
@@ -116,21 +88,6 @@ def test_settings_that_learned_nothing_show_nothing(kind, first):
     assert (one.outcome, one.idle) == (FAILS, True)
     by_seed = [idle | {"by_seed": dict.fromkeys(range(3), value)} for value in (51.0, 50.0)]
     assert ours("above", *by_seed).outcome is NOT_APART
-
-
-@pytest.mark.parametrize(
-    ("more", "ahead"),
-    [
-        ({}, [10.0, 15.0]),
-        ({"free": ["epsilon"]}, [10.0, 5.0, 20.0, 15.0]),
-        ({"where": {"epsilon": 8}}, [15.0]),
-    ],
-)
-def test_pairs_agree_in_every_label_that_the_check_does_not_name(more, ahead):
-    numbers = (("full", 3, 60.0), ("full", 8, 70.0), ("LoRA", 3, 50.0), ("LoRA", 8, 55.0))
-    rows = [row({"method": method, "epsilon": epsilon}, v) for method, epsilon, v in numbers]
-    found = compared(check("above", FULL, LORA, **more), *rows)
-    assert [one.numbers["ahead"] for one in found] == ahead
 
 
 # Intervals over seeds.

@@ -1,7 +1,5 @@
 """What follows without a run."""
 
-import pytest
-
 from dpft.reproduce.claims import computed
 from dpft.reproduce.claims.claim import ComputedCheck, load
 from dpft.reproduce.claims.comparison import Outcome
@@ -24,25 +22,3 @@ def test_the_formula_leaves_out_the_ends_of_a_group():
     groups = ((0, 3), (3, 4))
     assert peaks(layers, groups) == [7 + 70, 15 + 80]
     assert computed.peaks_as_printed(layers, groups) == [3 + 20, 7]
-
-
-@pytest.fixture
-def calls(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPFT_CACHE_DIR", str(tmp_path / "cache"))
-    calls = []
-
-    def third(x):
-        calls.append(x)
-        return {"value": x / 3}
-
-    monkeypatch.setattr(computed, "FUNCTIONS", {"third": third})
-    return calls
-
-
-def test_a_number_is_computed_once_for_the_same_code_and_arguments(calls, monkeypatch):
-    for x in (1, 2, 1, 2):
-        assert computed.numbers_of("third", {"x": x}) == {"value": x / 3}
-    assert calls == [1, 2]
-    monkeypatch.setattr(computed, "_code", lambda: "other")
-    computed.numbers_of("third", {"x": 1})
-    assert calls == [1, 2, 1]

@@ -7,7 +7,6 @@ from dpft.reproduce.claims.claim import CellsCheck, Claim, Expected
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
 from dpft.reproduce.claims.show import scale
-from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.plan import merged, planned, words_at
 from dpft.reproduce.tables.record_index import make_index
 from tests.reproduce.tables.example import PAPERS, plan, run_of, table, write_record
@@ -87,16 +86,3 @@ def test_variants_of_a_row_are_compared_where_the_paper_scale_has_none(tmp_path)
     assert len(one.runs) == 3
     assert all(command.startswith("dpft train task=e2e") for command in found.commands)
     assert len(found.commands) == 2  # the paper's
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"where": {"method": ("theirs",)}},
-        {"first": {"variant": ("lang",)}},
-        {"variants": {"long": LONG, "short": ("optim.epoch=1",)}},
-    ],
-)
-def test_a_variant_that_is_not_there_is_an_error(tmp_path, changed):
-    with pytest.raises(PaperError, match="demo/c01, check 1"):
-        evaluated(tmp_path, CellsCheck(**VARIANTS | changed))

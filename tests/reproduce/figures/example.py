@@ -29,32 +29,20 @@ def planned(name, place=0, scale="laptop", **labels):
     return run
 
 
-def write_bench(path, model, styles, *, largest=None, hardware="GPU X", batch=4):
+def write_bench(path, model, styles, batch):
     """As much of a benchmark's file as figures read; ``styles``: label to (time, memory) ratio."""
 
     def spread(x):
         return {"median": x, "min": x, "max": x}
 
-    document = {
-        "labels": [model, f"B={batch}", hardware, "torch 2"],
-        "settings": {
-            **{"model": model, "batch": batch, "length": 100},
-            "device": "cpu" if "CPU" in hardware else "cuda",
-        },
-    }
-    if largest is None:
-        document["summary"] = [
-            {
-                **{"label": label, "rounds": 5},
-                **{"time_ratio": spread(time), "memory_ratio": spread(memory)},
-                **{"seconds": spread(2.0 * time), "peak_bytes": spread(1e9 * memory)},
-            }
-            for label, (time, memory) in styles.items()
-        ]
-    else:
-        document["largest_batch"] = [
-            {"label": label, "batch": size, "examples_per_second": speed, "message": None}
-            for label, (size, speed) in largest.items()
-        ]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"model": model, "batch": batch, "length": 100, "device": "cuda"}
+    summary = [
+        {
+            **{"label": label, "rounds": 5},
+            **{"time_ratio": spread(time), "memory_ratio": spread(memory)},
+            **{"seconds": spread(2.0 * time), "peak_bytes": spread(1e9 * memory)},
+        }
+        for label, (time, memory) in styles.items()
+    ]
+    document = {"labels": [model, "GPU X"], "settings": settings, "summary": summary}
     path.write_text(json.dumps(document))

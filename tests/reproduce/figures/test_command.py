@@ -47,7 +47,8 @@ def test_a_figure_is_three_files(tmp_path):
         (["bu2023/2"], "has no data"),
         (["li2022/6", "eps=3"], "computed from the paper alone"),
         (["he2022/2"], "record_norms"),
-        (["li2022/4"], "type dpft bench"),
+        (["bu2023/5"], "type dpft bench"),
+        (["li2022/4"], "dpft plan --largest"),
     ],
 )
 def test_what_cannot_be_is_refused(words, message):

@@ -26,14 +26,3 @@ def test_figure_6_is_calibration_at_each_rate():
         assert 2.99 < spent <= 3
     assert rule.points[-1].y == pytest.approx(curve.points[-1].y)
     assert rule.points[1].y == pytest.approx(rule.points[-1].y / math.sqrt(2**6))
-
-
-def test_figure_3a_divides_by_the_rate():
-    panel = panel_of(computed.effective_noise, steps=(100, 400), rates=(0.01, 0.1))
-    short, long = panel.series
-    sigma = calibrate_noise(
-        target_epsilon=3, delta=1e-5, sampling_rate=0.1, steps=400, accountant="rdp"
-    )
-    assert long.points[1].y == sigma / 0.1
-    assert all(s.points[0].y > s.points[1].y for s in (short, long))
-    assert all(a.y < b.y for a, b in zip(short.points, long.points, strict=True))

@@ -1,10 +1,7 @@
 """Fact 6.1, by hand and for the papers' models."""
 
-import pytest
-
 from dpft.reproduce.figures import computed as memory
 from dpft.reproduce.figures.computed import Layer
-from tests.reproduce.figures.example import content
 
 # Inputs 1, 3, 5 and outputs 2, 4, 6 numbers a record.
 THREE = (Layer(1, 1, 2, 0), Layer(1, 3, 4, 1), Layer(1, 5, 6, 2))
@@ -24,14 +21,3 @@ def test_the_backward_reaches_each_group_s_peak_at_its_first_layer():
         sizes = memory.backward(layers, groups)
         reached = [sizes[len(layers) - 1 - first] for first, _ in groups]
         assert reached == memory.peaks(layers, groups)
-
-
-def test_the_profile_has_both_halves_and_its_peaks_in_the_caption():
-    figure = content("bu2023/4")
-    *styles, turn = figure.panels[0].series
-    assert [len(series.points) for series in styles] == [294] * 4
-    layers = memory.vit(1024, 24)
-    top = max(point.y for point in styles[0].points)
-    assert top == pytest.approx(32 * 4 * memory.peak(layers, ((0, 147),)) / 1e9)
-    assert f"{top:.2f} GB" in figure.caption[0]
-    assert turn.points[0].x == 147.5

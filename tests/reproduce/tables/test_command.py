@@ -75,19 +75,3 @@ def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
     assert (
         "30.0," in Path("table.csv").read_text()
     )  # the table is shown all the same, with what was made
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["demo/2"], "no table 'demo/2'; did you mean 'demo/1'?"),
-        (["demo/1", "--out", "x.pdf"], "expected a file ending in"),
-        (["demo/1", "--seeds", "0,x"], "type --seeds 0,1,2"),
-        (["demo/1", "--runs", "nowhere"], "--runs nowhere is no folder"),
-        (["demo/1", "seed=1"], "type --seeds 0,1,2"),
-    ],
-)
-def test_wrong_words_are_refused(words, said):
-    result = invoke(*words)
-    assert result.exit_code == 2
-    assert said in result.stderr

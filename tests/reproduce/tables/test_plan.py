@@ -1,7 +1,5 @@
 """From a table's file to composed runs, and to the commands of those that are missing."""
 
-import shlex
-
 import pytest
 
 from dpft.config.compose import compose
@@ -14,16 +12,6 @@ from dpft.reproduce.tables.plan import SCALES, make_plan, planned
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, table, write_record
-
-
-def test_columns_share_a_run_unless_their_splits_differ():
-    the_plan = plan()
-    assert run_of(the_plan, "full") is run_of(the_plan, "full", column="rouge_l")
-    dev = run_of(the_plan, "full", column="dev_bleu")
-    assert dev.run.decode.split == "dev"
-    assert dev.words[-1] == "decode.split=dev"
-    assert len({run.words for run in the_plan.runs.values()}) == 4
-    assert dev.key == run_of(the_plan, "full").key  # one record may hold both scores
 
 
 def test_laptop_replaces_setting_swaps_words_and_skips():
@@ -98,16 +86,6 @@ def test_every_shipped_row_composes_at_both_scales():
     for task in tasks.values():
         load_task(task)
     assert not wrong, "\n".join(wrong)
-
-
-def test_missing_runs_are_named_once_with_each_seed_as_commands(tmp_path):
-    lacking = missing(plan(extra=('task.data_dir="a b"',)), make_index([tmp_path]))
-    assert [one.seed for one in lacking] == [0, 1] * 4
-    assert len({one.line for one in lacking}) == len(lacking)
-    one = lacking[2]
-    run = parse(compose(shlex.split(one.line)))
-    assert run.task["data_dir"] == "a b"
-    assert config_hash(run.identity()) == one.planned.config_hash(one.seed)
 
 
 def test_what_is_recorded_is_not_missing(tmp_path):

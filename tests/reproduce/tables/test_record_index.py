@@ -21,19 +21,6 @@ def columns():
     return {column.key: column for column in table().columns}
 
 
-def test_records_are_found_at_any_depth_by_what_they_are(tmp_path):
-    one, other = run_of(plan(), "full"), run_of(plan(), "LoRA")
-    write_record(tmp_path / "a" / "b", one, seed=3)
-    write_record(tmp_path / "c", other)
-    index = make_index([tmp_path])
-    (found,) = index.of(one.key)
-    assert (found.path, found.seed) == (tmp_path / "a" / "b", 3)
-    assert [f.path.name for f in index.of(other.key)] == ["c"]
-    assert index.of("nothing") == ()
-    assert index.tasks == {"e2e"}
-    assert not index.damaged
-
-
 def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
     one = run_of(plan(), "full")
     for seed, name in enumerate(("good", "flipped", "share")):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dpft.reproduce.tables.cells import EpsilonCell, fill
 from dpft.reproduce.tables.record_index import make_index
-from dpft.reproduce.tables.render import FORMATS, as_text_table, show
+from dpft.reproduce.tables.render import SUFFIXES, as_text_table, text_of
 from tests.reproduce.tables.example import plan, run_of, write_record
 
 EPSILONS = [
@@ -27,16 +27,16 @@ def filled(tmp_path, monkeypatch):
     return fill(plan(), make_index([tmp_path / "runs"]), EPSILONS)
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_form_shows_numbers_and_no_folders(filled, form):
-    text = FORMATS[form](filled)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_form_shows_numbers_and_no_folders(filled, suffix):
+    text = text_of(filled, suffix)
     for number in ("60.0", "60.6", "69.0", "55.5", "66.6"):
         assert number in text
     assert str(filled.rows[0].cells[0].paths[0].parents[1]) not in text
 
 
 def test_the_notes_name_what_is_shown_and_nothing_else(filled):
-    text = " ".join(FORMATS["terminal"](filled).split())
+    text = " ".join(text_of(filled, ".txt").split())
     for words in ("Somebody 2019", "GPT-3 is not public", "Kendall", "The rate is the middle"):
         assert words in text
     assert "F: fewer seeds" in text
@@ -45,7 +45,7 @@ def test_the_notes_name_what_is_shown_and_nothing_else(filled):
 
 
 def test_csv_holds_every_field_of_every_cell(filled):
-    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](filled))))
+    rows = list(csv.DictReader(io.StringIO(text_of(filled, ".csv"))))
     assert len(rows) == 5 * 4 + 2
     first = rows[0]
     assert (first["is:method"], first["is:epsilon"], first["column"]) == ("full", "3", "bleu")
@@ -62,12 +62,13 @@ def test_csv_holds_every_field_of_every_cell(filled):
 
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
+    shown = as_text_table(filled)
     stream = io.StringIO()
-    show(filled, Console(file=stream, width=width))
+    shown.show(Console(file=stream, width=width))
     table = stream.getvalue().partition("Scale:")[0]
     assert "…" not in table
-    for _, cells in as_text_table(filled).rows:
-        assert all(line in table for cell in cells for line, _ in cell)
+    for cells in shown.rows:
+        assert all(line in table for cell in cells for line in str(cell).splitlines())
     # Every block has the labels.
     assert table.count("GPT-3") == table.count("epsilon")
     assert width == 80 or (table.count("epsilon") > 1) is (width < 80)

@@ -120,7 +120,6 @@ def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coup
         check_independence(Records(Rows(), EXAMPLES), model, clipper)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
-    assert not clipper.below.any()
     assert not clipper.unfinished
 
 

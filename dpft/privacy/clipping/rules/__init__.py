@@ -43,7 +43,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 class LayerRules:
-    """Which rule each layer has.
+    """The rule of each type of layer.
 
     Args:
         own: rules by qualified class name, which come before all others.
@@ -63,7 +63,7 @@ class LayerRules:
         """Return the rule for ``module``, or None.
 
         A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a
-        subclass that computes something else needs a rule of its own, and so does a module whose
+        subclass that computes something else needs another rule, and so does a module whose
         ``forward`` was replaced. A class that copies a known one has that one's rule.
         """
         cls = type(module)

@@ -1,4 +1,4 @@
-"""What a layer rule is, and what it gives: the per-example gradient of each parameter, unformed.
+"""Layer rules, and the uses that they return: per-example gradients that are not formed.
 
 A layer's forward call is captured as its input ``a`` and the gradient ``g`` of the summed losses
 with respect to its output. For record ``i`` the gradient of a linear weight is
@@ -45,7 +45,7 @@ class SquaredNorm(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the value is a sum of squares, in which nothing can cancel."""
+        """True if the value is a sum of squares, in which nothing can cancel."""
         return self.value is self.scale
 
     def trusted(self) -> Tensor:
@@ -79,7 +79,7 @@ def floor(scale: Tensor) -> Tensor:
 class GramCache:
     """The Gram matrix of the last layer input, which query, key and value layers share.
 
-    The input is kept alive, so that no other tensor can come to lie at the same address.
+    The input is kept alive, so that no other tensor gets the same address.
     """
 
     def __init__(self) -> None:
@@ -175,26 +175,22 @@ class Use(ABC):
         """
         return self
 
-    def form(self) -> str:
-        """Say how the norm is computed, for `Clipper.explain`."""
-        return "per example"
-
 
 class Rule(ABC):
-    """How one type of layer uses its parameters. Stateless; one object serves all layers.
+    """A description of how one type of layer uses its parameters; stateless.
 
     To support a new layer, write a subclass and pass an object of it as
     ``make_clipper(..., rules={"your.module.ClassName": YourRule()})``.
     """
 
     sums_over_positions = False
-    """Whether any dimensions between the first and the last are positions of one record."""
+    """True if all dimensions between the first and the last are positions of one record."""
 
     one_row_for_all = False
-    """Whether the layer's output may be one row ``(1, ...)`` that all records share."""
+    """True if the layer's output may be one row ``(1, ...)`` that all records share."""
 
     keeps_halves = False
-    """Whether `uses` may be given ``a`` and ``g`` in bfloat16; otherwise they come in float32."""
+    """True if `uses` may be given ``a`` and ``g`` in bfloat16; otherwise they come in float32."""
 
     @abstractmethod
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
@@ -213,11 +209,11 @@ class Rule(ABC):
 
 Changed = tuple[tuple[Any, ...], dict[str, Any]]
 Change = Callable[[Any, tuple[Any, ...], dict[str, Any], int], Changed | None]
-"""From a module, its call's arguments and the number of records: other arguments, or None."""
+"""Maps a module, its call's arguments and the number of records to other arguments, or None."""
 
 
 class Family(Protocol):
-    """How the layers of a library are clipped. A module with these names is one.
+    """The clipping rules for the layers of a library. A module with these names is one.
 
     Attributes:
         RULES: rules by qualified class name.

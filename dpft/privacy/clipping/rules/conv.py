@@ -147,9 +147,6 @@ class ConvUse(Use):
         keep = self.chosen(transient) is Form.KEEP
         return DirectUse(self.per_example(), owned=True) if keep else self
 
-    def form(self) -> str:
-        return self.chosen(transient=False).value
-
     def chosen(self, transient: bool) -> Form:
         """Return the cheapest form, by multiplications, as `uses.choose_form` does for matrices."""
         batch, length, gradient = self.a.shape[0], self.positions, self.shape.numel()
@@ -213,7 +210,7 @@ class ConvUse(Use):
 
         Patches at ``t`` and ``s`` have the product ``sum_k <pixel(t + k), pixel(s + k)>`` over the
         places ``k`` of the kernel: windows of the pixels' Gram matrix. With a stride, the pixels
-        that one place sees lie on a grid of their own, and only a grid's pixels ever meet.
+        that one place sees are on a separate grid, and only a grid's pixels ever meet.
         """
         if self._unfold_time() <= self._pixel_time():
             return batched_gram(self._unfolded().transpose(1, 2))
@@ -274,7 +271,7 @@ class ConvRule(Rule):
             raise UnsupportedLayerError(
                 f"{type(module).__name__} gave an output of {g.dim()} dimensions; expected "
                 f"{module.weight.dim()}, of which the first is the batch's: a call without batch "
-                "dimension cannot be told apart by record"
+                "dimension has no row for each record"
             )
         uses: dict[str, Use] = {}
         if trains(module, "weight"):

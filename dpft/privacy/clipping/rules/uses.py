@@ -4,7 +4,7 @@ A matrix's per-example norms come from Gram matrices, or from the gradients. For
 ``T`` positions and a ``(p, d)`` weight, the Gram form (Li et al. 2022, eq. 2) multiplies
 ``T^2 (p + d)`` times and holds ``2 T^2`` numbers; forming the gradient multiplies ``T p d`` times
 and holds ``p d`` (Bu et al. 2023, section 3). A gradient that has been formed also serves the
-weighted sum, which then needs no matrix product of its own.
+weighted sum, which then needs no further matrix product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from enum import Enum
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dpft.privacy.clipping.rules.base import (
@@ -25,6 +24,13 @@ from dpft.privacy.clipping.rules.base import (
     batched_gram,
     floor,
     zero_rows,
+)
+from dpft.privacy.halves import (
+    LEAST_LENGTH,
+    allowance,
+    rounding_by_gram,
+    rounding_by_lengths,
+    scaled_halves,
 )
 from dpft.privacy.precision import addmm_, bmm, mm, norm_kernels
 
@@ -43,7 +49,7 @@ PIECE = 2**24
 
 
 class Form(Enum):
-    """How norms are computed, and what is kept for the weighted sum."""
+    """A way to compute norms, and what is kept for the weighted sum."""
 
     GRAM = "gram"  # norms from Gram matrices; a and g are kept
     KEEP = "formed, kept"  # gradients are formed, and kept in place of a and g
@@ -78,7 +84,7 @@ class MatrixUse(Use):
     """``G_i = sum_t g_it a_it^T``: linear weights; ``a`` is ``(B, T, d)``, ``g`` is ``(B, T, p)``.
 
     The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``. Where both are in
-    bfloat16, so are the factors of all products: see the end of this file.
+    bfloat16, so are the factors of all products: see `dpft.privacy.halves`.
     """
 
     a: Tensor
@@ -87,12 +93,12 @@ class MatrixUse(Use):
 
     @property
     def left(self) -> Tensor:
-        """What runs along the stored weight's rows."""
+        """The factor that runs along the stored weight's rows."""
         return self.a if self.transposed else self.g
 
     @property
     def right(self) -> Tensor:
-        """What runs along the stored weight's columns."""
+        """The factor that runs along the stored weight's columns."""
         return self.g if self.transposed else self.a
 
     @property
@@ -107,16 +113,16 @@ class MatrixUse(Use):
         if self._by_gram():
             if self.halved and (kernels := norm_kernels(self.a, self.g)):
                 a = _lengths(self.a)
-                value, bound, squares = kernels.gram_sums(self.a, self.g, a + _LEAST_LENGTH)
+                value, bound, squares = kernels.gram_sums(self.a, self.g, a + LEAST_LENGTH)
                 scale = (a * squares.sqrt()).sum(1).square()
                 value = self._with_underflow(value, a.square().sum(1), squares.sum(1))
-                return SquaredNorm(value, scale, _allowance(bound, scale))
+                return SquaredNorm(value, scale, allowance(bound, scale))
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
             if not self.halved:
                 return SquaredNorm(value, uncancelled(a, g))
-            rounding, scale = _rounding_by_gram(a, g)
+            rounding, scale = rounding_by_gram(a, g)
             return SquaredNorm(value, scale, rounding)
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
@@ -130,7 +136,7 @@ class MatrixUse(Use):
         return terms.square()
 
     def rounding(self) -> Tensor | None:
-        return _rounding_by_lengths(_lengths(self.a), _lengths(self.g)) if self.halved else None
+        return rounding_by_lengths(_lengths(self.a), _lengths(self.g)) if self.halved else None
 
     def rows(self, index: Tensor) -> MatrixUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -153,13 +159,10 @@ class MatrixUse(Use):
         keep = self._chosen(transient) is Form.KEEP
         return DirectUse(self.per_example(), owned=True) if keep else self
 
-    def form(self) -> str:
-        return Form.GRAM.value if self._by_gram() else self._chosen(transient=False).value
-
     def _with_underflow(self, value: Tensor, a: Tensor, g: Tensor) -> Tensor:
         """Add to a squared norm what products below the smallest number may have taken of it.
 
-        Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product of its own,
+        Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product in it,
         times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
         numbers; all there is where one side is below 1e-19, and the other so large that the
         gradient is not.
@@ -247,21 +250,16 @@ class EmbeddingUse(Use):
     def without(self, dropped: Tensor) -> EmbeddingUse:
         return replace(self, g=zero_rows(self.g, dropped))
 
-    def form(self) -> str:
-        return "token mask"
-
 
 @dataclass(frozen=True)
 class DirectUse(Use):
     """Per-example gradients that are held: biases, norm scales, what was formed; ``(B, *shape)``.
 
     With ``owned`` nothing else reads the tensor: the last sum of one record is formed in its place.
-    ``how`` says how they were formed.
     """
 
     gradients: Tensor
     owned: bool = False
-    how: str = ""
 
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         value = squared_rows(self.gradients)
@@ -290,9 +288,6 @@ class DirectUse(Use):
 
     def without(self, dropped: Tensor) -> DirectUse:
         return DirectUse(zero_rows(self.gradients, dropped), self.owned)
-
-    def form(self) -> str:
-        return self.how or ("formed" if self.owned else "per example")
 
 
 def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
@@ -381,7 +376,7 @@ def squared_rows(x: Tensor) -> Tensor:
         return norms.square()
     if not flat.is_contiguous():
         return flat.square().sum(1)
-    # In as few pieces as there must be, if they can be alike.
+    # In as few pieces as there must be, if they can have one size.
     pieces = -(-length // _ROW_PIECE)
     size = _ROW_PIECE if length % pieces else length // pieces
     whole = length // size * size
@@ -437,80 +432,3 @@ def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
         return cross
     picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
     return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
-
-
-# Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.
-#
-# Under autocast a linear layer has its input ``a`` and output gradient ``g`` in bfloat16, and the
-# sum ``sum_i c_i sum_t g_it a_it^T`` is a product in bfloat16 too, if the clip factor is multiplied
-# into one of them: ``a``, rounded again. Record ``i`` adds not ``c G`` but ``X = sum_t g_t b_t^T``
-# with ``b_t`` the rounded ``c a_t``. Products of such numbers are exact in float32, and what adding
-# them up in float32 loses is counted as everywhere (`rules.base.floor`). What is left is ``b_t``.
-#
-# Guarantee: with the factor of the norm ``n + r``, no record adds more than its threshold, where
-#
-#     r = u sqrt(sum_W Q_W^2),  Q^2 = sum_ts |<g_t, g_s>| (|a_t| + f) (|a_s| + f),
-#
-# over the weights ``W`` of a group that are summed so. Proof, for ``c >= _SMALLEST``:
-#
-# 1. In float32 ``x = c a_tj (1 + e1) + z1`` with ``|e1| <= 2^-24``, and in bfloat16, of 8
-#    significant bits, ``b_tj = x (1 + e2) + z2`` with ``|e2| <= 2^-8``: both round to the nearest.
-#    Results below the smallest normal number may become a multiple of something, or zero:
-#    ``|z| <= 2^-126``. Nothing overflows for ``c <= 1``, since ``a_tj`` did not. A CPU's tiles take
-#    such numbers of ``a`` for zero: another ``z`` of that size. Of ``g`` too, which
-#    `rules.base.floor` covers but where all of a position's ``g`` is below 2^-100.
-# 2. So ``b_t = c a_t + d_t`` with ``|d_tj| <= v c |a_tj| + 2^-125``, ``v = 2^-8 (1 + 2^-15)``. With
-#    up to 2^26 inputs ``|d_t| <= v c |a_t| + 2^-112``, and since ``v c f > 2^-110`` for
-#    ``f = 2^-40`` and ``c >= 2^-60``, ``|d_t| <= v c (|a_t| + f)``.
-# 3. ``X = c G + D`` with ``D = sum_t g_t d_t^T`` and ``|D|^2 = sum_ts <g_t, g_s> <d_t, d_s>``, at
-#    most ``sum_ts |<g_t, g_s>| |d_t| |d_s| <= (v c Q)^2``.
-# 4. Over the weights of a group, and with all of its other gradients, which are summed in float32,
-#    ``|X| <= c (n + v sqrt(sum Q_W^2))`` by the triangle inequality. Several uses of one weight are
-#    one use of more positions.
-# 5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in
-#    float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each,
-#    times ``|a_t| |a_s|``: a sixteenth of ``f`` would do in step 2, and its rest covers its own.
-# 6. Both clip functions give ``c <= C / (n + r)``, so that ``|X| <= C``. A smaller factor than
-#    ``_SMALLEST``, of a norm 1e18 times the threshold, counts as 0.
-#
-# ``Q`` is the norm that the gradient would have if inputs of different positions were parallel, and
-# output gradients as nearly so as they are: twice the norm for a pretrained GPT-2, so a clipped
-# record is shorter than ``C`` by a hundredth. For a rounded ``g`` it would be larger. The weaker
-# bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3 to 8 times the norm there, is for where no Gram
-# matrix is formed: with one position, where all three are the same, and with `lee_kifer`. Gradients
-# that are formed and kept are multiplied with their factors in float32 and need none of this.
-
-_SMALLEST = 2.0**-60
-"""The smallest clip factor that is multiplied into a number in bfloat16."""
-
-_UNIT = 2.0**-8 * (1 + 2.0**-6)
-_LEAST_LENGTH = 2.0**-40
-_PRODUCT_ROUNDING = 2.0**-16
-
-
-def scaled_halves(a: Tensor, weights: Tensor) -> Tensor:
-    """Return ``weights[i] a[i]`` in bfloat16, ``(B, T, d)``: float32 products, rounded once."""
-    kept = F.threshold(weights, _SMALLEST, 0.0)
-    return torch.mul(a, kept[:, None, None], out=torch.empty_like(a))
-
-
-def _rounding_by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices."""
-    squares = [gram.diagonal(dim1=1, dim2=2) for gram in (gram_a, gram_g)]
-    a, g = torch.stack(squares).clamp_(min=0).sqrt_()
-    product = (a * g).sum(1).square()
-    a = a + _LEAST_LENGTH
-    # Not by einsum, which looks for an order of products at every call: a GPU waits meanwhile.
-    squared = torch.bmm(a[:, None], torch.bmm(gram_g.abs(), a[:, :, None])).flatten()
-    return _allowance(squared, product), product
-
-
-def _allowance(squared: Tensor, product: Tensor) -> Tensor:
-    """``(u Q)^2`` from ``Q^2`` and what bounds the roundings of its terms; in place of ``Q^2``."""
-    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2)
-
-
-def _rounding_by_lengths(a: Tensor, g: Tensor) -> Tensor:
-    """Return ``(u S)^2`` of each record from ``|a_t|`` and ``|g_t|``, ``(B, T)`` each."""
-    terms: Tensor = ((a + _LEAST_LENGTH) * g).sum(1)
-    return _UNIT**2 * (1 + _PRODUCT_ROUNDING) * terms.square()

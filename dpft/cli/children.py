@@ -1,19 +1,34 @@
-"""``python -m dpft.cli.ranks``: torchrun, and what each rank runs, for `dpft.sweep.ranks`."""
+"""The processes that dpft starts itself: ``python -m dpft.cli.children ...``.
 
+``typed`` runs the command whose words are on standard input, as a JSON list (`dpft.sweep.process`).
+``FOLDER RANKS`` runs torchrun, and ``FOLDER`` is one of its ranks (`dpft.sweep.ranks`).
+"""
+
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
-from dpft.cli.interrupts import heed_at_once, heed_by_exception, speaks
+from dpft.cli.interrupts import end_at_signals, raise_at_signals, speaks
 from dpft.config.errors import DpftError
 from dpft.report.terminal import echo
 from dpft.sweep.ranks import end_with_job, read_run, report_ends, report_error
 
 
+def run_typed() -> None:
+    """Run a command of which other users of the machine may not see the arguments."""
+    from dpft.cli.app import main
+    from dpft.sweep.process import end_with_parent
+
+    end_with_parent()
+    sys.argv[1:] = json.load(sys.stdin)
+    main()
+
+
 def start(folder: Path, ranks: int) -> None:
-    """Be torchrun: start the ranks, and end them all if one fails."""
-    # Ctrl-C is for the job, which ends this process.
+    """Run torchrun: start the ranks, and end them all if one fails."""
+    # The job handles Ctrl-C and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -21,7 +36,7 @@ def start(folder: Path, ranks: int) -> None:
 
     options = ("--standalone", "--local-addr=localhost", f"--nproc-per-node={ranks}")
     try:
-        torchrun([*options, "--signals-to-handle=SIGTERM", "-m", "dpft.cli.ranks", str(folder)])
+        torchrun([*options, "--signals-to-handle=SIGTERM", "-m", "dpft.cli.children", str(folder)])
     except ChildFailedError as error:
         report_ends(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         sys.exit(1)
@@ -30,10 +45,10 @@ def start(folder: Path, ranks: int) -> None:
 
 
 def be_rank(folder: Path) -> None:
-    """Be one of the processes of the run."""
+    """Run one of the processes of the run."""
     end_with_job(folder)
-    heed_at_once()
-    heed_by_exception()
+    end_at_signals()
+    raise_at_signals()
     try:
         from dpft.cli.train import execute
 
@@ -52,4 +67,9 @@ def be_rank(folder: Path) -> None:
 
 if __name__ == "__main__":
     place, *count = sys.argv[1:]
-    start(Path(place), int(*count)) if count else be_rank(Path(place))
+    if place == "typed":
+        run_typed()
+    elif count:
+        start(Path(place), int(*count))
+    else:
+        be_rank(Path(place))

@@ -1,0 +1,125 @@
+"""A table as text, with three renderers: for the terminal, as Markdown and as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dpft.report import markdown
+from dpft.report.console import Console
+
+# The box and its padding take so much next to each column's text, and once more at the right end.
+_GAP = 3
+# Longer words of a heading, or of text, may be broken.
+_WORD = 24
+# In a narrower console a table of texts has its cells below each other.
+_NARROW = 120
+Cell = str | Text
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows of cells, with what must be read with them.
+
+    Attributes:
+        headings: of the columns.
+        rows: each with a cell for each column; a cell of several lines has line breaks.
+        title: above the table.
+        left: how many of the first columns are words; the others are numbers, aligned right and
+            never broken. None: all are words.
+        notes: heading and text of each, below the table.
+        wide: whether its words are sentences, which need a wide console.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    left: int | None = None
+    notes: Sequence[tuple[str, str]] = ()
+    wide: bool = False
+
+    def show(self, console: Console) -> None:
+        """Print it. Numbers come in as many blocks as the width asks for, each with the words."""
+        if self.title:
+            console.print(Text(self.title, style="bold"))
+        if self.wide and console.width < _NARROW:
+            self._show_below_each_other(console)
+        else:
+            self._show_blocks(console)
+        for heading, text in self.notes:
+            line = Text.assemble((f"{heading}: ", "bold"), text)
+            console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
+
+    def _show_blocks(self, console: Console) -> None:
+        left = len(self.headings) if self.left is None else self.left
+        columns = [
+            [cell if isinstance(cell, Text) else Text(cell) for cell in (heading, *cells)]
+            for heading, *cells in zip(self.headings, *self.rows, strict=True)
+        ]
+        words, numbers = columns[:left], columns[left:]
+        least = [min(_longest_word(column), _WORD) for column in words]
+        free = room = console.width - sum(width + _GAP for width in least) - _GAP
+        blocks: list[list[list[Text]]] = [[]]
+        for column in numbers:
+            if blocks[-1] and _width(column) + _GAP > room:
+                blocks.append([])
+                room = free
+            blocks[-1].append(column)
+            room -= _width(column) + _GAP
+        for block in blocks:
+            table = Table(box=box.SIMPLE_HEAD, show_lines=self.wide)
+            for place, (column, width) in enumerate(zip(words, least, strict=True)):
+                share = 3 if self.wide and place == 1 else None  # the longest texts
+                table.add_column(column[0], min_width=width, overflow="fold", ratio=share)
+            for column in block:
+                width = _width(column)
+                table.add_column(column[0], justify="right", min_width=width, overflow="fold")
+            for row in zip(*(column[1:] for column in (*words, *block)), strict=True):
+                table.add_row(*row)
+            console.print(table)
+
+    def _show_below_each_other(self, console: Console) -> None:
+        for name, text, *cells in self.rows:
+            console.print(Text.assemble(name, "  ", text))
+            for heading, cell in zip(self.headings[2:], cells, strict=True):
+                console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
+            console.print()
+
+    def as_markdown(self) -> str:
+        """Return title, table and notes as Markdown, in which no sign of a text has a meaning."""
+        headings = [markdown.escape(heading) for heading in self.headings]
+        rows = [
+            [[markdown.escape(line) for line in str(cell).splitlines()] for cell in row]
+            for row in self.rows
+        ]
+        blocks = [f"### {markdown.escape(self.title)}"] if self.title else []
+        blocks.append(markdown.table(headings, rows, self.left))
+        notes = [f"- **{heading}:** {markdown.escape(text)}" for heading, text in self.notes]
+        return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+    def as_csv(self) -> str:
+        """Return headings and rows as CSV."""
+        return as_csv([self.headings, *([str(cell) for cell in row] for row in self.rows)])
+
+
+def as_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows, the first of which are the headings, as CSV."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def _width(column: Sequence[Text]) -> int:
+    """Return the width of numbers: the heading may wrap between words, no line may."""
+    lines = (cell_len(line) for text in column[1:] for line in text.plain.splitlines())
+    return max(min(_longest_word(column[:1]), _WORD), max(lines, default=0))
+
+
+def _longest_word(texts: Sequence[Text]) -> int:
+    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
