@@ -10,7 +10,7 @@ from dpft.config.errors import DpftError
 from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.log import NormsLog, read_norms
-from dpft.sweep.folder import BEGUN, Event, Journal, SweepFolder
+from dpft.sweep.folder import BEGAN, Event, Journal, SweepFolder
 from dpft.sweep.points import read_list
 from dpft.tasks import load_task
 from tests.report.pages.example import record
@@ -37,7 +37,7 @@ def whole(tmp_path_factory):
     (base / "list.txt").write_text("seed=1\nseed=2\n")
     sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
-    Journal(base / "journal.jsonl").add(Event(BEGUN))
+    Journal(base / "journal.jsonl").add(Event(BEGAN))
     return base
 
 

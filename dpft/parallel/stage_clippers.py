@@ -122,7 +122,7 @@ class StageClippers:
         self._running = False
 
     def collect(self) -> None:
-        """Add up counts over the stages, and sums over whoever holds the same ones."""
+        """Add up counts over the stages, and sums over the ranks that hold the same parameters."""
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

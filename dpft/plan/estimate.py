@@ -262,7 +262,7 @@ def fitted(run: Run, device: torch.device) -> Run:
     asked = run.optim.microbatch_tokens == "auto" and run.parallel.name == "data"
     if device.type != "cuda" or not asked:
         return run
-    # The first microbatch of a shape runs eagerly too, and a CUDA graph has memory of its own.
+    # The first microbatch of a shape runs eagerly too, and a CUDA graph has separate memory.
     compiled = compiles(run, device)
     memory = torch.cuda.get_device_properties(device).total_memory / (1 + compiled)
     try:

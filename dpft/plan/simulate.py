@@ -35,7 +35,7 @@ _ANSWERS: Mapping[Any, int] = {_aten.any: 0, _aten.norm: 0, _aten.linalg_vector_
 
 @dataclass(frozen=True)
 class Cost:
-    """What a device holds and computes in a step of one microbatch.
+    """The memory and the computations of a step of one microbatch on a device.
 
     Attributes:
         parameters: of the whole model.
@@ -64,7 +64,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, and how.
+    """A training to simulate: the model, its batches and its clipping.
 
     Attributes:
         build: makes the model, in training mode.

@@ -93,9 +93,9 @@ def _kernel(table, count, scale, DOUBLE: tl.constexpr):
     high = low + count
     while high - low > 1:
         middle = (low + high) // 2
-        begun = tl.load(table + middle * _COLUMNS + 1) <= program
-        low = tl.where(begun, middle, low)
-        high = tl.where(begun, high, middle)
+        started = tl.load(table + middle * _COLUMNS + 1) <= program
+        low = tl.where(started, middle, low)
+        high = tl.where(started, high, middle)
     row = table + low * _COLUMNS
     sums = tl.load(row).to(tl.pointer_type(tl.float64 if DOUBLE else tl.float32))
     first, last = tl.load(row + 2), tl.load(row + 3)

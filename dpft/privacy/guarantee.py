@@ -153,7 +153,7 @@ class Guarantee:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the guarantee does not cover, as Markdown sentences; empty without a guarantee."""
+        """The limits of the guarantee, as Markdown sentences; empty without a guarantee."""
         if not self.private:
             return ()
         return (_FURTHER_SEARCH if self.selected else _SEARCH, *_NOT_COVERED)

@@ -4,7 +4,7 @@ With ``A = a a^T`` and ``G = g g^T`` of one record, both ``(T, T)``, the squared
 weight's gradient is ``sum_st A_st G_st`` (Li et al. 2022, eq. 2). A tile of both matrices is formed
 in registers, multiplied, summed, and forgotten. Products are those of `dpft.privacy.precision`:
 bfloat16 factors are multiplied exactly and added up in float32, float32 factors in float32, never
-in TF32. Each program writes sums of its own, which are added up in a fixed order, so that a step
+in TF32. Each program writes separate sums, which are added up in a fixed order, so that a step
 repeated has the same bits.
 
 Triton comes with torch for CUDA. `dpft.privacy.precision.norm_kernels` returns this module for

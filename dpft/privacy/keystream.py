@@ -1,4 +1,4 @@
-"""ChaCha20: words that nobody without the key can tell from random ones, by their position.
+"""ChaCha20: words by their position, random to anyone without the key.
 
 The layout is RFC 8439's: a 256-bit key, a 32-bit block counter from 0, a 96-bit nonce. The nonce is
 always zero, since every key is derived for one purpose and used for nothing else

@@ -28,7 +28,7 @@ one version cannot be replayed under another."""
 
 @dataclass(frozen=True)
 class Released:
-    """What one step releases in addition to the noisy gradient; empty for fixed thresholds.
+    """The releases of one step in addition to the noisy gradient; empty for fixed thresholds.
 
     Attributes:
         fractions: ``b_k``, the noisy share of each group's norms at or below its estimate.
@@ -46,7 +46,7 @@ class GaussianNoise:
     Algorithm 1; He et al. 2022, Algorithm 1, with groups). Noise is drawn, added and divided in
     float64, and the result rounded once to the parameter's type.
 
-    Guarantee: each coordinate of each parameter at each step, and each count, has noise of its own,
+    Guarantee: each coordinate of each parameter at each step, and each count, has separate noise,
     a function of (key, step, parameter's name, position in the flattened parameter): the same step
     replayed after a kill repeats it, no other step can. One object releases each step at most once,
     in order.

@@ -1,9 +1,9 @@
 """Standard normal numbers by position: the same bits on every device and instruction set.
 
-Number ``i`` of a key is a function of (key, ``i``), so whoever holds a slice of a parameter draws
-the noise of that slice. Box and Muller's transform makes two numbers of two words of the keystream.
-Each arithmetic step is one IEEE operation on float64 (add, subtract, multiply, divide, square
-root), a kernel of its own that no compiler can contract with the next. Logarithm, sine and cosine
+Number ``i`` of a key is a function of (key, ``i``), so a rank that holds a slice of a parameter
+draws the noise of that slice. Box and Muller's transform makes two numbers of two words of the
+keystream. Each arithmetic step is one IEEE operation on float64 (add, subtract, multiply, divide, square
+root), a separate kernel that no compiler can contract with the next. Logarithm, sine and cosine
 are polynomials of such steps, since the ``log`` of one library is not that of another.
 docs/reference/noise.md has the whole construction, and what is proven of it.
 """
@@ -107,8 +107,8 @@ def tiles(
 def normals(key: bytes, start: int, stop: int) -> Tensor:
     """Return numbers ``start`` to ``stop`` of a key, float64, on the CPU.
 
-    Guarantee: independent standard normal numbers, to whoever cannot tell ChaCha20's keystream from
-    random bits. Each is a function of the key and its position.
+    Guarantee: independent standard normal numbers, as long as ChaCha20's keystream cannot be
+    distinguished from random bits. Each is a function of the key and its position.
     """
     drawn = [numbers for some in tiles([(key, start, stop)]) for _, _, numbers in some]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)

@@ -9,7 +9,7 @@ Factors that are in bfloat16 already need no rounding. The product of two such n
 16 significant bits and is exact in float32, so that hardware for bfloat16 that adds up in float32
 computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it where a device has
 it, and multiply the same numbers in float32 elsewhere. Of CPUs those with tiles (AMX) have it. They
-take numbers below 2^-126 for zero, of factors and of results, in norms and sums alike
+take numbers below 2^-126 for zero, of factors and of results, in both norms and sums
 (`dpft.privacy.halves` on what that leaves).
 """
 
@@ -70,7 +70,7 @@ def as_on_gpu() -> Iterator[None]:
 
 
 def multiplies_halves(device: torch.device) -> bool:
-    """Whether a device multiplies numbers in bfloat16 and adds up in float32, by itself."""
+    """Return whether a device multiplies numbers in bfloat16 and adds up in float32, by itself."""
     return _simulated or _multiplies_halves(device)
 
 
@@ -84,7 +84,7 @@ def _multiplies_halves(device: torch.device) -> bool:
 
 
 def waits(device: torch.device) -> bool:
-    """Whether the host waits for a device when it reads a number there."""
+    """Return whether the host waits for a device when it reads a number there."""
     return _simulated or device.type != "cpu"
 
 
@@ -97,7 +97,7 @@ def on_device(x: Tensor, device: torch.device) -> Tensor:
 
 @lru_cache
 def has_tiles() -> bool:
-    """Whether this CPU multiplies numbers in bfloat16 and adds up in float32, and torch uses it."""
+    """Return whether this CPU and torch multiply in bfloat16 and add up in float32."""
     supported: Any = getattr(torch.cpu, "_is_amx_tile_supported", bool)  # not in every torch
     return torch.backends.mkldnn.is_available() and bool(supported())
 
@@ -178,7 +178,7 @@ def _norm_kernels(device: torch.device) -> ModuleType | None:
 
 
 def in_halves(x: Tensor, y: Tensor) -> bool:
-    """Whether the product of two tensors is one in bfloat16."""
+    """Return whether the product of two tensors is one in bfloat16."""
     return x.dtype == y.dtype == torch.bfloat16 and multiplies_halves(x.device)
 
 

@@ -127,7 +127,7 @@ class Program:
         options: dict[str, Any] = {
             # The masks of dropout are those of the eager step.
             "fallback_random": True,
-            # What is rounded to bfloat16 there is rounded here, in norms and sums alike.
+            # What is rounded to bfloat16 there is rounded here, in both norms and sums.
             "emulate_precision_casts": True,
             # On a CPU even the calls of kernels are compiled; a CUDA graph needs none.
             "cpp_wrapper": self._device.type == "cpu",

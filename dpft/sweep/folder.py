@@ -26,12 +26,12 @@ from dpft.runs.log import Log, damaged, read_log
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 
 # Of the parent: a sweep was started, for the first time or again.
-BEGUN = "begun"
+BEGAN = "began"
 # Of a job, about one run. What was finished before is not started.
 STARTED, FINISHED, FAILED, SKIPPED = "started", "finished", "failed", "skipped"
 DIVERGED = "diverged"  # a failure that typing the same again only repeats
 FAILURES = (FAILED, DIVERGED)
-_EVENTS = (BEGUN, STARTED, FINISHED, SKIPPED, *FAILURES)
+_EVENTS = (BEGAN, STARTED, FINISHED, SKIPPED, *FAILURES)
 _REMEDY = "remove that line: runs do not depend on it"
 
 
@@ -88,7 +88,7 @@ def _first(error: ValidationError) -> str:
 
 def latest_attempt(events: Sequence[Event]) -> list[Event]:
     """Return the events since the sweep was last started."""
-    starts = [index for index, event in enumerate(events) if event.event == BEGUN]
+    starts = [index for index, event in enumerate(events) if event.event == BEGAN]
     return list(events[starts[-1] + 1 if starts else 0 :])
 
 

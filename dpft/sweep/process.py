@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dpft.config.overrides import override
 from dpft.runs.atomic import Closing
-from dpft.sweep.folder import BEGUN, Event, SweepFolder
+from dpft.sweep.folder import BEGAN, Event, SweepFolder
 from dpft.sweep.points import ParsedOverrides
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
@@ -46,7 +46,7 @@ def run_points(
         folder.list.write_text(text, encoding="utf-8")
         typed.append(override("sweep.list", str(folder.list.absolute())))
         typed.append(f"sweep.point=range(0,{len(lines)})")
-    folder.journal.add(Event(BEGUN))
+    folder.journal.add(Event(BEGAN))
     status = None
     with Multirun(typed, folder.log) as process:
         while status is None:

@@ -208,7 +208,7 @@ class Task(ABC):
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Return official scores of the predictions, which are in the order of `instances`."""
 
-    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+    def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return ``baselines`` and ``confusion`` of a `ScoreRecord`."""
         return {}
 

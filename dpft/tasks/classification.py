@@ -44,7 +44,7 @@ class Classes(Task):
             for name, chosen in _by_subset(predictions).items()
         }
 
-    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+    def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         return {
             "baselines": {
                 name: shown.majority([p.references[0] for p in chosen])

@@ -203,7 +203,7 @@ class TextClassification(OwnData):
             names = answers(predictions, self.class_names)
         return {"accuracy": scorers.accuracy(*names)}
 
-    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+    def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         confused = shown.confused(*given, sorted({*given[0], *given[1]}))

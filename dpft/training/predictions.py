@@ -146,7 +146,10 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     if task.published and not task.unconditional and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     try:
-        (metrics, signature), more = all_scores(task, predictions), task.beside(predictions)
+        (metrics, signature), more = (
+            all_scores(task, predictions),
+            task.additional_scores(predictions),
+        )
     except ValueError as error:
         raise DataError(f"{file}: {error}") from error
     digest: dict[str, Any] = {}

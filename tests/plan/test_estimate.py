@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dpft.models.families import STANDINS
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -14,6 +13,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
+from dpft.models.families import STANDINS
 from dpft.models.load import find, load_model
 from dpft.plan import estimate
 from dpft.plan.estimate import (

@@ -13,7 +13,7 @@ from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
 from dpft.runs.folders import run_path
 from dpft.sweep import job
-from dpft.sweep.folder import BEGUN, Event, SweepFolder
+from dpft.sweep.folder import BEGAN, Event, SweepFolder
 from dpft.sweep.job import run_point
 from tests.report.pages.example import config
 from tests.report.pages.example import record as whole
@@ -29,7 +29,7 @@ def hydra():
 def folder(tmp_path):
     made = SweepFolder(tmp_path / "runs/sweeps/mine")
     made.path.mkdir(parents=True)
-    made.journal.add(Event(BEGUN))
+    made.journal.add(Event(BEGAN))
     return made
 
 
@@ -118,7 +118,7 @@ def test_fail_fast_raises_and_later_points_are_skipped(hydra, folder):
         point(typed(folder, "seed=1", **fast), fail)
     assert point(typed(folder, "seed=2", **fast), never) is None
     assert told(folder) == ["started", "failed", "skipped"]
-    folder.journal.add(Event(BEGUN))  # the sweep is started again
+    folder.journal.add(Event(BEGAN))  # the sweep is started again
     assert point(typed(folder, "seed=2", **fast), finish) == 0.25
 
 

@@ -69,7 +69,7 @@ def test_every_state_is_told(folder, tmp_path):
     describe(folder, *points)
     journal = folder.journal
     journal.add(started(folder, points[6]))  # of an earlier attempt
-    journal.add(Event(events.BEGUN))
+    journal.add(Event(events.BEGAN))
     finished(points[0].path, points[0].digest)
     journal.add(Event(events.FINISHED, points[0].digest))
     ledger(points[1].path, 3)
@@ -188,9 +188,9 @@ def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
         folder.describe(ParsedOverrides(("seed=1,2", "hydra/sweeper=optuna")), (), plan)
 
 
-@pytest.mark.parametrize("line", ["nonsense", '{"event": "dreamt"}', '{"event": "begun", "a": 1}'])
+@pytest.mark.parametrize("line", ["nonsense", '{"event": "dreamt"}', '{"event": "began", "a": 1}'])
 def test_a_damaged_line_of_the_journal_is_named(folder, line):
-    folder.journal.add(Event(events.BEGUN))
+    folder.journal.add(Event(events.BEGAN))
     file = folder.path / "journal.jsonl"
     file.write_text(f"{line}\n{file.read_text()}")
     with pytest.raises(LogError, match=r"journal.jsonl, line 1: .*runs do not depend on it"):

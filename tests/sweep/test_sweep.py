@@ -98,7 +98,7 @@ def complete(cwd, name, words):
 
 def check_complete(cwd, name, runs, stops):
     happened = journal(cwd, name).read()
-    assert sum(event.event == events.BEGUN for event in happened) == stops + 1
+    assert sum(event.event == events.BEGAN for event in happened) == stops + 1
     digests = {event.digest for event in happened if event.event == events.FINISHED}
     assert len(digests) == runs
     for digest in digests:  # what is finished is not started again

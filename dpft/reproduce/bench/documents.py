@@ -98,12 +98,12 @@ def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> lis
 def _time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
     """Return the median over steps of each to the mean of the two of the baseline around it.
 
-    A result has ``seconds`` of its own steps and, where the two alternated, in ``beside`` one more
-    of the baseline. Otherwise the ratio is that of the two medians.
+    A result has ``seconds`` of its steps and, where the two alternated, in ``baseline_seconds``
+    one more of the baseline. Otherwise the ratio is that of the two medians.
     """
-    if not (beside := result.get("beside")):
+    if not (baseline := result.get("baseline_seconds")):
         return float(median(result["seconds"]) / median(baseline["seconds"]))
-    around = [(before + after) / 2 for before, after in pairwise(beside)]
+    around = [(before + after) / 2 for before, after in pairwise(baseline)]
     return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
 
 

@@ -149,7 +149,7 @@ def measure(
             results[name] = session.finish()
             if times:
                 used = True
-                results[name]["beside"] = times
+                results[name]["baseline_seconds"] = times
         if settings.device != "cuda":
             results[BASELINE] = _alone(reference, steps if ready and not used else 0)
         if (base := results[BASELINE])["status"] != "ok":

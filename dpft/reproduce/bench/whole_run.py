@@ -125,7 +125,7 @@ class Laps:
     Args:
         requests: yields once for each step to time, what is called with its seconds.
         cuda: whether every other timed step is to wait for the device after each phase. So a phase
-            has the time of its own kernels; the steps between run as in training.
+            has the time of its kernels; the steps between run as in training.
 
     Attributes:
         steps: seconds by phase of each timed step.

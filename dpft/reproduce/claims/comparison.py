@@ -62,20 +62,20 @@ class Outcome(_Explained):
     CONFIRMED = "confirmed here", "it holds, every comparison of runs by its interval over seeds"
     CONTRADICTED = (
         "contradicted here",
-        "it fails, by intervals over seeds, in as many comparisons of one of its checks as are not "
-        "told apart, or more",
+        "it fails, by intervals over seeds, in as many comparisons of one of its checks as are "
+        "inconclusive, or more",
     )
-    NOT_APART = "not told apart", "every interval over seeds is too wide to tell"
+    INCONCLUSIVE = "inconclusive", "every interval over seeds is too wide to tell"
     HOLDS = "holds", "every comparison that came out bears the claim out"
     IN_PART = (
         "holds in part",
-        "what came out bears it out, but some of it is not told apart, or most of one check is too "
+        "what came out bears it out, but some of it is inconclusive, or most of one check is too "
         "close to tell",
     )
     FAILS = "fails", "every comparison that came out contradicts it"
     FAILS_IN_PART = (
         "fails in part",
-        "some intervals over seeds contradict it, but more are not told apart",
+        "some intervals over seeds contradict it, but more are inconclusive",
     )
     MIXED = "mixed", "some do and some do not"
     CLOSE = "too close to tell", "differences are within the margin"
@@ -190,7 +190,7 @@ def contrast(
         margin, usual, slack = (expected.equivalence or 0.0) / 100 * abs(b), 0.0, 0.0
         found = f"{sign * (a - b):+.{digits}f}, 95% interval {low:+.{digits}f} to "
         found += f"{high:+.{digits}f} over {len(seeds)} seeds"
-        shown, undecided = f"{margin:.{digits + 1}f}" if margin else "0", Outcome.NOT_APART
+        shown, undecided = f"{margin:.{digits + 1}f}" if margin else "0", Outcome.INCONCLUSIVE
         numbers = {"low": low, "high": high, "seeds": float(len(seeds))}
     else:
         spread = max((x.spread for x in (first, second) if x.spread is not None), default=None)
@@ -296,15 +296,15 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     checks of a claim together are the claim, so one of which more is too close to tell than holds
     leaves no more than ``holds in part``. Where all numbers of runs have intervals over seeds, a
     claim is ``confirmed here`` if every interval says so, and ``contradicted here`` if none bears
-    it out and in one of its checks as many fail as are not told apart: where nothing differs, one
+    it out and in one of its checks as many fail as are inconclusive: where nothing differs, one
     interval in forty says "better" and one "worse" by chance.
     """
     count = Counter(one.outcome for one in comparisons)
-    undecided = count[Outcome.CLOSE] + count[Outcome.NOT_APART]
+    undecided = count[Outcome.CLOSE] + count[Outcome.INCONCLUSIVE]
     mostly_open = contradicts = False
     for check in {one.check for one in comparisons}:
         of_check = Counter(one.outcome for one in comparisons if one.check == check)
-        open_ = of_check[Outcome.CLOSE] + of_check[Outcome.NOT_APART]
+        open_ = of_check[Outcome.CLOSE] + of_check[Outcome.INCONCLUSIVE]
         mostly_open |= open_ > of_check[Outcome.HOLDS]
         contradicts |= 0 < of_check[Outcome.FAILS] >= open_
     seeds = [one.seeds for one in comparisons if one.seeds]
@@ -325,7 +325,7 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     elif count[Outcome.FAILS]:
         verdict = Outcome.FAILS
     elif undecided:
-        verdict = Outcome.NOT_APART if by_seeds else Outcome.CLOSE
+        verdict = Outcome.INCONCLUSIVE if by_seeds else Outcome.CLOSE
     else:
         verdict = Outcome.NOT_YET if count[Outcome.NOT_YET] else Outcome.CANNOT
     return Judgement(verdict, count, min(seeds, default=0))

@@ -109,11 +109,11 @@ def counted(one: Judgement, reasons: Sequence[str] = ()) -> str:
     text = f"{count[Outcome.HOLDS]} of {one.known} hold"
     if count[Outcome.CLOSE] and one.verdict is not Outcome.CLOSE:
         text += f", {count[Outcome.CLOSE]} too close"
-    if count[Outcome.NOT_APART] and one.verdict is not Outcome.NOT_APART:
-        text += f", {count[Outcome.NOT_APART]} not told apart with {one.seeds} seeds"
+    if count[Outcome.INCONCLUSIVE] and one.verdict is not Outcome.INCONCLUSIVE:
+        text += f", {count[Outcome.INCONCLUSIVE]} inconclusive with {one.seeds} seeds"
     text += f"; {lacking} without numbers" if lacking else ""
     text += "; a part cannot be tested here" if reasons else ""
-    seeds = f" with {one.seeds} seeds" if one.verdict is Outcome.NOT_APART else ""
+    seeds = f" with {one.seeds} seeds" if one.verdict is Outcome.INCONCLUSIVE else ""
     return f"{one.verdict}{seeds}{' so far' if lacking else ''} ({text})"
 
 

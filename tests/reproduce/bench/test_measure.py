@@ -31,7 +31,7 @@ def test_steps_alternate_with_those_of_non_private_training():
     assert worker.names == ["none", "bk", "opacus"]
     assert worker.steps == ["none", "bk"] * 2 + ["none"] + ["none", "opacus"] * 2 + ["none"]
     assert [row["variant"] for row in rows] == ["bk", "opacus", "none"]
-    assert rows[0]["result"]["beside"] == [1.0] * 3
+    assert rows[0]["result"]["baseline_seconds"] == [1.0] * 3
 
 
 def test_what_fails_is_a_result():
@@ -65,7 +65,7 @@ def test_ratios_are_of_the_same_round():
 
 def test_a_step_is_divided_by_the_two_around_it():
     """A machine that becomes slower in the middle of a round changes no ratio."""
-    bk = result() | {"seconds": [1.5, 3.0, 6.0], "beside": [1.0, 1.0, 3.0, 5.0]}
+    bk = result() | {"seconds": [1.5, 3.0, 6.0], "baseline_seconds": [1.0, 1.0, 3.0, 5.0]}
     rows = [row(0, "none", result(9.0)), row(0, "bk", bk)]
     assert summarise(settings(), rows)[1].time_ratio == Spread(1.5, 1.5, 1.5)
 

@@ -27,7 +27,12 @@ from tests.reproduce.claims.example import Evidence, check, row
 
 A, B = {"method": "full", "epsilon": 3}, {"method": "LoRA", "epsilon": 3}
 FULL, LORA = {"method": "full"}, {"method": "LoRA"}
-HOLDS, FAILS, CLOSE, NOT_APART = Outcome.HOLDS, Outcome.FAILS, Outcome.CLOSE, Outcome.NOT_APART
+HOLDS, FAILS, CLOSE, INCONCLUSIVE = (
+    Outcome.HOLDS,
+    Outcome.FAILS,
+    Outcome.CLOSE,
+    Outcome.INCONCLUSIVE,
+)
 NOT_YET, CANNOT = Outcome.NOT_YET, Outcome.CANNOT
 
 
@@ -87,7 +92,7 @@ def test_settings_that_learned_nothing_show_nothing(kind, first):
     one = ours(kind, idle | {"ours": first}, {"ours": 80.0})
     assert (one.outcome, one.idle) == (FAILS, True)
     by_seed = [idle | {"by_seed": dict.fromkeys(range(3), value)} for value in (51.0, 50.0)]
-    assert ours("above", *by_seed).outcome is NOT_APART
+    assert ours("above", *by_seed).outcome is INCONCLUSIVE
 
 
 # Intervals over seeds.
@@ -121,17 +126,17 @@ TIGHT = ([61.9, 62.0, 62.1], [60.0, 60.0, 60.0])
 @pytest.mark.parametrize(
     ("expected", "scores", "outcome"),
     [
-        (Expected("above"), WIDE, NOT_APART),
+        (Expected("above"), WIDE, INCONCLUSIVE),
         (Expected("above"), TIGHT, HOLDS),
         (Expected("above"), TIGHT[::-1], FAILS),
         (Expected("not_below", equivalence=1), WIDE, HOLDS),  # 0.6 of 60
-        (Expected("not_below", equivalence=1), WIDE[::-1], NOT_APART),
+        (Expected("not_below", equivalence=1), WIDE[::-1], INCONCLUSIVE),
         (Expected("not_below", equivalence=1), TIGHT[::-1], FAILS),
-        (Expected("on_par", equivalence=1), WIDE, NOT_APART),
+        (Expected("on_par", equivalence=1), WIDE, INCONCLUSIVE),
         (Expected("on_par", equivalence=1), TIGHT, FAILS),
         (Expected("on_par", equivalence=4), TIGHT, HOLDS),
         (Expected("apart", 1.5, 2.5), TIGHT, HOLDS),
-        (Expected("apart", 1.9, 2.5), TIGHT, NOT_APART),
+        (Expected("apart", 1.9, 2.5), TIGHT, INCONCLUSIVE),
         (Expected("apart", 3, 5), TIGHT, FAILS),
     ],
 )
@@ -166,8 +171,8 @@ def test_answers_to_the_same_records_count_instead_of_shares_of_them():
     half = 200 * math.sqrt(8 - 400 * (8 / 400) ** 2 + 1) / 400
     assert (one.numbers["low"], one.numbers["high"]) == pytest.approx((2 - half, 2 + half))
     # Of other records, or where one run does not say, two shares of so many.
-    assert accuracies([right(*range(40), references="e"), few[1]], many).outcome is NOT_APART
-    assert accuracies(few, many, silent=(1,)).outcome is NOT_APART
+    assert accuracies([right(*range(40), references="e"), few[1]], many).outcome is INCONCLUSIVE
+    assert accuracies(few, many, silent=(1,)).outcome is INCONCLUSIVE
 
 
 def best_of(*by_seed, first):
@@ -233,10 +238,10 @@ def test_verdicts_by_seeds():
     assert counted(judge([holds, holds])) == "confirmed here (2 of 2 hold)"
     assert counted(judge([fails])) == "contradicted here (0 of 1 hold)"
     # One interval of many may fail by chance; one check that fails is enough.
-    text = "fails in part (0 of 3 hold, 2 not told apart with 3 seeds)"
+    text = "fails in part (0 of 3 hold, 2 inconclusive with 3 seeds)"
     assert counted(judge([fails, open_, open_])) == text
     assert judge([fails, *[replace(open_, check=2)] * 3]).verdict is Outcome.CONTRADICTED
-    assert counted(judge([open_])) == "not told apart with 3 seeds (0 of 1 hold)"
+    assert counted(judge([open_])) == "inconclusive with 3 seeds (0 of 1 hold)"
     assert judge([holds, open_]).verdict is Outcome.IN_PART
     # A setting that learned nothing, or a number by the margin, confirms nothing.
     for other in (replace(holds, idle=True), by_margin):
