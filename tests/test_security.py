@@ -2,12 +2,14 @@
 
 import ast
 import functools
+import inspect
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 import dpft
 from dpft.cli.app import app
+from dpft.models.files import Files
 
 PACKAGE = Path(dpft.__file__).parent
 LOADERS = ("from_pretrained", "from_config", "load_dataset", "pipeline")
@@ -36,11 +38,14 @@ def test_no_loader_is_called_without_saying_that_code_is_not_trusted():
             # Handed to another function, a loader is called there with these arguments; what is
             # called a pipeline may be one of another kind.
             handed = {_named(x) for x in call.args} - {"pipeline"}
+            if _named(call.func) == "_load" and file.endswith("models/files.py"):
+                continue  # it gives the argument itself, which is checked below
             if (handed | {_named(call.func)}) & set(LOADERS):
                 seen += 1
                 lax += [] if _untrusting(call) else [f"{file}:{call.lineno}"]
-    assert seen >= 10
+    assert seen >= 8
     assert not lax
+    assert "load(self.location, trust_remote_code=False, " in inspect.getsource(Files._load)
 
 
 def test_everything_is_printed_by_functions_that_show_no_escape_sequences():

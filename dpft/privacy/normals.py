@@ -2,9 +2,9 @@
 
 Number ``i`` of a key is a function of (key, ``i``), so a rank that holds a slice of a parameter
 draws the noise of that slice. Box and Muller's transform makes two numbers of two words of the
-keystream. Each arithmetic step is one IEEE operation on float64 (add, subtract, multiply, divide, square
-root), a separate kernel that no compiler can contract with the next. Logarithm, sine and cosine
-are polynomials of such steps, since the ``log`` of one library is not that of another.
+keystream. Each arithmetic step is one IEEE operation on float64 (add, subtract, multiply, divide,
+square root), a separate kernel that no compiler can contract with the next. Logarithm, sine and
+cosine are polynomials of such steps, since the ``log`` of one library is not that of another.
 docs/reference/noise.md has the whole construction, and what is proven of it.
 """
 

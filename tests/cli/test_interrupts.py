@@ -92,6 +92,8 @@ def test_a_signal_after_the_verb_ends_the_process_by_itself():
 
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_at_signals()
         with pytest.raises(SystemExit):
             guarded(verb, "train", "resumes")()

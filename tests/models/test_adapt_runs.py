@@ -99,8 +99,8 @@ def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
 def test_a_prefix_is_named_on_the_card_and_is_no_base(tmp_path):
     first = run_experiment(settings(tmp_path, "name=first", "adapt=prefix"))
     card = (first.path / "model" / "README.md").read_text()
-    assert "The weights in this folder are the base model's, as they were" in card
-    assert "What was trained is the prefix in" in card
+    assert "are the unchanged weights of the base model" in card
+    assert "The trained part is the prefix in" in card
     base = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).model.state_dict()
     frozen = loaded_run(first.path).loaded.model.get_base_model().state_dict()
     assert all(torch.equal(frozen[key], base[key]) for key in base)

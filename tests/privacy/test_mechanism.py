@@ -207,7 +207,7 @@ def test_noise_of_no_guarantee_is_refused(noise):
 
 @pytest.mark.parametrize("count_noise", [None, 0.0, math.inf])
 def test_counts_are_never_released_without_noise(count_noise):
-    with pytest.raises(ValueError, match="protect nobody"):
+    with pytest.raises(ValueError, match="protect no record"):
         Mechanism(
             *(100, 10, 5, 1.0, (0.1,), 1e-3), quantiles=Quantiles(0.5), count_noise=count_noise
         )

@@ -105,12 +105,12 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
     both = "seed=0: epsilon 2.442 at delta 1e-05 (2.220 so far); seed=2: epsilon "
-    assert f"{both}2.442 at delta 1e-05 (2.146 so far). The lesser" in told
+    assert f"{both}2.442 at delta 1e-05 (2.146 so far). The smaller number" in told
     with (points[2].path / "ledger.jsonl").open("a") as file:
         file.write('{"step": 2, "epsilon_rdp":::::}\n')
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
-    assert f"{both}no finite number. The lesser" in told
+    assert f"{both}no finite number. The smaller number" in told
 
 
 def test_a_score_with_another_digit_is_not_shown_and_the_run_is_to_be_made_again(folder, tmp_path):

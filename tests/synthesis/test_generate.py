@@ -128,7 +128,7 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "n is not set; type n=VALUE"),
+        ([], "n is not set; type n=1000"),
         (["n=3"], "no sources given: .* are private themselves"),
         (["n=3", "sources=train"], "would copy the sources of the training records"),
         (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),

@@ -89,7 +89,7 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
     assert "distinct:words" in record["scores"]["dev"]["signature"]
     # A tenth of C squared, and the rest; together C.
     assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
-    assert "The clip function mine:smooth is not dpft's: mine" in model_card(record)
+    assert "The clip function mine:smooth comes from another package: mine" in model_card(record)
     # Other code would repeat a step's noise on another sum.
     ledger = runs.read_ledger(outcome.path / "ledger.jsonl")
     plugins = ledger.header["compute"]["plugins"]

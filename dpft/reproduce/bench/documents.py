@@ -101,9 +101,9 @@ def _time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float
     A result has ``seconds`` of its steps and, where the two alternated, in ``baseline_seconds``
     one more of the baseline. Otherwise the ratio is that of the two medians.
     """
-    if not (baseline := result.get("baseline_seconds")):
+    if not (alternated := result.get("baseline_seconds")):
         return float(median(result["seconds"]) / median(baseline["seconds"]))
-    around = [(before + after) / 2 for before, after in pairwise(baseline)]
+    around = [(before + after) / 2 for before, after in pairwise(alternated)]
     return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
 
 
