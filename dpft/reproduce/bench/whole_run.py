@@ -96,7 +96,7 @@ def table(facts: Mapping[str, Any], load: float, results: Mapping[str, Any]) -> 
             [name, *(f"{found[k][name]:,.{digits}f}" if k in found else "-" for k in results)]
         )
     rates = {label: one["records a second"] for label, one in found.items()}
-    fastest = max((rate for label, rate in rates.items() if label.startswith("none")), default=0.0)
+    fastest = max((rates[k] for k in found if not results[k]["private"]), default=0.0)
     ratios = [f"{fastest / rates[k]:.2f}" if rates.get(k) and fastest else "-" for k in results]
     rows.append(["time, to the fastest none", *ratios])
     device = known["gpu"] if cuda else f"{known['cpu']}, {known['threads']} threads"
@@ -212,6 +212,7 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
         ],
         "calls": min(laps.calls),  # of a step that met no new shape
         "warnings": sorted({str(w.message) for w in warned if w.category is UserWarning}),
+        "private": run.clip.private,
         "records": mechanism.dataset_size,
         "batch_size": mechanism.batch_size,
         "parameters": sum(parameter.numel() for parameter in parameters),
