@@ -85,7 +85,10 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     assert done == ["python -", "head -3", "dpft data", "dpft train", "dpft report"]
     page = Path("runs/letters/report.html").read_text()
     assert "Each of 68 records" in page
-    assert "The 4 test examples that the scores are computed from, which were held out of the same" in page
+    assert (
+        "The 4 test examples that the scores are computed from, which were held out of the same"
+        in page
+    )
 
 
 def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
