@@ -1,6 +1,7 @@
 """Trackers: what leaves the private folder, what a restart leaves, and that none stops a run."""
 
 import csv
+import json
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from dpft.privacy import Mechanism
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
 from dpft.training.trackers import CSV, Tracking, figures, make_tracker, public_settings
-from tests.small_runs import ready, settings
+from tests.small_runs import WORDS, ready, settings
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
@@ -127,3 +128,45 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
         for word in (b"12345", sys.argv[0].encode()):
             assert not any(word in path.read_bytes() for path in files), word
     assert {path.read_text() for path in tmp_path.rglob("mlflow.user")} <= {"dpft"}
+
+
+def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path, capsys):
+    """On a file of the user's, of which a share is held out."""
+    rows = [json.dumps({"text": f"text number {n}", "label": "ab"[n % 2]}) for n in range(80)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    words = [word for word in WORDS if not word.startswith(("task", "name"))]
+    words += [
+        *("task=classification", f"task.train_file={tmp_path / 'train.jsonl'}"),
+        *("task.dev_share=0.3", "task.text_column=text", "task.label_column=label"),
+        *("task.classes=[a,b]", "decode.split=dev", "evaluate.every=1", "track=csv"),
+        *("evaluate.best=accuracy", f"runs_dir={tmp_path}", "optim.lr=1.0"),
+    ]
+    own, public = (
+        parse(compose([*words, f"name={name}", f"evaluate.public={name == 'public'}".lower()]))
+        for name in ("own", "public")
+    )
+    assert public.identity() == own.identity()
+    found = []
+    for run in (own, public):
+        with (
+            ready(run) as (prepared, directory, progress),
+            Tracking.of(run, directory, progress.warn) as tracker,
+            Session(run, prepared, directory, progress, tracker) as session,
+        ):
+            session.train()
+            found.append((session.evaluation, capsys.readouterr().err))
+    section, said = found[0]
+    assert "history" not in section
+    assert "baseline" not in section
+    assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
+    assert "dev: loss" not in said
+    lines = (run_path(own) / "private/evaluations.jsonl").read_text().splitlines()
+    assert {"loss", "accuracy", "step", "sha256"} == json.loads(lines[0]).keys()
+    assert "eval" not in (run_path(own) / "track.csv").read_text()
+    section, said = found[1]
+    assert "step 1/2 dev: loss" in " ".join(said.split())
+    table = list(csv.DictReader((run_path(public) / "track.csv").read_text().splitlines()))
+    assert [row["step"] for row in table] == ["0", "1", "2"]
+    assert [bool(row["epsilon"]) for row in table] == [False, True, True]
+    accuracies = [entry["accuracy"] for entry in section["history"]]
+    assert [float(row["eval/accuracy"]) for row in table] == accuracies
