@@ -263,7 +263,7 @@ def _check_nothing_is_kept(passes: _Passes, batch: UnitBatch) -> None:
     A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
     which no comparison of losses before the first step shows. The same batch comes twice, and the
     tensors that are alive afterwards must be equal: a cache, or a value that is overwritten with
-    the same, is no memory. A sharded model frees and keeps buffers of its own accord: there the
+    the same, is no memory. A sharded model frees and keeps buffers by itself, so there the
     tensors must differ after each of three passes, which every rank makes.
     """
     sharded = any(hasattr(parameter, "device_mesh") for parameter in passes.model.parameters())
