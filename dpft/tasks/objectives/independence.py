@@ -7,10 +7,12 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 
 from __future__ import annotations
 
-import copy
+import functools
 import gc
 import math
-from collections import Counter
+import sys
+import types
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,17 @@ _SHARE, _FIXED = 3e-4, 3e-5
 _TIMES, _MOST = 4.0, 0.03
 
 
+# The search of `kept` leaves out functions and objects of these packages.
+_LIBRARIES = sys.stdlib_module_names | {
+    *("accelerate", "datasets", "numpy", "peft", "PIL", "tokenizers", "torch", "torchvision"),
+    *("transformers", "trl"),
+}
+_CONTAINERS = (dict, list, tuple, set, deque)
+_HOLDERS = (*_CONTAINERS, nn.Module, types.CellType, types.MethodType, functools.partial)
+_PLAIN = (int, float, complex, str, bytes, type(None))
+_ITEMS = 2000  # of a container, that are searched
+
+
 class WritesError(ModelError):
     """A forward writes to what is saved and gets no noise, or keeps something of its batch."""
 
@@ -60,7 +73,7 @@ def check_independence(
     masks are other random numbers in other batches. With a clipper, sums of clipped gradients are
     compared, which show what losses hide while a new head's weights are small. What few batches may
     not show is found by structure: dropout masks that all rows share, rates at which whole layers
-    are dropped, and tensors that the loss or the model keeps from one forward to the next.
+    are dropped, and what the loss or the model keeps from one forward to the next (`kept`).
 
     Args:
         data: the units, with the losses that are trained on.
@@ -73,7 +86,7 @@ def check_independence(
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
-        WritesError: if a saved weight or buffer was written to, or a tensor of a batch is kept.
+        WritesError: if a saved weight or buffer was written to, or anything is kept of a batch.
     """
     device = next(model.parameters()).device
     chosen = _chosen(data, token_budget)
@@ -111,7 +124,7 @@ def check_independence(
         if pipeline is not None and pipeline.any(bool(what)):
             what = what or "its buffers change with the batch on another rank"
         if not what and pipeline is None:
-            _check_nothing_is_kept(passes, comparisons[-1][1][-1])
+            _check_nothing_is_kept(passes, comparisons[-1][1][-1], model, data.losses)
             if _shares_a_mask(passes, undropped, comparisons[0][0]):
                 what = "dropout of what all rows share"
         if not what and clipper is not None:
@@ -163,7 +176,7 @@ class _Passes:
     def __init__(
         self, data: TrainingSet, model: Any, clipper: Clipper | None, pipeline: PipelinedSums | None
     ) -> None:
-        self._data, self.model = data, model
+        self._data, self._model = data, model
         self._clipper, self._pipeline = clipper, pipeline
         self._turn = 0
 
@@ -224,7 +237,7 @@ class _Passes:
     def _forward(self, batch: UnitBatch) -> Tensor:
         self._turn += 1
         torch.manual_seed(self._turn)
-        return self._data.losses(self.model, batch)
+        return self._data.losses(self._model, batch)
 
     def _through_stages(self, batches: Sequence[UnitBatch]) -> list[Tensor]:
         assert self._pipeline is not None
@@ -257,41 +270,22 @@ def _drops_layers(model: nn.Module) -> str:
     return ""
 
 
-def _check_nothing_is_kept(passes: _Passes, batch: UnitBatch) -> None:
-    """Raise WritesError if loss or model keep a tensor of a batch, which a later batch may see.
+def _check_nothing_is_kept(passes: _Passes, batch: UnitBatch, *roots: object) -> None:
+    """Raise WritesError if loss or model keep something of a batch, which a later one may see.
 
-    A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
-    which no comparison of losses before the first step shows. The same batch comes twice, and the
-    tensors that are alive afterwards must be equal: a cache, or a value that is overwritten with
-    the same, is no memory. A sharded model frees and keeps buffers by itself, so there the
-    tensors must differ after each of three passes, which every rank makes.
+    The same batch comes twice: a value that is overwritten with the same, or cached, is no memory.
     """
-    sharded = any(hasattr(parameter, "device_mesh") for parameter in passes.model.parameters())
-    passes.losses(copy.deepcopy(batch))
-    before, changes = _live_tensors(), list[bool]()
-    for _ in range(3 if sharded else 1):
-        passes.losses(copy.deepcopy(batch))
-        after = _live_tensors()
-        changes.append(after != before)
-        before = after
-    if all(changes):
+    passes.losses(batch)
+    before = kept(*roots)
+    passes.losses(batch)
+    after = kept(*roots)
+    if changed := sorted((after - before) + (before - after), key=str):
         raise WritesError(
-            "a forward leaves something of its batch in a tensor, which a later batch may see, so "
-            "that no clipping bounds what one record adds; expected losses that follow from their "
-            "arguments and the weights alone: keep no memory, queue or average of earlier batches"
+            f"a forward leaves something of its batch in a {changed[0][1]} of {changed[0][0]}, "
+            "which a later batch may see, so that no clipping bounds what one record adds; "
+            "expected losses that follow from their arguments and the weights alone: keep no "
+            "memory, queue or average of earlier batches"
         )
-
-
-def _live_tensors() -> Counter[tuple[object, ...]]:
-    """Count the tensors with values in this process, except parameters, by shape and bits."""
-    gc.collect()
-    return Counter(
-        (tuple(tensor.shape), *bit_sums(tensor).tolist())
-        for tensor in gc.get_objects()
-        if type(tensor) is Tensor
-        and tensor.layout == torch.strided
-        and tensor.untyped_storage().size()  # a sharded model frees the memory of some
-    )
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -326,3 +320,49 @@ def _sums_differ(
         not distance <= max(share * threshold, min(_TIMES * rounding, _MOST * threshold))
         for threshold, distance, rounding in zip(clipper.thresholds, distances, own, strict=True)
     )
+
+
+def kept(*roots: object) -> Counter[tuple[str, str, object]]:
+    """Count the values that some objects lead to and that may hold something of a batch.
+
+    A loss with a memory of earlier batches couples records, perhaps only once the memory is full,
+    which no comparison of losses before the first step shows. The growth of the memory does show.
+
+    Returns:
+        Counts by (holder, type, length or sums of bits): of tensors and arrays, and of containers,
+        wherever attributes, closures, classes and global variables of functions lead. Parameters,
+        single numbers, texts and objects of libraries, with the buffers that a sharded model keeps,
+        are left out.
+    """
+    found: Counter[tuple[str, str, object]] = Counter()
+    pending: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
+    seen: dict[int, object] = {}  # holds what it has seen, so that no other object gets its id
+    while pending:
+        holder, value = pending.pop()
+        if id(value) in seen or isinstance(value, nn.Parameter | types.ModuleType):
+            continue
+        seen[id(value)] = value
+        kind = type(value).__name__
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            value = torch.tensor(value)  # a copy: an array may be read-only
+        if isinstance(value, Tensor):
+            found[holder, kind, (tuple(value.shape), *bit_sums(value).tolist())] += 1
+        elif isinstance(value, types.FunctionType) and not _of_library(value):
+            used = [value.__globals__.get(name) for name in value.__code__.co_names]
+            outside = (*used, value.__closure__, value.__defaults__, value.__kwdefaults__)
+            pending += [(value.__qualname__, part) for part in outside]
+        elif isinstance(value, _HOLDERS) or not _of_library(value):
+            if isinstance(value, _CONTAINERS):
+                found[holder, kind, len(value)] += 1
+            else:
+                holder = getattr(value, "__qualname__", kind)
+            parts = gc.get_referents(value)[:_ITEMS]
+            pending += [(holder, part) for part in parts if not isinstance(part, _PLAIN)]
+    return found
+
+
+def _of_library(value: Any) -> bool:
+    """Return whether the search stops at an object: its class or function is a library's."""
+    named = value if isinstance(value, type | types.FunctionType) else type(value)
+    name = named.__module__ or "builtins"
+    return name.partition(".")[0] in _LIBRARIES or name.startswith("dpft.privacy.")

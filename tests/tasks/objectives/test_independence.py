@@ -1,5 +1,6 @@
 """Models in which records see each other are refused before the first step."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -313,7 +314,7 @@ class Remembering(Rows):
     shared: ClassVar = []
 
     def __init__(self, keep):
-        self.keep, self.mean, self.table = keep, torch.zeros(4), {}
+        self.keep, self.own, self.mean, self.table = keep, [], torch.zeros(4), {}
 
     def losses(self, model, batch):
         x = batch.tensors["x"]
@@ -321,23 +322,35 @@ class Remembering(Rows):
         return model(x)[:, 0]
 
 
+def closure():
+    memory = []
+    return lambda self, x: memory.append(x)
+
+
 KEPT = {
+    "attribute": lambda self, x: self.own.append(x),
     "class": lambda self, x: Remembering.shared.append(x),
     "global": lambda self, x: MEMORY.append(x),
+    "closure": closure(),
+    "partial": partial(lambda kept, self, x: kept.append(x), []),
     "average": lambda self, x: setattr(self, "mean", 0.9 * self.mean + 0.1 * x.mean(0)),
 }
 HARMLESS = {
+    "nothing": lambda self, x: None,
     "last": lambda self, x: setattr(self, "last", x),
     "cache": lambda self, x: self.table.update({tuple(x.shape): torch.ones(x.shape)}),
 }
 
 
-@pytest.mark.parametrize("kind", [*KEPT, "hook"])
+@pytest.mark.parametrize("kind", [*KEPT, "hook", "module"])
 def test_a_memory_of_earlier_batches_is_refused_before_it_is_used(kind):
     model, seen = nn.Sequential(nn.Linear(4, 1)), []
     if kind == "hook":
         model.register_forward_hook(lambda module, args, out: seen.append(out.detach()))
-    data = Records(Remembering(KEPT.get(kind, lambda self, x: None)), EXAMPLES)
+    if kind == "module":
+        model.seen = seen
+        model[0].register_forward_hook(lambda module, args, out: model.seen.append(1.0))
+    data = Records(Remembering(KEPT.get(kind, HARMLESS["nothing"])), EXAMPLES)
     with pytest.raises(WritesError, match="leaves something of its batch"):
         check_independence(data, model)
 
