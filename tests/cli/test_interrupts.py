@@ -84,6 +84,21 @@ def test_the_message_promises_to_continue_what_was_started(capsys, resumes, note
     assert capsys.readouterr().err.startswith(f"dpft: stopped; {said}")
 
 
+def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, capsys):
+    """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
+
+    def verb():
+        raise ConfigError("rank 1 of 2 stopped")
+
+    def interrupted(said):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr("dpft.cli.guard.refuse", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        guarded(verb, "train", "resumes")()
+    assert ended.value.code == 143
+
+
 def test_a_signal_after_the_verb_ends_the_process_by_itself():
     """Typer would give status 130 to any signal, even while a rank prints its error."""
 

@@ -724,7 +724,7 @@ COUPLED = {
         "is not the one",
     ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
-    "no targets": ({"collator": _untargeted}, DataError, "every label of 24 records"),
+    "no targets": ({"collator": _untargeted}, DataError, "every label of train_dataset is -100"),
     "one loss": (
         {"per_example_loss": lambda model, inputs: model(**inputs).loss},
         ConfigError,

@@ -299,6 +299,8 @@ def check_records(
             "dropout of each row (set layerdrop in its config to 0, and dropout where rows share "
             "what is dropped), and a loss that averages over a record's own tokens"
         ) from error
+    if known_loss:
+        _check_targets(dataset, objective)
     return digest_of(batches[0].items())
 
 
@@ -308,7 +310,7 @@ def _check_loss(
     """Compare our loss of a record with the model's own, without dropout.
 
     Raises:
-        DataError: if there are no labels, or none is a target.
+        DataError: if there are no labels.
         ModelError: if the losses differ. The message has no number of the data.
     """
     if "labels" not in singles[0].tensors:
@@ -316,13 +318,6 @@ def _check_loss(
             f"the data collator gives {', '.join(singles[0].tensors)} and no labels; expected the "
             "targets that the loss needs: for texts give each row labels, a copy of its "
             "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
-        )
-    if all(bool((one.tensors["labels"] == IGNORED).all()) for one in singles):
-        raise DataError(
-            f"every label of {len(singles)} records of train_dataset is {IGNORED}, as they are "
-            "collated, so that steps would spend budget and train nothing; expected records with a "
-            "target: see whether the data collator finds the answers, and whether texts are cut "
-            "before them"
         )
     device = next(model.parameters()).device
     with training_without_dropout(model), clipper.paused(), torch.no_grad():
@@ -337,6 +332,20 @@ def _check_loss(
                 f"the loss that {type(_unwrapped(model)).__name__} computes of a record is not the "
                 f"one that PrivateTrainer would train with: {_GIVE_YOUR_OWN}"
             )
+
+
+def _check_targets(dataset: Any, objective: Collated) -> None:
+    """Raise DataError if no label is a target; read until the first record that has one."""
+    for first in range(0, len(dataset), _CHECKED):
+        places = range(first, min(first + _CHECKED, len(dataset)))
+        batch = objective.collate(examples_of(records_of(dataset, places)))
+        if bool((batch.tensors["labels"] != IGNORED).any()):
+            return
+    raise DataError(
+        f"every label of train_dataset is {IGNORED}, as it is collated, so that every step would "
+        "spend its budget and train nothing; expected a record with a target: see whether the data "
+        "collator finds the answers, and whether the texts are cut before them"
+    )
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,11 @@ class Capture:
         given = (key for site in self.sites.layers.values() for key in site.module._forward_hooks)
         return bool(_global_forward_hooks) or any(key not in own for key in given)
 
+    def sees_last(self, module: nn.Module) -> bool:
+        """Return whether no other hook changes a layer's input before us or its output after us."""
+        own = {handle.id for handle in self._handles}
+        return own.issuperset([*module._forward_pre_hooks, *[*module._forward_hooks][-1:]])
+
     def backward(
         self,
         losses: Tensor,

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
+from dpft.privacy.untouched import random_state_kept
 from dpft.privacy.verification.order import each_gradient, factors_of
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
@@ -23,7 +25,7 @@ class Verified(NamedTuple):
     """The result of a comparison: `conclusive` if all gradients could show a wrong rule.
 
     One that is zero or nearly so (before a layer that starts at zero) is what any rule gives. Where
-    a record's gradient is not finite, there is nothing to compare, and ``finite`` is false.
+    a record is not finite, a comparison on the finite ones is enough for ``finite``.
     """
 
     conclusive: bool
@@ -78,9 +80,12 @@ def check_rules(
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
         uses = call.uses(g, batch, rows)
-        if call.by_rule and not is_built_in(call.site.rule):
-            few = records_to_check(batch, real)
-            _check_apart(call, g, batch, rows, uses, few, halved)
+        if call.by_rule:
+            if _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
+                sums.alone.update(call.site.names.values())
+            if not is_built_in(call.site.rule):
+                few = records_to_check(batch, real)
+                _check_apart(call, g, batch, rows, uses, few, halved)
         for name, use in uses:
             sums.add(name, use, size)
         call.let_go()
@@ -99,6 +104,61 @@ def check_rules(
                 "of gradients); expected gradients that autograd alone accumulates"
             )
     return verified
+
+
+def _agrees_on_finite(
+    capture: Capture,
+    call: Call,
+    g: Tensor,
+    batch: int,
+    rows: int,
+    uses: Sequence[tuple[str, Use]],
+    halved: bool,
+) -> bool:
+    """Compare a rule with autograd on a call's finite records, by running the layer on these again.
+
+    Autograd's gradient of the whole batch is not finite, whatever factors the records have. Returns
+    whether this was needed and possible: it is not for a layer with several arguments, nor where
+    other hooks surround those of the capture.
+    """
+    a, g = rule_inputs(call, g, batch, rows)
+    finite = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
+    index = torch.stack(finite).all(0).nonzero().flatten()
+    module, names = call.site.module, call.site.names
+    if a is None or len(index) in (0, batch):
+        return False
+    if len(signature(module.forward).parameters) != 1 or not capture.sees_last(module):
+        return False
+    x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
+    x, slope = (one.float() if one.dtype == torch.bfloat16 else one for one in (x, slope))
+    # Copies, since hooks on the parameters are not for this gradient.
+    own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
+    try:
+        with capture.paused(), torch.enable_grad(), random_state_kept(x):
+            y = torch.func.functional_call(module, own, (x,))
+            found = torch.autograd.grad(y, [*own.values()], slope, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever a layer raises that does not run by itself
+        return False
+    theirs = {names[k]: gradient for k, gradient in zip(own, found, strict=True)}
+    # Terms may cancel, as those of a key's bias do: the rounding that is left shows nothing.
+    share, epsilon = (3e-2, 2**-8) if halved else (1e-3, torch.finfo(slope.dtype).eps)
+    largest = float(x.abs().max().clamp(min=1)) if x.is_floating_point() else 1.0
+    rounding = 8 * epsilon * largest * float(slope.abs().sum())
+    for name, use in uses:
+        use, expected = use.rows(index), theirs[name]
+        squared = use.squared_norm().value
+        ours = use.weighted_sum(torch.ones_like(squared))
+        difference = float((ours if expected is None else ours - expected).norm())
+        terms = float(squared.clamp(min=0).sqrt().sum())
+        if math.isfinite(difference) and difference > share * terms + rounding:
+            raise UnsupportedLayerError(
+                f"the rule for parameter {name!r} gives another gradient than autograd on the "
+                f"finite records of a batch (difference {difference:.3g}): its layer computes "
+                "something else than its type says"
+            )
+    return True
 
 
 def _check_apart(
@@ -136,15 +196,20 @@ def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | N
 
 
 class RuleSums:
-    """The rules' sums of a backward, against the gradients that autograd forms in it."""
+    """The rules' sums of a backward, against the gradients that autograd forms in it.
+
+    ``alone`` counts the calls that were compared on their finite records alone.
+    """
 
     def __init__(
         self, parameters: Mapping[str, Tensor], calls: Sequence[Call], records: int, halved: bool
     ) -> None:
+        self.alone: Counter[str] = Counter()
         self._parameters = parameters
         self._records = records
         self._halved = halved
-        self._outstanding = Counter(name for call in calls for name in call.site.names.values())
+        self._calls = Counter(name for call in calls for name in call.site.names.values())
+        self._outstanding = self._calls.copy()
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
@@ -217,7 +282,8 @@ class RuleSums:
                 if name in taking_part:
                     enough = 0.1 * tolerance * of_group + 10 * rounding * largest
                     conclusive = conclusive and norms[name] > enough
-        return Verified(conclusive, len(finite) == len(norms))
+        seen = all(name in finite or self.alone[name] == self._calls[name] for name in norms)
+        return Verified(conclusive, seen)
 
     def _compare(self, name: str) -> None:
         """Compare, once all uses have arrived, and forget what was compared."""

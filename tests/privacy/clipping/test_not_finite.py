@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.privacy import make_clipper
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.anymodule.recomputation import close
 from tests.covering import covering
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 
@@ -39,8 +40,8 @@ def losses_of(model, x, rows, poison, bad):
     return losses
 
 
-# Backwards enough that the rules are checked again, and that they are checked more rarely.
-MANY, MORE = 3, 70
+# Backwards enough that the checks of the rules come back, and that they do so twice.
+MANY, MORE = 66, 200
 PLANS = {
     "bk": "bk",
     "ghost": "ghost",
@@ -92,3 +93,63 @@ def test_batches_of_which_no_record_is_finite_add_zero_for_ever(plan, poison):
         clipper.backward(losses_of(model, x, 1, poison, 0))
     assert not clipper.factors.any()
     assert not any(grad.any() for grad in grads_of(model).values())
+
+
+class Tripled(nn.Module):
+    """A hook makes one layer another than its type says."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.first.register_forward_hook(lambda module, inputs, output: 3 * output)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("style", "rows", "poison"),
+    [("bk", 1, "input"), ("ghost", 2, "input"), ("per_layer", 1, "gradient"), ("bk", 1, "loss")],
+)
+def test_a_record_that_is_not_finite_in_every_batch_hides_no_wrong_rule(style, rows, poison):
+    """Where autograd's gradients are not finite, layers are compared on the finite rows."""
+    torch.manual_seed(0)
+    model, x = Tripled(), torch.randn(4 * rows, 2, 5)
+    clipper = make_clipper(model, style, threshold=THRESHOLD)
+    with pytest.raises(UnsupportedLayerError, match=r"rule for parameter 'first\.(weight|bias)'"):
+        clipper.backward(losses_of(model, x, rows, poison, 1), rows=rows)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_an_infinite_record_in_every_batch_switches_no_check_off_and_accuses_no_rule(half):
+    """Rules are as rarely looked at as without that record, since its company was enough."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    x = torch.randn(4, 2, 5)
+    clipper = make_clipper(model, "bk", threshold=THRESHOLD)
+    due = []
+    for number in range(80):
+        if clipper.to_check(4) is not None:
+            due.append(number)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            losses = losses_of(model, x, 1, "input", 1).float()
+        clipper.backward(losses)
+    assert due == [0, 63]
+
+
+def test_hooks_that_come_after_the_clippers_are_no_part_of_a_layer():
+    model, x = Model(), torch.randn(4, 2, 5)
+    clipper = make_clipper(model, "bk", threshold=THRESHOLD)
+    model.first.register_forward_hook(lambda module, inputs, output: 3 * output)
+    clipper.backward(losses_of(model, x, 1, "input", 1))
+    assert not clipper.factors[1].any()
+    assert clipper.factors[[0, 2, 3]].all()
+
+
+def test_outputs_are_compared_where_they_are_finite():
+    """One record that is not would have shown that the others are what they should be."""
+    whole = torch.tensor([[1.0, 2.0], [math.nan, math.inf]])
+    assert close(whole.clone(), whole)
+    assert not close(whole + torch.tensor([[1.0], [0.0]]), whole)
+    assert not close(whole.fill_diagonal_(math.nan), torch.ones(2, 2))
