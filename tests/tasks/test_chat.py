@@ -151,8 +151,11 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_exchanges(loaded):
         assert lost == len(whole) - len(kept)
 
 
-def test_turns_that_have_no_room_are_not_rendered(loaded, monkeypatch):
-    roles = ["assistant" if n % 2 or n % 14 == 10 else "user" for n in range(40)]
+@pytest.mark.parametrize("train_on", ["assistant", "all"])
+def test_a_conversation_is_rendered_in_time_proportional_to_its_messages(
+    loaded, monkeypatch, train_on
+):
+    roles = ["assistant" if n % 2 or n % 14 == 10 else "user" for n in range(200)]
     talk = Conversation(tuple((role, f" {n} <|endoftext|>") for n, role in enumerate(roles)))
     turns, render = [], ChatObjective._rendered
 
@@ -160,12 +163,21 @@ def test_turns_that_have_no_room_are_not_rendered(loaded, monkeypatch):
         turns.append(len(shown))
         return render(self, shown, asks)
 
-    made = replace(objective(loaded, "auto", CHATML), max_length=10**6)
-    example = made.encode(talk)
     monkeypatch.setattr(ChatObjective, "_rendered", rendered)
+    made = replace(objective(loaded, "auto", CHATML, train_on=train_on), max_length=10**6)
+    example = made.encode(talk)
+    assert sum(turns) < 15 * len(roles)
+    turns.clear()
     short = replace(made, max_length=60).encode(talk)
-    assert sum(turns) < 100
+    assert sum(turns) < 100, "what has no room is not rendered"
     assert short.target == example.target[: len(short.target)]
+    # Where a turn depends on all that precedes it, all of it is rendered.
+    numbered = (
+        "{% for m in messages %}{{ loop.index }}{{ m.role }}: {{ m.content }}"
+        "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+    )
+    written = made.tokenizer.decode(replace(made, template=numbered).encode(talk).target)
+    assert "199user:  198" in written
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, pairwise
@@ -146,28 +147,36 @@ class ChatObjective(Causal):
         return [self._example_of(self._marked(record.turns)) for record in records]
 
     def _example_of(self, turns: Turns) -> CausalExample:
-        exchanges, size = list[Exchange](), 0
-        done = before = ""
-        for number, (role, _) in enumerate(turns):
+        answers = [number for number, (role, _) in enumerate(turns) if role == ANSWERS]
+        exchanges = None
+        if len(answers) > 2:  # rendering all that precedes each answer takes quadratic time
+            with suppress(ConfigError, DataError):
+                text, exchanges = self._exchanges(turns, answers, near=True)
+                if text != self._rendered(turns[: answers[len(exchanges) - 1] + 1]):
+                    exchanges = None
+        if exchanges is None:
+            _, exchanges = self._exchanges(turns, answers, near=False)
+        made = self._of_all if self.train_on == "all" else self._of_exchanges
+        return made(exchanges)
+
+    def _exchanges(
+        self, turns: Turns, answers: Sequence[int], near: bool
+    ) -> tuple[str, list[Exchange]]:
+        """Return the tokens before each answer and of it, up to `max_length`, and all their text.
+
+        With ``near`` an answer is rendered behind the exchange before it and the system's turn.
+        """
+        text, before, size = "", "", 0
+        exchanges = list[Exchange]()
+        for given, answer in self._spans(turns, answers, near):
             # What `max_length` has no room for is not rendered.
             if exchanges and size - sum(map(len, exchanges[-1])) > self.max_length:
                 break
-            if role != ANSWERS:
-                continue
-            asked = self._rendered(turns[:number], asks=True)
-            answered = self._rendered(turns[: number + 1])
-            if not (asked.startswith(done) and answered.startswith(asked)):
-                raise ConfigError(
-                    "the model's chat template writes an earlier turn in another way once a later "
-                    "one follows, so that what is trained would not be what is asked; type "
-                    "task.template=plain"
-                )
-            given, answer = asked[len(done) :], answered[len(asked) :]
             ids = self._tokens([given, answer], [before, given])
-            exchanges.append((ids[0], ids[1]))
             size += len(ids[0]) + len(ids[1])
-            done, before = answered, answer
-        return (self._of_all if self.train_on == "all" else self._of_exchanges)(exchanges)
+            exchanges.append((ids[0], ids[1]))
+            text, before = text + given + answer, answer
+        return text, exchanges
 
     def shown(self, record: Conversation) -> str:
         """Return a conversation as the model is given it, with double brackets around the loss."""
@@ -193,6 +202,25 @@ class ChatObjective(Causal):
 
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
+
+    def _spans(self, turns: Turns, answers: Sequence[int], near: bool) -> Iterator[tuple[str, str]]:
+        """Yield the new text before each answer, and the answer, as the template writes them."""
+        system = [turn for turn in turns[:1] if turn[0] == "system"]
+        done = ""
+        for k, number in enumerate(answers):
+            shown = turns[: number + 1]
+            if near and k > 1:
+                shown = [*system, *turns[answers[k - 2] + 1 : number + 1]]
+                done = self._rendered(shown[: answers[k - 1] - number])
+            asked, answered = self._rendered(shown[:-1], asks=True), self._rendered(shown)
+            if not (asked.startswith(done) and answered.startswith(asked)):
+                raise ConfigError(
+                    "the model's chat template writes an earlier turn in another way once a later "
+                    "one follows, so that what is trained would not be what is asked; type "
+                    "task.template=plain"
+                )
+            yield asked[len(done) :], answered[len(asked) :]
+            done = answered
 
     def _rendered(self, turns: Turns, asks: bool = False) -> str:
         from jinja2 import TemplateError
