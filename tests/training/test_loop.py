@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
-from dpft.config.schema import Optim
+from dpft.config.schema import Optim, lr_factor
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
@@ -457,3 +457,31 @@ def test_what_is_not_finite_on_another_rank_stops_this_one(style, said):
 
     with pytest.raises(TrainingError, match=said):
         run(style, steps=1, cohort=Elsewhere())
+
+
+def test_canaries_are_in_the_sum_before_noise_is_added():
+    model, seen = gpt2().float(), []
+
+    class Looks(Observer):
+        def insert(self, slots):
+            seen.append(math.hypot(*(float(p.grad.norm()) for p in model.parameters())))
+
+    everyone = len(EXAMPLES) + 2
+    run(steps=1, sigma=1e4, batch=everyone, slots=2, model=model, audit=Looks([]))
+    (norm,) = seen
+    assert 0 < norm <= 0.5 * len(EXAMPLES)  # of clipped gradients, and of no noise
+
+
+def test_a_step_has_the_learning_rate_of_its_schedule():
+    settings = dataclasses.replace(OPTIM, schedule="linear")
+    model, rates = gpt2().float(), []
+    optimizer = make_optimizer(settings, model.parameters())
+    run(
+        steps=4,
+        model=model,
+        optimizer=optimizer,
+        settings=settings,
+        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
+    )
+    assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
+    assert rates == sorted(set(rates), reverse=True)

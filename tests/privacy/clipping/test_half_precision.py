@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dpft.privacy import make_clipper
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping.rules import RULES
 from tests.privacy.reference import clear, grads_of
 
 C = 0.01
@@ -64,3 +65,20 @@ def test_adapters_above_a_rounded_model_are_clipped_exactly(style, dtype):
         clipper.backward(losses_of(model(3 * torch.randn(1, 16)), dtype, first=i))
         assert all(p.grad.dtype == torch.float32 for p in model.parameters() if p.requires_grad)
         assert 0.999 * C < size(model) <= C * (1 + 1e-6)
+
+
+class Tripled(nn.Linear):
+    """Not what its type's rule says."""
+
+    def forward(self, x):
+        return 3 * F.linear(x, self.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_rule_is_seen_above_a_rounded_model(dtype):
+    model = Classifier(type_of_b=Tripled)
+    (linear,) = (rule for name, rule in RULES.items() if name.endswith("linear.Linear"))
+    rules = {f"{Tripled.__module__}.{Tripled.__qualname__}": linear}
+    clipper = make_clipper(model, "bk", threshold=C, rules=rules)
+    with pytest.raises(UnsupportedLayerError, match=r"second\.b\.weight"):
+        clipper.backward(losses_of(model(torch.randn(4, 16)), dtype))

@@ -510,3 +510,41 @@ def test_weights_that_are_made_of_other_parameters_are_refused_by_name():
     clipper = make_clipper(old, "bk", threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="weight_g"):
         clipper.backward(old(torch.randn(2, 5, 3)).square().mean((1, 2)))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_biases_alone(style):
+    case = build("roberta_classifier", tied=False)
+    for name, p in case.model.named_parameters():
+        p.requires_grad_(name.endswith("bias"))
+    clipper = equals_loop(case.model, case.losses_of, case.batch, style)
+    case.all_losses()
+    assert all(call.input() is None for call in clipper.capture.take()[0])  # no activation is kept
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_lookup_that_renormalises_its_table_is_refused(kind, trained):
+    """The table would tell what was looked up, without noise, also of a table that is frozen."""
+    model = nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 1)).double()
+    model[0].requires_grad_(trained)
+    with pytest.raises(UnsupportedLayerError, match="max_norm"):
+        make_clipper(model, "bk", threshold=1.0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style):
+    """Two positions cancel in float32, and differ by a whole step in bfloat16.
+
+    Sums that are products in bfloat16 have an allowance in their norms (`rules.halves`), here of
+    more than the norm, since nearly all of it cancels.
+    """
+    model = nn.Linear(1, 1, bias=False)
+    clipper = make_clipper(model, style, threshold=1.0)
+    x, scale = torch.tensor([[[100.24], [100.26]]]), torch.tensor([[[50.0], [-50.0]]])
+    for _ in range(2):
+        moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
+        norm = clipper.norms.item()
+        assert 25 * (1 - 1e-5) <= norm < 75
+        assert moved == pytest.approx(25 / norm, rel=2e-2)
+        assert moved <= 1 + 1e-5

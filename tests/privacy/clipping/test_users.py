@@ -1,5 +1,7 @@
 """User-level privacy: the gradient of a user is clipped as one, however many records there are."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -7,14 +9,20 @@ from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.tasks.units import Users
 from dpft.training.loop import train
+from tests.covering import covering
 from tests.privacy.clipping.test_clipper import gpt2
 from tests.privacy.small_models import build
 from tests.privacy.users import (
     KEY,
     ONE_EACH,
     OWNERS,
+    STYLES,
     Texts,
     clipper_of,
+    gradients_of,
+    median_norm,
+    same_as_the_loop,
+    text_users,
     texts,
 )
 
@@ -82,3 +90,22 @@ def test_layers_that_cannot_join_rows_are_refused_by_name(name, named):
     losses = case.losses_of([0, 1, 1, 2]).view(2, 2).mean(1)
     with pytest.raises(UnsupportedLayerError, match=f"{named}.*2 rows for each record"):
         clipper.backward(losses, rows=2)
+
+
+@cache
+def expected():
+    """Return the gradients of all users in step 1, and the median of their norms."""
+    data = text_users()
+    gradients = gradients_of(gpt2(), data, 1, range(len(data)))
+    return gradients, median_norm(gradients)
+
+
+@pytest.mark.parametrize(("style", "cut"), covering(STYLES, [(10_000, 1), (110, 2), (1, 5)]))
+def test_norms_and_sums_equal_an_autograd_loop_over_users(style, cut):
+    budget, pieces = cut
+    model, data = gpt2(), text_users()
+    gradients, median = expected()
+    clipper = clipper_of(model, style, threshold=median + 1e-3)
+    found = data.microbatches(range(len(data)), budget)
+    assert len(found) == pieces
+    same_as_the_loop(model, data, clipper, gradients, found)
