@@ -253,3 +253,29 @@ def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tm
     step = int(saved.name.removeprefix("step-"))
     assert f"(step {step} of 500 is saved)" in " ".join(said.split())
     assert ledger.read_bytes().count(b"\n") == 1 + step
+
+
+OWN = ("train", "task=text2text", "task.train_file=own.csv", "task.test_share=0.1", "threads=1")
+
+
+@pytest.mark.parametrize("second", ["nothing", "other records"])
+def test_ranks_that_read_other_data_stop_before_a_step(tmp_path, second):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        if number == 0 or second != "nothing":
+            rows = "".join(f"{i},{folder.name if i == 7 else 'b'}\n" for i in range(40))
+            (folder / "own.csv").write_text("source,target\n" + rows)
+    results = ended(
+        launched.ranks([*OWN, "eps=3", "optim.steps=2", "optim.batch_size=4"], *folders), 60
+    )
+    assert [result.returncode for result in results] == [2, 2]
+    said = [" ".join(result.stderr.split()) for result in results]
+    if second == "nothing":
+        assert "own.csv" in said[1]
+        assert "rank 1 of 2 stopped: " in said[0]
+        assert "own.csv" in said[0]
+    else:
+        assert all("something else than another rank" in text for text in said)
+    for ledger in folders[0].glob("runs/*/ledger.jsonl"):
+        assert ledger.read_bytes().count(b"\n") == 1  # its header

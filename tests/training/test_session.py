@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
-from tests.small_runs import settings, trained
+from tests.small_runs import ready, settings, trained
 
 
 def losses_of(run):
@@ -164,3 +164,17 @@ def test_a_run_that_is_stopped_ends_its_step_and_saves(tmp_path, monkeypatch, un
     assert [path.name for path in (run_path(run) / "checkpoints").iterdir()] == ["step-00000002"]
     trained(run)
     assert final(run) == unstopped
+
+
+def test_time_and_thresholds_continue_from_the_checkpoint(tmp_path):
+    run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
+    with ready(run) as (prepared, directory, progress):
+        with Session(run, prepared, directory, progress) as session:
+            session.train()
+        first, seconds = prepared.parts.clipper.policy.estimates, session.seconds
+        assert len(set(first)) > 1
+    with ready(run) as (prepared, directory, progress):
+        assert prepared.parts.clipper.policy.estimates != first
+        with Session(run, prepared, directory, progress) as session:
+            assert session.seconds == pytest.approx(seconds)
+        assert prepared.parts.clipper.policy.estimates == first
