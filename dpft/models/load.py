@@ -201,6 +201,7 @@ def load_model(
                 flags.append(flag(Flag.PRETRAINED_HEAD))
             else:
                 draw_head(model, auto, config)
+    check_dropout(model, settings.dropout)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
     tokenizer, image, added = None, None, False
@@ -214,6 +215,24 @@ def load_model(
         flags.append(flag(Flag.RANDOM_WEIGHTS))
     stays = not drawn and not added and settings.pooling is None
     return LoadedModel(model, tokenizer, tuple(flags), image=image, as_stored=stays)
+
+
+def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
+    """Raise ModelError if a dropout of the model has another rate than the one that is set.
+
+    Some models call the function with a number that a module holds, and have no layer for it.
+    """
+    for name, module in model.named_modules() if rate is not None else ():
+        found = {k: v for k, v in vars(module).items() if "drop" in k and isinstance(v, float)}
+        if isinstance(module, nn.Dropout):
+            found["p"] = module.p
+        for key, value in found.items():
+            if value != rate and "layerdrop" not in key:
+                raise ModelError(
+                    f"model.dropout is {rate}, but {name} of {type(model).__name__} has "
+                    f"{key}={value}; expected a model whose dropouts have the usual names: leave "
+                    "model.dropout out, or change the model's config.json"
+                )
 
 
 def stored_weights(settings: Model) -> str | None:

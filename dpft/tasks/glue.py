@@ -72,21 +72,33 @@ def _subset(path: Path) -> str:
 
 
 def read_hub(
-    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], subset: str = ""
+    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
 ) -> list[Row]:
-    """Read rows of the hub's copy, whose labels are the indices of the classes already.
-
-    Of MNLI's validation rows the mismatched ones follow the matched ones, numbered from 0 again.
-    """
-    found: list[Row] = []
+    """Read rows of the hub's copy, whose labels are the indices of the classes already."""
+    found = []
     for number, row in enumerate(rows, 1):
-        label, values = row["label"], [row[name] for name in texts]
-        if not (isinstance(label, int) and label >= 0):
-            raise DataError(f"row {number} of the hub's copy has the label {label}; expected 0, 1")
-        if subset and found and row["idx"] == 0:
-            subset = "mismatched"
+        *values, label = (row[name] for name in (*texts, "label"))
+        if label not in range(classes) or not all(isinstance(text, str) for text in values):
+            raise DataError(
+                f"row {number} of the hub's copy has the label {label} and the texts {values}"
+            )
         found.append(Row(tuple(text.strip() for text in values), label, subset))
     return found
+
+
+def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
+    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again."""
+    rows = list(rows)
+    numbers = [row.get("idx", i) for i, row in enumerate(rows)]
+    falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
+    if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
+        raise DataError(
+            f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
+            f"{numbers[falls[0] - 1]}; expected rising ones, or 0 once, where mismatched rows begin"
+        )
+    second = falls[0] if falls else len(rows)
+    matched, mismatched = rows[:second], rows[second:]
+    return [*read_hub(matched, _MNLI, 3, subset), *read_hub(mismatched, _MNLI, 3, "mismatched")]
 
 
 class Glue(Classification):
@@ -105,7 +117,7 @@ class Glue(Classification):
             Hub(
                 "nyu-mll/glue",
                 {"train": "train", "dev": "validation"},
-                partial(read_hub, texts=cls.columns.texts),
+                partial(read_hub, texts=cls.columns.texts, classes=len(cls.classes)),
                 config=cls.name,
             ),
             partial(write_glue, cls.name),
@@ -186,13 +198,13 @@ class MNLI(Glue):
                     "train": "train.parquet",
                     "dev": "validation_matched.parquet+validation_mismatched.parquet",
                 },
-                lambda path: read_hub(table_rows(path), _MNLI, _subset(path)),
+                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
             ),
         ),
         Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
-            partial(read_hub, texts=_MNLI, subset="matched"),
+            _read_hub_mnli,
             config="mnli",
         ),
         partial(write_glue, "mnli"),

@@ -16,7 +16,7 @@ from dpft.models import hub as packaged
 from dpft.models.adapt import adapt
 from dpft.models.architecture import ImageInput, is_tied
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import load_model, stored_weights
+from dpft.models.load import check_dropout, load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
@@ -325,3 +325,12 @@ def test_smollm2_writes_trains_and_saves(tmp_path):
     )
     text = " Hello <|im_end|> wörld"
     assert again.tokenizer.encode(text) == tokenizer.encode(text)
+
+
+def test_a_dropout_by_another_name_is_refused():
+    model = load_model(Model("tiny", "bundled:tiny", dropout=0.25), CAUSAL, seed=0).model
+    check_dropout(model, 0.25)
+    model.transformer.h[0].some_dropout = 0.1
+    with pytest.raises(ModelError, match=r"some_dropout=0\.1"):
+        check_dropout(model, 0.25)
+    check_dropout(model, None)

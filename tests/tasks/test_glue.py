@@ -4,7 +4,7 @@ import pytest
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
-from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
+from dpft.tasks.glue import MNLI, QQP, Columns, _read_hub_mnli, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.sources import hub_rows
@@ -117,3 +117,13 @@ def test_qqp_has_accuracy_and_f1_of_duplicates():
     # One hit, one false alarm, two right rejections.
     scores = QQP().score(answers(QQP, [(1, 1), (1, 0), (0, 0), (0, 0)]))
     assert scores == {"accuracy": 0.75, "f1": pytest.approx(2 / 3)}
+
+
+def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
+    rows = mnli_rows(4)
+    shuffled = [rows[i] for i in (2, 0, 3, 1)]
+    with pytest.raises(DataError, match="row 2 of the hub's copy has idx 0 after 2"):
+        hub_rows(MNLI.dataset.hub, shuffled)
+    with pytest.raises(DataError, match="idx 1 after 3"):
+        hub_rows(MNLI.dataset.hub, [rows[3], rows[1]])
+    assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows
