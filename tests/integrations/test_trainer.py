@@ -42,6 +42,7 @@ from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, Priva
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.records import loss_of
 from dpft.privacy import keys
+from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
 from dpft.training.devices import rounds_like
@@ -420,8 +421,12 @@ def _without_last_lines(folder):
 
 
 def _weights_alone(folder):
+    manifest = folder / "checkpoint-4" / "dpft.json"
+    held = opened(json.loads(manifest.read_text()))
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         (folder / "checkpoint-4" / name).unlink()
+        del held["files"][name]
+    manifest.write_text(json.dumps(sealed(held)))
 
 
 WRONG = {
@@ -457,18 +462,34 @@ def test_on_other_devices_no_step_is_taken(broken, tmp_path, monkeypatch):
     assert trainer.privacy.ledger.read_bytes() == before
 
 
-def test_a_checkpoint_without_a_sound_manifest_is_named_and_the_one_before_taken(
-    unbroken, broken, tmp_path, caplog
+def _cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+DAMAGED = {
+    "dpft.json": _cut,
+    "model.safetensors": _cut,
+    "optimizer.pt": Path.unlink,
+    "scheduler.pt": lambda file: file.write_bytes(b"x"),
+    "trainer_state.json": _cut,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
+    unbroken, broken, tmp_path, caplog, name
 ):
+    trainer = again(broken, tmp_path, lambda f: DAMAGED[name](f / "checkpoint-4" / name))
     newest = tmp_path / "run" / "checkpoint-4"
-    trainer = again(broken, tmp_path, lambda f: (f / "checkpoint-4/dpft.json").write_text("{"))
-    with pytest.raises(runs.CheckpointError, match=r"checkpoint-4 .*dpft\.json"):
+    with pytest.raises(runs.CheckpointError, match=rf"checkpoint-4 .*{re.escape(name)}"):
         trainer.train(resume_from_checkpoint=str(newest))
-    trainer.train(resume_from_checkpoint=True)
-    assert re.search(r"Passed over: .*checkpoint-4 .*dpft\.json", caplog.text)
-    expected = unbroken[1]
-    assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
-    assert trainer.privacy.steps_spent == 6
+    assert trainer.privacy.newest_checkpoint() == str(newest.with_name("checkpoint-2"))
+    assert re.search(rf"Passed over: .*checkpoint-4 .*{re.escape(name)}", caplog.text)
+    if name == "dpft.json":  # which the ledger is compared with, too
+        trainer.train(resume_from_checkpoint=True)
+        expected = unbroken[1]
+        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert trainer.privacy.steps_spent == 6
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
-from dpft.runs.atomic import Closing, owners_folder, write_atomic
+from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences, opened, sealed
 from dpft.runs.lock import DirectoryLock
@@ -101,7 +101,10 @@ class Spending(Closing):
             return 0
         held = runs.read_ledger(self.ledger)
         before, now = (
-            {name: of[name] for name in ("dataset_size", "batch_size", "steps", "delta")}
+            {
+                name: of[name]
+                for name in ("dataset_size", "batch_size", "steps", "delta", "sampling")
+            }
             | {"noise": of.get("total_noise_multiplier", of["noise_multiplier"])}
             for of in (held.header["mechanism"], self.mechanism.to_dict())
         )
@@ -272,6 +275,11 @@ class Spending(Closing):
             "flags": self.flags(),
             "step": step,
             "weights": self._weights(self._clipper.parameters),
+            "files": {
+                path.relative_to(checkpoint).as_posix(): sha256_file(path)
+                for path in sorted(checkpoint.rglob("*"))
+                if path.is_file() and path.name != MANIFEST
+            },
         }
         held |= self._clipper.policy.state()
         runs.fsync_tree(checkpoint)
@@ -286,8 +294,8 @@ class Spending(Closing):
         if manifest_of(checkpoint)["weights"] != self._weights(trained):
             kind = type(model).__name__
             raise runs.CheckpointError(
-                f"Trainer did not load all of {checkpoint}: the file is damaged, or a {kind} has "
-                "other names for its weights than are saved; expected the weights of that step: "
+                f"Trainer did not load all of {checkpoint}, since a {kind} has other names "
+                "for its weights than are saved; expected the weights of that step: "
                 f"load them by {kind}.from_pretrained({str(checkpoint)!r}) and {then}"
             )
 
@@ -316,9 +324,9 @@ class Spending(Closing):
         manifest = manifest_of(folder)
         self._manifest = {name: manifest[name] for name in ("model", "frozen")}
         # Without them Trainer would start new ones, and a repeated step be another release.
-        if not all((folder / name).is_file() for name in ("optimizer.pt", "scheduler.pt")):
+        if lacking := {"optimizer.pt", "scheduler.pt"} - manifest["files"].keys():
             raise runs.CheckpointError(
-                f"{folder} has no optimizer.pt or no scheduler.pt (save_only_model=True); expected "
+                f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
                 "them, so that steps can be repeated: leave out resume_from_checkpoint to repeat "
                 "the run from its first step, with save_only_model=False"
             )
@@ -343,15 +351,32 @@ def _in_our_words() -> Iterator[None]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint; raise CheckpointError without a sound one."""
+    """Return the manifest of a checkpoint, whose files are read once and compared with it.
+
+    Raises:
+        CheckpointError: if there is none, or if it or a file is not what was saved. A step that is
+            repeated with another optimizer's state would release its noise on another sum.
+    """
     try:
-        return opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise runs.CheckpointError(
             f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
             "PrivateTrainer has finished: resume from an earlier one, or leave out "
             "resume_from_checkpoint to repeat the run from its first step"
         ) from error
+    files = {name: folder / name for name in held["files"]}
+    damaged = [
+        name
+        for name, file in files.items()
+        if not file.is_file() or sha256_file(file) != held["files"][name]
+    ]
+    if damaged:
+        raise runs.CheckpointError(
+            f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
+            "lists: resume from an earlier one"
+        )
+    return held
 
 
 def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
