@@ -19,7 +19,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -235,16 +235,20 @@ class Session(Closing):
         if best is not None and best < self._mechanism.steps:
             saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
             saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
-        return whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
+        loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
+        if self._cohort.divided and self._mechanism.steps:
+            self._check_answers(loaded.model, whole=True)
+        return loaded
 
-    def _check_answers(self, model: Any) -> None:
+    def _check_answers(self, model: Any, whole: bool = False) -> None:
         """Raise DivergedError where a padding example, which is no record, has no finite loss.
 
         The weights are finite then, but every later record would be left out.
         """
-        if self._cohort.divided:
+        if self._cohort.divided and not whole:
             return  # each rank has only a part of the model
-        with self._clipper.paused():
+        # A divided model is put together in another one, which the clipper is not attached to.
+        with nullcontext() if self._cohort.divided else self._clipper.paused():
             what = not_finite_on_a_blank(self.prepared.objective, model)
         if what is not None:
             raise DivergedError(
