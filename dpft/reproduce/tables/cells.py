@@ -15,17 +15,9 @@ from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import Audit, build, parse
 from dpft.reproduce.papers import Column, PaperTable, Row
 from dpft.reproduce.tables import verdicts
-from dpft.reproduce.tables.plan import (
-    PlannedRun,
-    TablePlan,
-    empty_plan,
-    key_of,
-    make_plan,
-    words_at,
-)
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan, words_at
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
-from dpft.runs.lineage import ambiguous, first_weights
 
 WITHIN = 0.03
 _GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
@@ -116,12 +108,11 @@ class FilledRow:
 
 @dataclass(frozen=True)
 class Filled:
-    """A planned table with its cells, faults of records, and cells whose seeds differ."""
+    """A planned table with its cells, and faults of records."""
 
     plan: TablePlan
     rows: tuple[FilledRow, ...]
     remarks: tuple[str, ...]
-    unlike: tuple[str, ...]
 
     @property
     def cells(self) -> list[Cell]:
@@ -139,15 +130,10 @@ def fill(
 ) -> Filled:
     """Put what was recorded into the plan's cells, and next to each row its printed epsilons."""
     rows = []
-    unlike: dict[str, None] = {}
     for i, row in enumerate(plan.rows):
         cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
-        rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
-        for column, cell in zip(plan.columns, cells, strict=True):
-            if apart := _unlike([one.record for one in cell.runs], column.split):
-                unlike[f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}"] = None
-    remarks = (*index.damaged, *_without_metric(plan, index))
-    return Filled(plan, tuple(rows), remarks, tuple(unlike))
+        rows.append(FilledRow(row, cells, epsilons[i] if epsilons else ()))
+    return Filled(plan, tuple(rows), (*index.damaged, *_without_metric(plan, index)))
 
 
 def chosen(
@@ -252,20 +238,6 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
     return marks
 
 
-def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
-    """Return in what the records of a cell's seeds differ but the seed."""
-    data = [record["dataset"] for record in records]
-    values = {
-        # Fingerprints are made with a key of each run: no two are equal.
-        "data": {(one.get("source"), *sorted(one.get("counts", {}).items())) for one in data},
-        "signature of scores": {one["scores"][split]["signature"] for one in records},
-        "commit": {one["dpft"]["commit"] for one in records},
-    }
-    apart = [name for name, different in values.items() if len(different) > 1]
-    pairs = (pair for one in records for pair in first_weights(one))
-    return apart + [f"weights of {name}" for name in ambiguous(pairs)]
-
-
 def _without_metric(plan: TablePlan, index: Index) -> list[str]:
     """Name finished runs that lack a column's metric: training them again would not help."""
     remarks: dict[str, None] = {}
@@ -312,24 +284,10 @@ def missing(plan: TablePlan, index: Index) -> list[Missing]:
     return sorted(runs, key=lambda one: (order.index(one.planned.words), one.seed))
 
 
-def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
-    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale."""
-    if scale not in table.scales:
-        return None
-    plan = empty_plan(table, scale)
-    words = {
-        word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
-    }
-    tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
-    if tasks & index.tasks:  # to compose takes long
-        plan = make_plan(table, scale)
-    return fill(plan, index).numbers
-
-
 def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, ...]]:
     """Return the printed epsilons of each row, next to those that our accountants compute.
 
-    They follow from the paper's settings and the published number of records, at every scale.
+    They follow from the paper's settings and the published number of records, without a run.
     """
     computed: dict[Any, dict[str, Any]] = {}
 

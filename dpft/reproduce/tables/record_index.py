@@ -122,10 +122,6 @@ class Index:
         """Return the records of a run with any seed."""
         return self.records.get(key, ())
 
-    @property
-    def tasks(self) -> set[str]:
-        return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
-
 
 def usual_folders(names: Iterable[str]) -> list[Path]:
     """Return the folders of these names that are here; ``results`` else in the checkout of dpft."""

@@ -36,8 +36,8 @@ def test_every_form_shows_numbers_and_no_folders(filled, suffix):
 
 
 def test_the_notes_name_what_is_shown_and_nothing_else(filled):
-    text = " ".join(text_of(filled, ".txt").split())
-    for words in ("Somebody 2019", "GPT-3 is not public", "Kendall", "The rate is the middle"):
+    text = " ".join(" ".join(note) for note in as_text_table(filled).notes)
+    for words in ("Somebody 2019", "GPT-3 is not public", "The rate is the middle"):
         assert words in text
     assert "F: fewer seeds" in text
     assert "M: another model" not in text
