@@ -166,18 +166,17 @@ def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def as_lines(filled: Filled) -> str:
-    """Return a line for each cell, with its row's labels as ``is:NAME``; epsilons are cells too."""
+    """Return a line for each cell, with its row's labels as ``is:NAME``."""
     lines: list[dict[str, Any]] = []
     for filled_row in filled.rows:
         row = filled_row.row
-        place: dict[str, Any] = {f"is:{k}": show_label(value) for k, value in row.labels.items()}
-        place |= {"table": filled.plan.table.name, "scale": filled.plan.scale}
-        place |= {"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""}
         for column, cell in zip(filled.plan.columns, filled_row.cells, strict=True):
             low, high = cell.ci95 or (None, None)
             lines.append(
                 {
-                    **place,
+                    **{f"is:{k}": show_label(value) for k, value in row.labels.items()},
+                    **{"table": filled.plan.table.name, "scale": filled.plan.scale},
+                    **{"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""},
                     **{"column": column.key, "label": column.label},
                     "better": "higher" if column.higher_is_better else "lower",
                     **{"printed": cell.printed, "printed_std": cell.std},
@@ -190,21 +189,9 @@ def as_lines(filled: Filled) -> str:
                     "runs": " ".join(map(shown_path, cell.paths)),
                 }
             )
-        lines += [
-            {
-                **place,
-                "column": f"epsilon_{epsilon.accountant}",
-                "label": ", ".join(epsilon.columns),
-                **{"printed": epsilon.printed, "ours": epsilon.ours},
-                "difference": epsilon.difference,
-                "verdict": "reproduced" if epsilon.within else "not reproduced",
-                "why": epsilon.why or place["why"],
-            }
-            for epsilon in filled_row.epsilons
-        ]
     rows: list[list[object]] = [list(lines[0])]
     for line in lines:
         # Ten digits: what binary fractions add to them was not measured.
-        values = (line.get(name, "") for name in lines[0])
+        values = line.values()
         rows.append([float(f"{x:.10g}") if isinstance(x, float) else x for x in values])
     return as_csv(rows)
