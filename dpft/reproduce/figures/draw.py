@@ -22,13 +22,10 @@ from dpft.reproduce.tables.verdicts import Mark
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
-# of the map, survive colour-blindness; markers and lines survive grey print.
+# of the map, survive colour-blindness; markers survive grey print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES: tuple[Any, ...] = (
-    *("solid", "dashed", "dashdot", "dotted"),
-    *((0, (6, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))),
-)
+LINES = ("solid", "dashed", "dashdot", "dotted")
 RC: dict[Any, Any] = {
     **{"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 10, "legend.fontsize": 8},
     **{"axes.spines.top": False, "axes.spines.right": False},
@@ -46,7 +43,7 @@ _LETTERS = 34
 BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
     builder.__name__: builder
     for builder in (
-        *(scores.scores, scores.styles_side_by_side, scores.heat_maps),
+        *(scores.scores, scores.heat_maps),
         *(benchmarks.number_of_groups, computed.effective_noise),
         *(computed.noise_by_rate, computed.memory_profile, private.norms_by_layer),
         *(private.histograms, private.signal_to_noise),

@@ -98,31 +98,6 @@ def _counted_peak(score: ScorePair) -> float | None:
     return relative_peak(*map(show_label, labels))
 
 
-def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
-    """Bu et al. 2023, Figure 3: accuracy and counted memory by style, of ViT-large."""
-    listed = list(inputs.scores)
-    names = [
-        f"{show_label(x.row.labels.get('clipping'))} (M={show_label(x.row.labels.get('groups'))})"
-        for x in listed
-    ]
-    axis = Axis("clipping groups", names=tuple(names))
-    series = [
-        Series("accuracy", tuple(p for p in points if p), origin, "points", legend_origin=True)
-        for origin in (Origin.PRINTED, Origin.OURS)
-        if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
-    ]
-    peaks = enumerate(map(_counted_peak, listed))
-    counted = tuple(FigurePoint(i, peak) for i, peak in peaks if peak is not None)
-    panels = [
-        Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
-        Panel(
-            *("memory", axis, Axis("peak by Fact 6.1 / non-private", from_zero=True)),
-            (Series("counted by Fact 6.1", counted, Origin.COMPUTED, "points"),),
-        ),
-    ]
-    return Content(panels, figure.notes)
-
-
 def heat_maps(figure: Figure, inputs: Inputs) -> Content:
     """Return printed and ours of each table: its first label goes down, its second across."""
     panels = [
