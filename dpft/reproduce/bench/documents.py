@@ -18,8 +18,6 @@ from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
 SCHEMA_VERSION = 2
-# In earlier files, of which some have both, the mark of models with untied head and embedding.
-UNTIED = " (untied)"
 # Files of a search for the largest batch: it was found to within a fiftieth, and its speed was
 # measured once, without a repetition that would give its range.
 _PRECISION, _SPEED = 1 / 50, 0.05
@@ -221,7 +219,6 @@ class BenchFile:
     """One file of results.
 
     ``labels`` are what its numbers must be read with: model, shape, number type, device, torch.
-    ``styles`` have their names in the file, `UNTIED` and all.
     """
 
     path: Path
@@ -236,24 +233,13 @@ class BenchFile:
         """Return the summary of a style; one without numbers where the file lacks it."""
         return self.styles.get(style, VariantSummary(style))
 
-    def baseline(self, style: str) -> VariantSummary:
-        """Return non-private training, tied or untied as the style's own model is."""
-        return self.of(f"{BASELINE}{UNTIED if style.endswith(UNTIED) else ''}")
-
     def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
-        """Return ``first`` to ``second``; None unless the file has both, of one model.
+        """Return ``first`` to ``second``; None unless the file has both.
 
         Of two styles that were each measured against the baseline the range is the widest that the
-        two ranges allow. Styles have names without `UNTIED`; the untied one counts where there is
-        one.
+        two ranges allow.
         """
-        names = [
-            f"{style}{UNTIED}" if style != BASELINE and f"{style}{UNTIED}" in self.styles else style
-            for style in (first, second)
-        ]
-        if BASELINE not in (first, second) and len({n.endswith(UNTIED) for n in names}) > 1:
-            return None  # their ratios are to different models
-        one, two = (self._relative(quantity, name) for name in names)
+        one, two = (self._relative(quantity, name) for name in (first, second))
         if one is None or two is None or min(two.min, two.median) <= 0:
             return None
         return Spread(one.median / two.median, one.min / two.max, one.max / two.min)
@@ -261,7 +247,7 @@ class BenchFile:
     def _relative(self, quantity: str, name: str) -> Spread | None:
         if name == BASELINE:
             return Spread(1.0, 1.0, 1.0) if self.styles else None
-        one, base = self.of(name), self.baseline(name)
+        one, base = self.of(name), self.of(BASELINE)
         if quantity in ("time", "memory"):
             known = one.time_ratio if quantity == "time" else one.memory_ratio
             return known if one.rounds >= _ROUNDS else None
@@ -297,14 +283,11 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
     for path in paths.values():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if "summary" not in content and "largest_batch" not in content:
+            if "summary" not in content:
                 continue
             known = {k: content["settings"][k] for k in ("model", "length", "batch", "device")}
-            largest = content.get("largest_batch", ())
-            found = [one for one in largest if not one["message"] and one["batch"]]
-            summaries = _SUMMARIES.validate_python([*content.get("summary", ()), *found])
+            styles = {one.label: one for one in _SUMMARIES.validate_python(content["summary"])}
             marks = tuple(map(str, content["labels"]))
-            styles = {one.label: one for one in summaries}
             read.append(BenchFile(path=path, labels=marks, styles=styles, **known))
         except _DAMAGED as error:
             damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
