@@ -1,4 +1,4 @@
-"""The benchmark's models, their inputs and losses, and one step of a clipping style.
+"""The benchmark's models, their inputs and losses, and one step of a clipping style or of Opacus.
 
 Models have random weights and are built offline, without dropout and key-value cache. A step is
 forward, backward and clipping, without noise and optimizer.
@@ -209,3 +209,59 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
 def left_in(model: nn.Module) -> list[Tensor]:
     """Return the gradients of a model's parameters that have one."""
     return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
+    """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which changes the model.
+
+    ``opacus`` has per-example gradients by hooks, then what `DPOptimizer.step` does before noise;
+    ``opacus-ghost`` norms by hooks, then a second backward over reweighted losses. Every ``Conv1D``
+    of GPT-2 becomes an equal ``Linear``, for which Opacus has faster rules.
+    """
+    from opacus import grad_sample, optimizers
+    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+    model = workload.model
+    _swap_conv1d(model)
+    ghost = name == "opacus-ghost"
+    wrapper: Any = grad_sample.GradSampleModule
+    kind: Any = optimizers.DPOptimizer
+    options: dict[str, Any] = {}
+    if ghost:
+        wrapper = grad_sample.GradSampleModuleFastGradientClipping
+        kind = optimizers.DPOptimizerFastGradientClipping
+        options = {"max_grad_norm": threshold, "use_ghost_clipping": True}
+    module = wrapper(model, loss_reduction="sum", **options)
+    optimizer = kind(
+        torch.optim.SGD(model.parameters(), lr=0.0),  # never steps
+        noise_multiplier=0.0,
+        max_grad_norm=threshold,
+        expected_batch_size=batch,
+        loss_reduction="sum",
+    )
+
+    def run(inputs: Inputs) -> None:
+        found = losses(workload, module, inputs, dtype)
+        if ghost:
+            DPTensorFastGradientClipping(module, optimizer, found, "sum").backward()
+        else:
+            found.sum().backward()
+            optimizer.clip_and_accumulate()
+
+    def gradients() -> list[Tensor]:
+        return left_in(model) if ghost else [p.summed_grad for p in optimizer.params]
+
+    return Step(run, lambda: optimizer.zero_grad(set_to_none=True), gradients)
+
+
+def _swap_conv1d(model: nn.Module) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    for name in [name for name, module in model.named_modules() if isinstance(module, Conv1D)]:
+        parent, _, child = name.rpartition(".")
+        old: Any = model.get_submodule(name)
+        inputs, outputs = old.weight.shape
+        new = nn.Linear(inputs, outputs, device=old.weight.device, dtype=old.weight.dtype)
+        new.weight = nn.Parameter(old.weight.detach().T.contiguous())
+        new.bias = old.bias
+        setattr(model.get_submodule(parent), child, new)
