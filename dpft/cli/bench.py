@@ -108,16 +108,17 @@ def main(
 
 
 def _whole_run(words: list[str], threads: int, steps: int | None) -> None:
-    """Time the steps of a run, and print where their time goes."""
+    """Time the steps of a run, private or not, compiled or not."""
     from dpft.reproduce.bench import whole_run
 
     check_budget(words)
     facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
-    load, cuda = os.getloadavg()[0], facts["device"] == "cuda"
-    asked = (steps or whole_run.STEPS) * (1 + cuda)
+    load, found = os.getloadavg()[0], {}
     with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
-        jobs = whole_run.jobs_of(words, Path(folder), threads, asked)
-        found = measure.measure_runs(jobs, not cuda, measure.WorkerProcess, progress)
+        jobs = whole_run.jobs_of(words, Path(folder), threads, steps or whole_run.STEPS)
+        for label, job in jobs.items():
+            progress(len(found), len(jobs), label)
+            found[label] = measure.WorkerProcess(job).finish()
     whole_run.table(facts, load, found).show(make_console())
 
 

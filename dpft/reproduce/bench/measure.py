@@ -183,31 +183,6 @@ def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> 
     return times
 
 
-def measure_runs(
-    jobs: Mapping[str, Mapping[str, Any]],
-    together: bool,
-    open_session: OpenSession,
-    progress: Progress,
-) -> dict[str, Result]:
-    """Return the results of whole runs by label.
-
-    ``together``: their steps take turns once all have warmed up, one job after the other.
-    """
-    found: dict[str, Result] = {}
-    for group in [list(jobs)] if together else [[label] for label in jobs]:
-        sessions: dict[str, WorkerProcess] = {}
-        for label in group:
-            progress(len(found) + len(sessions), len(jobs), label)
-            sessions[label] = open_session(jobs[label])
-            sessions[label].ready()
-        for turn in range(jobs[group[0]]["steps"]):
-            for session in rotated(list(sessions.values()), turn):
-                session.step()
-        found |= {label: session.finish() for label, session in sessions.items()}
-    progress(len(jobs), len(jobs), "done")
-    return found
-
-
 def rotated(items: Sequence[T], turn: int) -> list[T]:
     """Return the items from the ``turn``-th on: over the rounds, each takes each place."""
     start = turn % len(items) if items else 0
