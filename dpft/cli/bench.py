@@ -113,7 +113,8 @@ def _whole_run(words: list[str], threads: int, steps: int | None) -> None:
 
     check_budget(words)
     facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
-    load, found = os.getloadavg()[0], {}
+    load = os.getloadavg()[0]
+    found: dict[str, measure.Result] = {}
     with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
         jobs = whole_run.jobs_of(words, Path(folder), threads, steps or whole_run.STEPS)
         for label, job in jobs.items():

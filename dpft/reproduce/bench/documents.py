@@ -49,15 +49,13 @@ class Spread:
 class VariantSummary:
     """One variant over all rounds; None where something was not measured or failed.
 
-    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many succeeded.
+    Ratios are to the baseline in the same round; ``rounds`` is how many succeeded.
     ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up; ``message``
     is why it failed. Files of a search for the largest batch (Li et al. 2022, Appendix G) have the
     ``batch`` and ``examples_per_second`` at it.
     """
 
     label: str
-    peer: bool = False
-    baseline: str = ""
     rounds: int = 0
     seconds: Spread | None = None
     time_ratio: Spread | None = None
@@ -80,8 +78,6 @@ def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> lis
         summaries.append(
             VariantSummary(
                 label=name,
-                peer=name in PEERS,
-                baseline=BASELINE,
                 rounds=len(paired),
                 seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
                 time_ratio=Spread.of([_time_ratio(own, other) for own, other in paired]),
@@ -187,7 +183,7 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
+    shown = [s for s in summaries if s.time_ratio is not None and s.label != BASELINE]
     panels = {"time per step / non-private": [s.time_ratio for s in shown]}
     if any(s.memory_ratio for s in shown):
         panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
@@ -200,7 +196,7 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
                 if spread is None:
                     continue
                 # Ours and peers differ in their markers too, for print in grey.
-                colour, marker = ("#b35900", "s") if summary.peer else ("#1f4e79", "o")
+                colour, marker = ("#b35900", "s") if summary.label in PEERS else ("#1f4e79", "o")
                 axes.plot([spread.min, spread.max], [place, place], color=colour)
                 axes.plot(spread.median, place, marker, color=colour, markersize=5)
                 axes.text(spread.max, place, f" {spread.median:.2f}", va="center", fontsize=8)
