@@ -98,15 +98,13 @@ def draw(about: Entry, content: Content) -> Figure:
     for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
         keys.setdefault(series.label, len(keys))
         legend.setdefault(series.legend, series)
-    # A single series has to say, too, whether it is the paper's.
-    keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
     sizes = [(_WIDTH, _HEIGHT)]
     for panel in panels:  # cells of a map are as large as the numbers in them
         if isinstance(panel, Heat) and panel.show_numbers:
             line = 0.34 + 0.14 * any(point.error is not None for point in panel.points)
             sizes.append((1.4 + 0.5 * len(panel.cells[0]), 0.9 + line * len(panel.cells)))
     lines, (across, down) = math.ceil(len(panels) / columns), map(max, zip(*sizes, strict=True))
-    width = columns * across + _LEGEND * keyed
+    width = columns * across + _LEGEND * bool(legend)
     per_line = int(width * _PER_INCH)
     wrapped = [line for text in content.caption for line in textwrap.wrap(text, per_line)]
     height = lines * down + 0.5 + _CAPTION_LINE * max(1, len(wrapped))
@@ -121,7 +119,7 @@ def draw(about: Entry, content: Content) -> Figure:
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     figure.suptitle(f"{about.title}\n{about.source}")
-    if keyed:
+    if legend:
         handles = [
             Line2D([], [], label=textwrap.fill(text, 28), **_look(one, keys[one.label]))
             for text, one in legend.items()

@@ -49,7 +49,6 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
         Series(
             *(label, tuple(sorted(points, key=lambda p: p.x) if asked.sort else points)),
             *(origin, asked.look),
-            legend_origin=True,
         )
         for label, points in by_label.items()
     ]

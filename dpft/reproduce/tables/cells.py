@@ -1,9 +1,10 @@
 """A table with its runs: cells, printed epsilons, and the runs that are missing."""
 
+import itertools
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -133,7 +134,15 @@ def fill(
     for i, row in enumerate(plan.rows):
         cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, epsilons[i] if epsilons else ()))
-    return Filled(plan, tuple(rows), (*index.damaged, *_without_metric(plan, index)))
+    # Finished runs that lack a column's metric: training them again would not help.
+    remarks = dict.fromkeys(index.damaged)
+    for (_, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        for found in index.of(planned.key):
+            if found.has_scores(column.split) and found.score(column) is None:
+                what = f"{found.path} has no {' or '.join(column.metrics)} of {column.split}"
+                remarks[f"{what}; type dpft score {found.path}"] = None
+    return Filled(plan, tuple(rows), tuple(remarks))
 
 
 def chosen(
@@ -238,18 +247,6 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
     return marks
 
 
-def _without_metric(plan: TablePlan, index: Index) -> list[str]:
-    """Name finished runs that lack a column's metric: training them again would not help."""
-    remarks: dict[str, None] = {}
-    for (_, j), planned in plan.runs.items():
-        column = plan.columns[j]
-        for found in index.of(planned.key):
-            if found.has_scores(column.split) and found.score(column) is None:
-                what = f"{found.path} has no {' or '.join(column.metrics)} of {column.split}"
-                remarks[f"{what}; type dpft score {found.path}"] = None
-    return list(remarks)
-
-
 @dataclass(frozen=True)
 class Missing:
     """A run that has no record with the scores that a cell needs."""
@@ -303,16 +300,11 @@ def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, 
             computed[key] = make_mechanism(run, size).epsilons()
         return computed[key]
 
-    return [_of_row(table, row, ours) for row in rows]
-
-
-def _of_row(
-    table: PaperTable, row: Row, ours: Callable[[Sequence[str]], dict[str, Any]]
-) -> tuple[EpsilonCell, ...]:
-    cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
-    columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
-    for accountant, by_column in row.epsilons.items():
-        for column in columns:
+    found = []
+    for row in rows:
+        cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
+        columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
+        for (accountant, by_column), column in itertools.product(row.epsilons.items(), columns):
             printed = by_column.get(column.key, by_column.get(None))
             if printed is None:
                 continue
@@ -324,10 +316,13 @@ def _of_row(
             if isinstance(value, dict):
                 value = value["estimate"]
             cells.setdefault((accountant, printed, value, why), []).append(column.label)
-    return tuple(
-        EpsilonCell(accountant, () if len(of) == len(columns) else tuple(of), printed, value, why)
-        for (accountant, printed, value, why), of in cells.items()
-    )
+        found.append(
+            tuple(
+                EpsilonCell(name, () if len(of) == len(columns) else tuple(of), printed, value, why)
+                for (name, printed, value, why), of in cells.items()
+            )
+        )
+    return found
 
 
 def shown_path(path: Path) -> str:
