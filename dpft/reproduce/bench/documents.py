@@ -1,4 +1,4 @@
-"""Results of ``dpft bench``: ratios over the rounds, their table, plot and file, and old files."""
+"""Results of ``dpft bench``: ratios over the rounds, their table, plot and file."""
 
 import json
 import os
@@ -23,12 +23,8 @@ SCHEMA_VERSION = 2
 _PRECISION, _SPEED = 1 / 50, 0.05
 # With fewer, the range over rounds says too little of what another round would give.
 _ROUNDS = 3
-# RecursionError: of brackets nested a thousand deep.
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-_HEADINGS = (
-    *("style", "seconds", "time ratio", "time range"),
-    *("peak MB", "memory ratio", "memory range"),
-)
+_DAMAGED = (OSError, ValueError, KeyError, TypeError)
+_HEADINGS = ("style", "seconds", "time ratio (range)", "peak MB", "memory ratio (range)")
 
 
 @dataclass(frozen=True)
@@ -122,25 +118,14 @@ def table(
 ) -> TextTable:
     """Return a row for each variant, with notes on the columns and on what failed."""
 
-    def middle(spread: Spread | None) -> str:
-        return "-" if spread is None else f"{spread.median:.2f}"
-
-    def ends(spread: Spread | None) -> str:
-        return "-" if spread is None else f"{spread.min:.2f}–{spread.max:.2f}"
+    def ratio(spread: Spread | None) -> str:
+        return f"{spread.median:.2f} ({spread.min:.2f}–{spread.max:.2f})" if spread else "-"
 
     cells = []
     for one in summaries:
-        seconds, peak = one.seconds, one.peak_bytes
-        digits = 3 if seconds is not None and seconds.median >= 0.1 else 4
-        cells.append(
-            (
-                one.label,
-                "-" if seconds is None else f"{seconds.median:.{digits}f}",
-                *(middle(one.time_ratio), ends(one.time_ratio)),
-                "-" if peak is None else f"{peak.median / 1e6:,.0f}",
-                *(middle(one.memory_ratio), ends(one.memory_ratio)),
-            )
-        )
+        seconds = f"{one.seconds.median:.4f}" if one.seconds else "-"
+        peak = f"{one.peak_bytes.median / 1e6:,.0f}" if one.peak_bytes else "-"
+        cells.append((one.label, seconds, ratio(one.time_ratio), peak, ratio(one.memory_ratio)))
     how = "of each round"
     if settings.device != "cuda":
         how = "of steps to the mean of the two steps of none before and after each"
@@ -184,12 +169,13 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     shown = [s for s in summaries if s.time_ratio is not None and s.label != BASELINE]
-    panels = {"time per step / non-private": [s.time_ratio for s in shown]}
-    if any(s.memory_ratio for s in shown):
-        panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
+    panels = {
+        "time per step / non-private": [s.time_ratio for s in shown],
+        "peak memory / non-private": [s.memory_ratio for s in shown],
+    }
     with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.5, 1.5 + 0.32 * max(1, len(shown))), layout="constrained")
-        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        drawn = figure.subplots(1, 2, sharey=True)
         for axes, (label, spreads) in zip(drawn, panels.items(), strict=True):
             axes.axvline(1.0, color="0.6", linewidth=1, zorder=0)
             for place, (summary, spread) in enumerate(zip(shown, spreads, strict=True)):
