@@ -4,9 +4,8 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import Settings
-from dpft.cli.output import make_console, progress_bar
+from dpft.cli.output import make_console
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
@@ -94,8 +93,7 @@ def main(
         )
     facts = measure.environment(settings.job("environment"))
     settings = replace(settings, device=facts["device"])
-    with _progress() as progress:
-        rows = measure.measure(settings, measure.WorkerProcess, progress)
+    rows = measure.measure(settings, measure.WorkerProcess, partial(echo, err=True))
     summaries = documents.summarise(settings, rows)
     table = documents.table(settings, facts, rows, summaries)
     content = documents.document(settings, facts, rows, summaries)
@@ -115,25 +113,9 @@ def _whole_run(words: list[str], threads: int, steps: int | None) -> None:
     facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
     load = os.getloadavg()[0]
     found: dict[str, measure.Result] = {}
-    with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
+    with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder:
         jobs = whole_run.jobs_of(words, Path(folder), threads, steps or whole_run.STEPS)
         for label, job in jobs.items():
-            progress(len(found), len(jobs), label)
+            echo(label, err=True)
             found[label] = measure.WorkerProcess(job).finish()
     whole_run.table(facts, load, found).show(make_console())
-
-
-@contextmanager
-def _progress() -> Iterator[measure.Progress]:
-    """Show a bar on standard error; plain lines where that is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with progress_bar(*columns, TextColumn("{task.description}", markup=False)) as (bars, bar):
-
-        def show(done: int, total: int, what: str) -> None:
-            bars.update(bar, completed=done, total=total, description=what)
-            if not bars.console.is_terminal and done < total:
-                echo(f"{done + 1}/{total} {what}", err=True)
-
-        yield show

@@ -218,15 +218,10 @@ def plan_tables(
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
 ) -> tuple[Table, ...]:
-    """Return the figure's tables and lists, planned where they have this scale; one must."""
+    """Return the figure's tables and lists, planned where they have this scale."""
     tables = []
     for picked in figure.tables:
         printed = picked.load()
         plan = make_plan(printed, scale, seeds, extra) if scale in printed.scales else None
         tables.append(Table(printed, plan, index, picked.is_list))
-    if tables and not any(table.plan for table in tables):
-        raise ConfigError(
-            f"{figure.name} has no runs that fit a laptop; type dpft figure {figure.name} "
-            "scale=paper"
-        )
     return tuple(tables)

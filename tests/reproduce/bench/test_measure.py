@@ -8,7 +8,7 @@ from dpft.reproduce.bench.measure import BenchError, measure
 from .fakes import REFUSED, Worker, result, settings
 
 
-def silent(done, total, what):
+def silent(what):
     """Report no progress."""
 
 
