@@ -180,6 +180,7 @@ def _draw_panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
     if panel.x.from_zero:
         axes.set_xlim(left=0)
     if panel.y.from_zero:
+        axes.axhline(0, linewidth=0)  # the margin above is a share of the whole height
         axes.set_ylim(bottom=0)
 
 
