@@ -51,7 +51,7 @@ class _Memory:
 
     @property
     def limited(self) -> bool:
-        """Whether the device has a memory of its own, which is known."""
+        """True if the device has separate memory, of which the free part is known."""
         return self._device.type == "cuda"
 
     @contextmanager
