@@ -16,7 +16,7 @@ from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
 from dpft.runs.identity import config_hash
 from dpft.runs.record import check_record, read_record, read_table
-from dpft.tasks.metrics.shown import is_constant, unpacked
+from dpft.tasks.metrics.shown import unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
@@ -79,10 +79,13 @@ class IndexedRun:
             error = math.inf if deviation is None else deviation / math.sqrt(fitted)
         return column.factor * error
 
-    def is_constant(self, column: Column) -> bool:
-        """Return whether an answer that never changes would score as much; False if unknown."""
-        measured, scores = self._measured(column), self.record.get("scores", {})
-        return measured is not None and is_constant(scores[column.split], measured[0])
+    def above_constant(self, column: Column) -> float | None:
+        """Return how far it is above an answer that never changes, as printed; None if unknown."""
+        if (measured := self._measured(column)) is None:
+            return None
+        baselines = self.record["scores"][column.split].get("baselines") or {}
+        constant = baselines.get(measured[0])
+        return None if constant is None else column.factor * (measured[1] - constant)
 
     def answers(self, column: Column) -> Answers | None:
         """Return which records were answered rightly; None where that is absent or contradicted."""
