@@ -190,7 +190,7 @@ def judged(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for one in comparisons:
         if one.test is not None:
             word, p = next(words)
-            one = replace(one, word=word, text=f"{one.text}, p {p:.2g}")
+            one = replace(one, word=word, text=f"{one.text}, adjusted p {p:.2g}")
         found.append(one)
     return found
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.claims.claim import BenchCheck
-from dpft.reproduce.claims.comparison import Outcome
-from dpft.reproduce.claims.evaluate import compare_benches
+from dpft.reproduce.claims.claim import BenchCheck, Claim
+from dpft.reproduce.claims.evaluate import Evidence, evaluate
+from dpft.reproduce.claims.rule import Word
+from dpft.reproduce.tables.record_index import Index
 
 
 def spread(median, low=None, high=None):
@@ -19,7 +20,9 @@ def compared(folder, check, summary=(), *, model="gpt2", device="cpu", **section
     settings = {"model": model, "length": 100, "batch": 4, "device": device}
     content = {"settings": settings, "labels": [model, "B=4"], "summary": summary, **sections}
     (folder / "a.json").write_text(json.dumps(content))
-    return compare_benches(check, read_benches([folder])[0])
+    claim = Claim("demo", "c01", "It is fast.", "Figure 1", (check,))
+    result = evaluate(claim, Evidence(Index(), read_benches([folder])[0]))
+    return result.ours, result.commands
 
 
 def check(first, second, low=None, high=None, quantity="time", tokens=0):
@@ -32,14 +35,14 @@ def times(rounds=7, name="time_ratio", **styles):
 
 
 @pytest.mark.parametrize(
-    ("high", "outcome"),
-    [(1.2, Outcome.HOLDS), (1.05, Outcome.CLOSE), (0.8, Outcome.FAILS)],
+    ("high", "word"),
+    [(1.2, Word.HOLDS), (1.05, Word.INCONCLUSIVE), (0.8, Word.FAILS)],
 )
-def test_time_relative_to_non_private(tmp_path, high, outcome):
+def test_time_relative_to_non_private(tmp_path, high, word):
     summary = times(none=spread(1.0), bk=spread(1.01, 0.89, 1.11))
     (one,), commands = compared(tmp_path, check("bk", "none", high=high), summary)
-    assert one.outcome is outcome
-    assert (one.brief, one.runs, commands) == ("gpt2 on cpu", ("a.json",), [])
+    assert one.word is word
+    assert (one.settings, one.runs, commands) == (("gpt2 on cpu",), ("a.json",), [])
 
 
 def test_what_does_not_count_gives_no_number(tmp_path):
@@ -55,15 +58,15 @@ def test_what_does_not_count_gives_no_number(tmp_path):
     ]
     for asked, summary, more, known in cases:
         (one,), commands = compared(tmp_path, asked, summary, **more)
-        assert (one.known, commands) == (known, [] if known else ["dpft bench"])
+        assert (bool(one.text), commands) == (known, [] if known else ["dpft bench"])
 
 
 @pytest.mark.parametrize(
-    ("device", "outcome", "commands"),
-    [("cpu", Outcome.CLOSE, ["dpft bench --device cuda"]), ("cuda", Outcome.FAILS, [])],
+    ("device", "word", "commands"),
+    [("cpu", Word.NOT_YET, ["dpft bench --device cuda"]), ("cuda", Word.FAILS, [])],
 )
-def test_memory_is_decided_on_a_gpu(tmp_path, device, outcome, commands):
+def test_memory_is_measured_on_a_gpu(tmp_path, device, word, commands):
     summary = times(name="memory_ratio", none=spread(1.0), bk=spread(1.08))
     asked = check("bk", "none", low=1.2, high=1.4, quantity="memory")
     (one,), typed = compared(tmp_path, asked, summary, device=device)
-    assert (one.outcome, typed) == (outcome, commands)
+    assert (one.word, typed) == (word, commands)

@@ -1,5 +1,7 @@
 """Files of claims: what they may hold, and what is refused. The reader is that of tables."""
 
+import math
+
 import pytest
 
 from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, Untestable, read
@@ -11,7 +13,7 @@ c01:
   source: Table 1
   checks:
     - cells: li2022/2
-      expect: above
+      expect: {points: [0, null]}
       first: {method: full}
       second: {method: [RGP, prefix]}
     - bench: time
@@ -21,11 +23,11 @@ c01:
       models: [gpt2]
       command: dpft bench --model gpt2
     - figure: li2022/9
-      expect: {apart: [1, null]}
+      expect: {percent: [-2, null]}
       first: {variant: long}
       second: {variant: short}
       variants: {long: [], short: [optim.epochs=1]}
-      sides: [laptop]
+      scale: laptop
     - cannot: no run has it
 """
 
@@ -42,24 +44,27 @@ def test_a_small_file(tmp_path):
     cells, bench, variants, cannot = one.checks
     assert isinstance(cells, CellsCheck)
     assert cells.second == {"method": ("RGP", "prefix")}
-    assert (len(cells.sides), isinstance(cells, FigureCheck)) == (3, False)
+    assert (cells.scale, isinstance(cells, FigureCheck)) == (None, False)
+    assert (cells.bounds(50.0), cells.in_words) == ((0.0, math.inf), "difference at least 0")
     assert isinstance(bench, BenchCheck)
     assert bench.ratio == (None, 1.2)
     assert isinstance(variants, FigureCheck)
-    assert variants.sides == ("laptop",)
-    assert (variants.expected.kind, variants.expected.low) == ("apart", 1.0)
+    assert variants.scale == "laptop"
+    assert (variants.bounds(50.0), variants.in_words) == (
+        (-1.0, math.inf),
+        "difference at least -2%",
+    )
     assert cannot == Untestable("no run has it")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "place"),
     [
-        ("expect: above", "expect: abov", "checks.0.cells.expect.kind"),
+        ("{points: [0, null]}", "{point: [0, null]}", "checks.0.cells.expect"),
+        ("{points: [0, null]}", "{points: [0, null], percent: [0, 1]}", "checks.0.cells.expect"),
         ("- cells: li2022/2", "- table: li2022/2", "checks.0"),
-        ("      second: {method: [RGP, prefix]}\n", "", "checks.0.cells"),
-        ("expect: above", "expect: best", "checks.0.cells"),
         ("ratio: [null, 1.2]", "ratio: [2, 1]", "checks.1.bench.ratio"),
-        ("{apart: [1, null]}", "apart", "checks.2.figure.expect"),
+        ("{percent: [-2, null]}", "percent", "checks.2.figure.expect"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path, old, new, place):
