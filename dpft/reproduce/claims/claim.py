@@ -23,6 +23,11 @@ from dpft.reproduce.papers import (
 ROOT = Path(__file__).resolve().parent / "data"
 
 
+def limits(ends: tuple[float | None, float | None]) -> tuple[float, float]:
+    """Return the ends of a range, None being no bound."""
+    return -math.inf if ends[0] is None else ends[0], math.inf if ends[1] is None else ends[1]
+
+
 def in_words(ends: tuple[float | None, float | None], unit: str = "") -> str:
     """Return a range for people: ``at least 3``."""
     low, high = ends
@@ -36,7 +41,7 @@ class CellsCheck(FileSchema):
     """Rows of a table against other rows of it, without ``second`` against all others, by column.
 
     The first number less the second, positive where the first is better, must be in a range of
-    ``points`` or of ``percent`` of the second; or their ``ratio``, or the first ``value`` itself.
+    ``points`` or of ``percent`` of the second; or the first ``value`` itself.
     With variants each row that ``where`` allows is replaced by one for every variant, which has
     these overrides in addition to its own and the label ``variant``. Columns ``columns_of`` another
     table have no printed numbers here. ``scale``: ``printed`` numbers alone, these and runs at the
@@ -45,7 +50,7 @@ class CellsCheck(FileSchema):
 
     table: Annotated[Text, Field(alias="cells")]
     expected: Annotated[
-        Mapping[Literal["points", "percent", "ratio", "value"], Range],
+        Mapping[Literal["points", "percent", "value"], Range],
         Field(alias="expect", min_length=1, max_length=1),
     ]
     first: Pattern
@@ -60,18 +65,16 @@ class CellsCheck(FileSchema):
     def bounds(self, second: float) -> tuple[float, float]:
         """Return the range of the difference in points, for the second number."""
         ((unit, ends),) = self.expected.items()
-        low = -math.inf if ends[0] is None else ends[0]
-        high = math.inf if ends[1] is None else ends[1]
-        if unit == "percent":
-            return low * abs(second) / 100, high * abs(second) / 100
-        return ((low - 1) * second, (high - 1) * second) if unit == "ratio" else (low, high)
+        low, high = limits(ends)
+        one = abs(second) / 100 if unit == "percent" else 1.0
+        return low * one, high * one
 
     @property
     def in_words(self) -> str:
         """The expectation for people: ``difference at least -3%``."""
         ((unit, ends),) = self.expected.items()
-        what = {"ratio": "ratio ", "value": ""}.get(unit, "difference ")
-        return what + in_words(ends, "%" * (unit == "percent"))
+        before = "" if unit == "value" else "difference "
+        return before + in_words(ends, "%" * (unit == "percent"))
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class FigureCheck(CellsCheck):
 class BenchCheck(FileSchema):
     """A ratio of two clipping styles in files of ``dpft bench``.
 
-    No ``command`` measures ``batch``, the largest batch, and ``speed`` at it again.
+    ``speed`` is at the largest ``batch``; no ``command`` measures these two again.
     """
 
     quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]

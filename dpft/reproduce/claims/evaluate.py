@@ -20,6 +20,7 @@ from dpft.reproduce.claims.claim import (
     FigureCheck,
     Untestable,
     in_words,
+    limits,
 )
 from dpft.reproduce.claims.computed import numbers_of
 from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Difference, Word, combined, judge
@@ -35,16 +36,6 @@ SEEDS = tuple(range(SEEDS_TO_CONFIRM))
 # A record is of another run where one of these differs, which is known without composing the run.
 CHOICES = ("task", "adapt")
 NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
-_QUANTITIES = {
-    "time": "time of a step",
-    "memory": "peak memory",
-    "batch": "largest batch",
-    "speed": "records per second at the largest batch",
-}
-_NO_SEARCH = (
-    "dpft bench measures no largest batch; results/bench has those that were measured, and dpft "
-    "plan --largest predicts others"
-)
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,8 @@ class Score:
     """The number of a row; None: there is none yet, or never because of ``why``.
 
     ``error`` is its standard error: of a printed number that over the seeds, with this ``freedom``,
-    of runs that of the test set. ``setting`` names model and data that are not the paper's. The
-    paper took a ``copied`` number from elsewhere. ``idle`` is one that shows nothing learned.
+    of runs that of the test set. ``setting`` names model and data that are not the paper's.
+    ``idle``: it is no better than that of an answer that never changes.
     """
 
     name: str
@@ -65,7 +56,6 @@ class Score:
     runs: tuple[str, ...] = ()
     setting: str = ""
     idle: bool = False
-    copied: bool = False
     why: str = ""
 
 
@@ -196,9 +186,8 @@ def judged(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def exactly(low: float, high: float, ends: tuple[float | None, float | None]) -> Word:
-    """Return whether numbers from ``low`` to ``high`` are in a range; None is no bound."""
-    least = -math.inf if ends[0] is None else ends[0]
-    most = math.inf if ends[1] is None else ends[1]
+    """Return whether numbers from ``low`` to ``high`` are in a range."""
+    least, most = limits(ends)
     if least <= low and high <= most:
         return Word.HOLDS
     return Word.FAILS if high < least or low > most else Word.INCONCLUSIVE
@@ -227,16 +216,16 @@ def compare_benches(check: BenchCheck, evidence: Evidence, result: Result) -> No
     most of it is the model, so that it is no evidence.
     """
     expected = f"ratio {in_words(check.ratio)}"
-    quantity, is_memory = _QUANTITIES[check.quantity], check.quantity == "memory"
+    is_memory = check.quantity == "memory"
     named, both = {BASELINE: "non-private"}, itertools.product(check.first, check.second)
     pairs = {(a, b): f"{named.get(a, a)} to {named.get(b, b)}" for a, b in both if a != b}
     files = [x for x in evidence.benches if not (is_memory and x.device == "cpu")]
     files = [x for x in files if x.model in check.models and (x.length or 0) >= check.tokens]
-    none = Comparison("measured", f"{quantity}: {' or '.join(pairs.values())}", expected)
+    none = Comparison("measured", f"{check.quantity}: {' or '.join(pairs.values())}", expected)
     found = [
         replace(
             none,
-            what=f"{quantity}: {name}",
+            what=f"{check.quantity}: {name}",
             word=exactly(ratio.min, ratio.max, check.ratio),
             text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
             where=", ".join(file.labels),
@@ -247,7 +236,7 @@ def compare_benches(check: BenchCheck, evidence: Evidence, result: Result) -> No
         if (ratio := file.ratio(check.quantity, first, second)) is not None
     ]
     if not found and check.command is None:
-        found = [replace(none, word=Word.CANNOT, why=_NO_SEARCH)]
+        found = [replace(none, word=Word.CANNOT, why=f"dpft bench measures no {check.quantity}")]
     elif not found and check.command is not None:
         found = [none]
         result.commands.append(check.command + " --device cuda" * is_memory)
@@ -366,16 +355,11 @@ def _compare(
         where=check.table,
         runs=tuple(dict.fromkeys(run for score in scores for run in score.runs)),
     )
-    why = next((score.why for score in scores if score.why), "")
-    if scale == "paper" and all(score.copied for score in scores):
-        why = "the paper took both numbers from elsewhere"
-    if why:
+    if why := next((score.why for score in scores if score.why), ""):
         return replace(none, word=Word.CANNOT, why=why)
-    # What the paper copied is of the paper's models, with which no stand-in is compared.
-    stands_in = any(x.setting for x in scores) and any(x.copied for x in scores)
-    if stands_in or any(score.value is None for score in scores):
+    if any(score.value is None for score in scores):
         return none
-    raw = column.higher_is_better or not {"ratio", "value"}.isdisjoint(check.expected)
+    raw = column.higher_is_better or "value" in check.expected
     sign = 1 if raw else -1
     return contrast(none, check, column, sign, _best(firsts, sign), _best(seconds, sign))
 
@@ -423,12 +407,11 @@ def _score(
     if cell.printed is None or (scale == "printed" and math.isnan(cell.printed)):
         return None
     rounding = 10.0**-column.decimals / math.sqrt(12)
-    copied = row.run is None and row.taken_from is not None
-    if scale == "printed" or (scale == "paper" and copied):
+    if scale == "printed":
         # A printed interval is of the mean, a printed deviation of single runs.
         runs = 1 if cell.std is None or table.seeds is None else table.seeds
         error = math.hypot(rounding, (cell.printed_spread or 0.0) / math.sqrt(runs))
-        return Score(row.name, cell.printed, error, runs - 1 or math.inf, copied=copied)
+        return Score(row.name, cell.printed, error, runs - 1 or math.inf)
     if cell.ours is not None:
         return Score(
             *(row.name, cell.ours, cell.sampling),
@@ -439,7 +422,8 @@ def _score(
             idle=Mark.CONSTANT in cell.marks,
         )
     why = row.why or ("" if column.metrics else f"{column.label} is no score of a run")
-    why = f"{row.name} is copied from {row.taken_from}" if copied else why
+    if row.run is None and row.taken_from is not None:
+        why = f"{row.name} is copied from {row.taken_from}"
     return Score(row.name, None, why=why)
 
 

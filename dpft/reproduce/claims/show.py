@@ -68,21 +68,25 @@ def table_of(result: Result) -> TextTable:
 def sentence(comparisons: Sequence[Comparison], reasons: Sequence[str] = ()) -> str:
     """Return the word on a claim, how many comparisons it rests on, and what they are of.
 
-    As in ``inconclusive with 12m on e2e (4,000 records), 3 seeds: 1 of 2 holds, 1 inconclusive``.
+    As in ``tends to hold so far with 12m on e2e (4,000 records), 3 seeds: 2 of 2 hold; 1 without
+    numbers``.
     """
-    word = combined([one.word for one in comparisons])
+    text = str(combined([one.word for one in comparisons]))
     known = [one for one in comparisons if one.text]
     if not known:
-        return str(word)
+        return text
     lacking = sum(one.word is Word.NOT_YET for one in comparisons)
-    settings = dict.fromkeys(name for one in known for name in one.settings)
-    seeds = sorted({one.seeds for one in known if one.origin == "runs"})
-    text = f"{word}{' so far' * (lacking > 0)}"
-    text += f" with {', '.join(settings)}" if settings else ""
-    if seeds:
-        ends = f"{seeds[0]}" if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]}"
-        text += f", {ends} seed{'s' * (seeds[-1] != 1)}"
+    text += " so far" * (lacking > 0)
+    runs, measured = ([x for x in known if x.origin == o] for o in ("runs", "measured"))
+    if settings := dict.fromkeys(name for one in runs for name in one.settings):
+        text += f" with {', '.join(settings)}"
+    if runs:
+        counts = [one.seeds for one in runs]
+        ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        text += f", {ends} seed{'s' * (max(counts) != 1)}"
     text += ", computed" if any(one.origin == "computed" for one in known) else ""
+    if machines := dict.fromkeys(name for one in measured for name in one.settings):
+        text += f", measured with {', '.join(machines)}"
     text += f": {sum(one.word in HOLDING for one in known)} of {len(known)} hold"
     unsure = sum(one.word is Word.INCONCLUSIVE for one in known)
     text += f", {unsure} inconclusive" if unsure else ""
