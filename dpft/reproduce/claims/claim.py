@@ -115,33 +115,29 @@ class ComputedCheck(FileSchema):
     shows: Text = "{value:.6g}"
 
 
-@dataclass(frozen=True)
-class Untestable(FileSchema):
-    """A part of a claim that no run of dpft can test, and why."""
-
-    why: Annotated[Text, Field(alias="cannot")]
-
-
-_KINDS = ("cells", "figure", "bench", "computed", "cannot")
+_KINDS = ("cells", "figure", "bench", "computed")
 Check = Annotated[
     Annotated[CellsCheck, Tag("cells")]
     | Annotated[FigureCheck, Tag("figure")]
     | Annotated[BenchCheck, Tag("bench")]
-    | Annotated[ComputedCheck, Tag("computed")]
-    | Annotated[Untestable, Tag("cannot")],
+    | Annotated[ComputedCheck, Tag("computed")],
     Discriminator(lambda check: next((kind for kind in _KINDS if kind in check), None)),
 ]
 
 
 @dataclass(frozen=True)
 class Claim(FileSchema):
-    """A headline claim: all of its checks; ``reading`` says how words like "about" are taken."""
+    """A headline claim: all of its checks, and why a part of it ``cannot`` be tested.
+
+    ``reading`` says how words like "about" are taken.
+    """
 
     paper: str
     number: Annotated[str, Field(pattern=r"^c\d{2}$")]
     says: Text
     source: Text
-    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+    checks: tuple[Check, ...] = ()
+    cannot: Words = ()
     reading: Text | None = None
 
     @property

@@ -5,7 +5,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal
 
 from dpft.config.errors import ConfigError
@@ -18,7 +17,6 @@ from dpft.reproduce.claims.claim import (
     Claim,
     ComputedCheck,
     FigureCheck,
-    Untestable,
     in_words,
     limits,
 )
@@ -27,15 +25,12 @@ from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Difference, Word, combi
 from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, cell_of, missing, shown_path
-from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, key_of, make_plan, words_at
+from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, make_plan, may_hold, words_at
 from dpft.reproduce.tables.record_index import Answers, Index
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
 from dpft.tasks.metrics.shown import paired_error
 
 SEEDS = tuple(range(SEEDS_TO_CONFIRM))
-# A record is of another run where one of these differs, which is known without composing the run.
-CHOICES = ("task", "adapt")
-NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
 
 
 @dataclass(frozen=True)
@@ -98,32 +93,12 @@ class Evidence:
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """Return a cell with its records at a scale, or the printed number alone."""
         alone = replace(table, rows=(row,), columns=(column,))
-        if scale in SCALES and self._may_be_recorded(table, row, column, scale):
+        runnable = scale in SCALES and row.run is not None
+        if runnable and may_hold(self.index, words_at(table, column, row, scale)):
             plan = make_plan(alone, scale, known=self.known)
         else:
             plan = empty_plan(replace(alone, laptop=None), scale)
         return cell_of(plan, 0, 0, self.index)
-
-    def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
-        """Return whether a record has the run's choices; composing every run takes seconds."""
-        asked: set[tuple[str, object]] = set()
-        for word in words_at(table, column, row, scale):
-            key, value = key_of(word), word.partition("=")[2]
-            if key in CHOICES:
-                asked.add((key, value))
-            elif key in NUMBERS and value != "null" and "$" not in value:  # no interpolation
-                asked.add((key, float(value)))
-        return row.run is not None and any(asked <= one for one in self._recorded)
-
-    @cached_property
-    def _recorded(self) -> set[frozenset[tuple[str, object]]]:
-        paths = [(key, *key.split(".")) for key in NUMBERS]
-        paths += [(key, key, "name") for key in CHOICES]
-        configs = (x.record["config"] for group in self.index.records.values() for x in group)
-        return {
-            frozenset((key, config[group].get(name)) for key, group, name in paths)
-            for config in configs
-        }
 
 
 @dataclass
@@ -152,18 +127,15 @@ class Result:
 
 def evaluate(claim: Claim, evidence: Evidence) -> Result:
     """Make and judge every comparison of a claim; a PaperError names a check that is wrong."""
-    result = Result(claim)
+    result = Result(claim, reasons=list(claim.cannot))
     for number, check in enumerate(claim.checks, 1):
         try:
-            match check:
-                case CellsCheck():
-                    compare_cells(check, evidence, result)
-                case BenchCheck():
-                    compare_benches(check, evidence, result)
-                case ComputedCheck():
-                    result.ours += compute(check)
-                case Untestable():
-                    result.reasons.append(check.why)
+            if isinstance(check, CellsCheck):
+                compare_cells(check, evidence, result)
+            elif isinstance(check, BenchCheck):
+                compare_benches(check, evidence, result)
+            else:
+                result.ours += compute(check)
         except (ConfigError, PaperError) as error:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
     result.printed, result.ours = judged(result.printed), judged(result.ours)

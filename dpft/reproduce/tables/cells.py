@@ -19,8 +19,8 @@ from dpft.reproduce.tables.plan import (
     PlannedRun,
     TablePlan,
     empty_plan,
-    key_of,
     make_plan,
+    may_hold,
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
@@ -318,11 +318,8 @@ def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] |
     if scale not in table.scales:
         return None
     plan = empty_plan(table, scale)
-    words = {
-        word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
-    }
-    tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
-    if tasks & index.tasks:  # to compose takes long
+    runs = (words_at(table, column, row, scale) for _, _, row, column in plan.runnable)
+    if any(may_hold(index, words) for words in runs):  # to compose takes long
         plan = make_plan(table, scale)
     return fill(plan, index).numbers
 

@@ -60,7 +60,10 @@ class Mark(Enum):
     SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
     FEWER = ("F", "fewer seeds than asked for")
     NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
-    CONSTANT = ("C", "at most two errors above always giving the most frequent answer: nothing learned")
+    CONSTANT = (
+        "C",
+        "within two errors of always giving the most frequent answer: nothing learned",
+    )
     WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
 
 

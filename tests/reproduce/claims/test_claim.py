@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, Untestable, read
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, FigureCheck, read
 from dpft.reproduce.papers import PaperError
 
 SMALL = """
@@ -28,7 +28,7 @@ c01:
       second: {variant: short}
       variants: {long: [], short: [optim.epochs=1]}
       scale: laptop
-    - cannot: no run has it
+  cannot: [no run has it]
 """
 
 
@@ -41,7 +41,7 @@ def read_text(tmp_path, text):
 def test_a_small_file(tmp_path):
     (one,) = read_text(tmp_path, SMALL)
     assert one.name == "nobody2020/c01"
-    cells, bench, variants, cannot = one.checks
+    cells, bench, variants = one.checks
     assert isinstance(cells, CellsCheck)
     assert cells.second == {"method": ("RGP", "prefix")}
     assert (cells.scale, isinstance(cells, FigureCheck)) == (None, False)
@@ -54,7 +54,7 @@ def test_a_small_file(tmp_path):
         (-1.0, math.inf),
         "difference at least -2%",
     )
-    assert cannot == Untestable("no run has it")
+    assert one.cannot == ("no run has it",)
 
 
 @pytest.mark.parametrize(
