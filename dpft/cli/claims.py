@@ -32,8 +32,9 @@ def main(
     files, damaged = read_benches(benches or None)
     evidence = Evidence(index, files)
     results = [evaluate(claim, evidence) for claim in claims]
-    one = name is not None and "/" in name
-    table = show.table_of(results[0]) if one else show.list_of(results)
-    table.show(make_console())
+    if name is not None and "/" in name:
+        show.table_of(results[0]).show(make_console())
+    else:
+        show.list_of(results).show(make_console())
     echo(index.looked, err=True)
     warn_left_out((*index.damaged, *damaged))

@@ -313,7 +313,7 @@ def _compare(
     ]
     firsts, seconds = ([score for score in part if score is not None] for part in both)
     if "value" in check.expected:
-        seconds = [Score("zero", 0.0, by_seed=dict.fromkeys(x.by_seed, 0.0)) for x in firsts]
+        seconds = [Score("", 0.0, by_seed=dict.fromkeys(x.by_seed, 0.0)) for x in firsts]
     if not firsts or not seconds:
         return None
     scores = [*firsts, *seconds]
@@ -355,7 +355,9 @@ def contrast(
         differences = [sign * (first.by_seed[s] - second.by_seed[s]) for s in seeds]
         difference = Difference.over_seeds(differences, error)
     digits, (low, high) = column.decimals, difference.interval
-    text = f"{a:.{digits}f} and {b:.{digits}f}: {difference.mean:+.{digits}f}"
+    text = f"{a:.{digits}f}"
+    if "value" not in check.expected:
+        text += f" and {b:.{digits}f}: {difference.mean:+.{digits}f}"
     text += f", 95% interval {low:+.{digits}f} to {high:+.{digits}f}" if low < high else ""
     if none.origin == "runs":
         text += f" over {len(seeds)} seed{'s' * (len(seeds) != 1)}"
