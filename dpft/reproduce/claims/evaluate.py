@@ -317,12 +317,10 @@ def _compare(
     if not firsts or not seconds:
         return None
     scores = [*firsts, *seconds]
-    names = (
-        f"best of {len(part)}" if len(part) > 1 else part[0].name for part in (firsts, seconds)
-    )
+    names = (f"best of {len(part)}" if part[1:] else part[0].name for part in (firsts, seconds))
     none = Comparison(
         "printed" if scale == "printed" else "runs",
-        f"{column.label}: {' against '.join(names)}",
+        f"{column.label}: {' against '.join(filter(None, names))}",
         check.in_words,
         where=check.table,
         runs=tuple(dict.fromkeys(run for score in scores for run in score.runs)),

@@ -8,10 +8,10 @@ from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.verdicts import CellVerdict
 
 
-def row(labels, printed, *, std=None, ours=None, source=None, why=None, **cell):
+def row(labels, printed, *, std=None, ours=None, source=None, **cell):
     """A row of one column, and our number in it."""
-    run = None if source or why else ()
-    made = Row(labels=labels, run=run, printed={"acc": printed}, taken_from=source, why=why)
+    run = None if source else ()
+    made = Row(labels=labels, run=run, printed={"acc": printed}, taken_from=source)
     return made, Cell(printed, std, None, ours, None, 0, 1, CellVerdict.TREND, **cell)
 
 
