@@ -152,7 +152,8 @@ def judged(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for one in comparisons:
         if one.test is not None:
             word, p = next(words)
-            one = replace(one, word=word, text=f"{one.text}, adjusted p {p:.2g}")
+            text = f"{one.text}, adjusted p {p:.2g}" if one.test[0].error else one.text
+            one = replace(one, word=word, text=text)
         found.append(one)
     return found
 
@@ -378,11 +379,10 @@ def _score(
     cell = evidence.cell(table, row, column, scale)
     if cell.printed is None or (scale == "printed" and math.isnan(cell.printed)):
         return None
-    rounding = 10.0**-column.decimals / math.sqrt(12)
     if scale == "printed":
         # A printed interval is of the mean, a printed deviation of single runs.
         runs = 1 if cell.std is None or table.seeds is None else table.seeds
-        error = math.hypot(rounding, (cell.printed_spread or 0.0) / math.sqrt(runs))
+        error = (cell.printed_spread or 0.0) / math.sqrt(runs)
         return Score(row.name, cell.printed, error, runs - 1 or math.inf)
     if cell.ours is not None:
         return Score(

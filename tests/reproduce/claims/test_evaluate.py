@@ -36,7 +36,7 @@ def printed(expected, first, second, *, std=None, **table):
         (NOT_WORSE, 83.1, Word.NOT_CONSISTENT),
         ({"percent": (-2, 2)}, 87.5, Word.NOT_CONSISTENT),
         ({"points": (1, 3)}, 87.0, Word.CONSISTENT),
-        ({"points": (1, 2)}, 87.0, Word.INCONCLUSIVE),  # at the end; both are rounded
+        ({"points": (1, 2)}, 87.0, Word.INCONCLUSIVE),  # at the end
     ],
 )
 def test_printed_numbers(expected, first, word):
