@@ -19,8 +19,8 @@ from dpft.reproduce.tables.plan import (
     PlannedRun,
     TablePlan,
     empty_plan,
-    key_of,
     make_plan,
+    may_hold,
     words_at,
 )
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
@@ -214,7 +214,8 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
     number = cell.ours if math.isnan(printed) else printed
     spread, digits = cell.printed_spread, column.decimals
     wide = cell.deviation is not None and verdicts.too_wide(cell.deviation, number, spread, digits)
-    constant = all(one.is_constant(column) for one in records)
+    known = [x for one in records if (x := one.above_constant(column)) is not None]
+    constant = bool(known) and statistics.fmean(known) <= 2 * cell.sampling
     marks = marks_of(records, planned, column.split)
     marks |= {Mark.LAPTOP} if plan.scale == "laptop" else set()
     marks |= {Mark.BASELINE} if row.taken_from is not None else set()
@@ -317,11 +318,8 @@ def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] |
     if scale not in table.scales:
         return None
     plan = empty_plan(table, scale)
-    words = {
-        word for _, _, row, column in plan.runnable for word in words_at(table, column, row, scale)
-    }
-    tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
-    if tasks & index.tasks:  # to compose takes long
+    runs = (words_at(table, column, row, scale) for _, _, row, column in plan.runnable)
+    if any(may_hold(index, words) for words in runs):  # to compose takes long
         plan = make_plan(table, scale)
     return fill(plan, index).numbers
 
