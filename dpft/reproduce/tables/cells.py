@@ -209,7 +209,8 @@ def cell_of(plan: TablePlan, i: int, j: int, index: Index) -> Cell:
     number = cell.ours if math.isnan(printed) else printed
     spread, digits = cell.printed_spread, column.decimals
     wide = cell.deviation is not None and verdicts.too_wide(cell.deviation, number, spread, digits)
-    constant = all(one.is_constant(column) for one in records)
+    known = [x for one in records if (x := one.above_constant(column)) is not None]
+    constant = bool(known) and statistics.fmean(known) <= 2 * cell.sampling
     marks = marks_of(records, planned, column.split)
     marks |= {Mark.LAPTOP} if plan.scale == "laptop" else set()
     marks |= {Mark.BASELINE} if row.taken_from is not None else set()

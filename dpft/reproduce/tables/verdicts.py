@@ -60,7 +60,7 @@ class Mark(Enum):
     SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
     FEWER = ("F", "fewer seeds than asked for")
     NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
-    CONSTANT = ("C", "no better than always giving the most frequent answer: nothing was learned")
+    CONSTANT = ("C", "within two errors of one constant answer: nothing was learned")
     WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
 
 
