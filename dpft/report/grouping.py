@@ -30,12 +30,9 @@ class Kind(NamedTuple):
 Scored = tuple[Kind, float] | None
 
 
-def ranked(runs: Sequence[Gathered], metric: str | None) -> list[tuple[Gathered, Scored]]:
-    """Sort runs by score, the best of one kind first, and those without a score last.
-
-    ``metric`` None means the first of each run's split.
-    """
-    found = [(run, _scored(run, metric)) for run in runs]
+def ranked(runs: Sequence[Gathered]) -> list[tuple[Gathered, Scored]]:
+    """Sort runs by their first score, the best of one kind first, those without a score last."""
+    found = [(run, _scored(run)) for run in runs]
     kinds = [scored[0] for _, scored in found if scored is not None]
 
     def rank(item: tuple[Gathered, Scored]) -> tuple[int, float]:
@@ -58,9 +55,9 @@ def metrics(run: Gathered) -> dict[str, float | None]:
     }
 
 
-def _scored(run: Gathered, metric: str | None) -> Scored:
+def _scored(run: Gathered) -> Scored:
     try:
-        name, _ = score(run.record or {}, metric)
+        name, _ = score(run.record or {}, None)
     except (DpftError, LookupError):  # not scored
         return None
     value = metrics(run).get(name)
