@@ -457,10 +457,8 @@ class Sweep:
     """Settings that ``dpft sweep`` passes to its jobs; they change no result."""
 
     folder: str | None = None
-    keep_going: bool = True
     list: str | None = None
     point: int | None = None
-    metric: str | None = None
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other

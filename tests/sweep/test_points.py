@@ -77,6 +77,7 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
         (["hydra/launcher=basic,joblib"], [], "Hydra's own settings are not swept"),
         (["eps=interval(1,3)"], [], "does not support sweep type"),
         (["seed=1,[2"], [], "cannot read"),
+        (["hydra.sweeper._target_=a.Other"], [], "got Other, which chooses points by the scores"),
     ],
 )
 def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
