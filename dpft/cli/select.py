@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
+from dpft.runs.lock import DirectoryLock
 from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points
@@ -88,7 +89,7 @@ def run_trials(
     secho("The number of trials is secret, and so is every trial but the best", err=True)
     before = os.umask(0o077)  # started processes inherit it
     try:
-        with folder.lock():
+        with DirectoryLock.acquire(folder.path):
             folder.describe(trials, lines, plan)
             status = run_points(trials, lines, folder)  # progress would tell how many there are
             rows = States(folder).rows()

@@ -15,6 +15,7 @@ from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
+from dpft.runs.lock import DirectoryLock
 from dpft.runs.record import read_record
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import (
@@ -53,8 +54,8 @@ def main(
     """Many runs from one command: dpft sweep task=e2e eps=3,8 seed=1,2,3
 
     Takes the arguments of dpft train -m: several values with commas, and Hydra's launchers. All
-    points are checked before the first one runs. The same command resumes a sweep
-    that was interrupted. docs/how-to/sweeps.md explains --select.
+    points are checked before the first one runs. The same command resumes a sweep that was
+    interrupted. docs/how-to/sweeps.md explains --select.
     """
     if select is not None:
         if file is not None or dry_run:
@@ -93,7 +94,7 @@ def run_sweep(
     if dry_run:
         _show_plan(plan, folder)
         return
-    with folder.lock():
+    with DirectoryLock.acquire(folder.path):
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)

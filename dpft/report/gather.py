@@ -30,7 +30,7 @@ class Target:
     path: Path
     name: str  # unique on the page, without folders of the machine
     label: str | None = None  # its settings as typed in a sweep
-    state: str | None = None  # what the sweep's journal says of it
+    state: str | None = None  # of the point
     error: str | None = None  # why it failed. It may quote the data, so it is on no page
 
 
@@ -90,12 +90,6 @@ def section(mapping: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
     """Return a part of a mapping; an empty one if it is missing or no mapping."""
     value = (mapping or {}).get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def finite(value: Any) -> float | None:
-    """Return a number of a record; None if it is not a finite one."""
-    number = isinstance(value, float | int) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None
 
 
 def gather(target: Target) -> Gathered:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DpftError
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.privacy.spec import style_in
-from dpft.report.gather import Gathered, finite, section
+from dpft.report.gather import Gathered, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
@@ -48,10 +48,9 @@ def metrics(run: Gathered) -> dict[str, float | None]:
     """Return the scores of the split that was decoded; None is not finite."""
     split = str(section(run.config, "decode").get("split"))
     scored = section(section(run.record, "scores"), split)
-    found = {name: finite(value) for name, value in section(scored, "metrics").items()}
     return {
         name: value if value is None else shown(name, value, scored.get("signature"))
-        for name, value in found.items()
+        for name, value in section(scored, "metrics").items()
     }
 
 

@@ -5,17 +5,15 @@ Whether a run is finished, and its results, are in the run's folder.
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from dpft.config.errors import ConfigError, RunLockedError
+from dpft.config.errors import ConfigError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.identity import config_hash
-from dpft.runs.lock import DirectoryLock
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 
 
@@ -45,20 +43,6 @@ class SweepFolder:
         self.log = path / "log.txt"  # what Hydra and the jobs printed
         self.list = path / "list.txt"  # a copy, so that an edit of the original moves no point
         self.hydra = path / "hydra"  # Hydra's own files
-
-    def lock(self) -> DirectoryLock:
-        """Be the only process that runs this sweep.
-
-        Raises:
-            RunLockedError: another one does.
-        """
-        try:
-            return DirectoryLock.acquire(self.path)
-        except RunLockedError:
-            raise RunLockedError(
-                f"the sweep {self.path} is running already; type dpft report "
-                f"{shlex.quote(str(self.path))} to see its progress"
-            ) from None
 
     def describe(
         self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: SweepPlan
