@@ -77,8 +77,7 @@ def main(arguments: Settings = None) -> None:
         if OmegaConf.select(config, "sweep.folder") is not None:
             from dpft.sweep.job import run_point
 
-            search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
-            run_point(resolved(config, typed.task), list(typed.task), search, execute)
+            run_point(resolved(config, typed.task), list(typed.task), execute)
             return
         with one_message():  # SystemExit; Hydra would print a traceback of any other exception
             raw: Any = resolved(config, typed.task)

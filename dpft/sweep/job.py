@@ -29,7 +29,6 @@ _WAIT = 10.0
 def run_point(
     raw: Mapping[str, Any],
     typed: Sequence[str],
-    search: Sequence[str],
     execute: Callable[[dict[str, Any]], None],
 ) -> None:
     """Make the run of one point, unless it is finished; a failure is written to the folder."""
@@ -38,7 +37,7 @@ def run_point(
     overrides = [word for word in typed if not setting_of(word).startswith("sweep.")]
     if settings.list is not None and settings.point is not None:
         overrides += read_list(Path(settings.list))[settings.point]
-        raw = compose([*search, *overrides])
+        raw = compose(overrides)
     # A run does not depend on the sweep that it is part of.
     run = parse({**raw, "sweep": asdict(Sweep())})
     path, digest = run_path(run), config_hash(run.identity())

@@ -26,12 +26,12 @@ REFUSED = {
     "sweep.list": "type --list FILE",
     "sweep.point": "type --list FILE",
     "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
+    "hydra.searchpath": "type --config-dir DIR",
     "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
 }
 # Groups of settings that one tunes.
 _TUNED = ("adapt", "clip", "optim", "decode")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_SEARCH = "hydra.searchpath="
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,15 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
             check_budget(task)
-            search = _search_path(parsed, arguments.config_dir)
-            fixed = _fixed(parsed, search)
+            folder = arguments.config_dir
+            search = [] if folder is None else [f'hydra.searchpath=["file://{folder}"]']
+            for one in parsed:
+                if one.is_hydra_override() and one.is_sweep_override():
+                    raise ConfigError(
+                        f"got {one.input_line}; expected one value: Hydra's own settings are not "
+                        "swept"
+                    )
+            fixed = [*search, *(o.input_line for o in parsed if not o.is_sweep_override())]
             base, chosen = compose(fixed), sweeper(fixed)
         runs_dir = Path(str(base["runs_dir"]))
         if chosen["_target_"] != _BASIC:
@@ -190,25 +197,6 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
     # The loader is asked for the choices that a glob(...) matches.
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     return parser.parse_overrides(list(overrides))
-
-
-def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
-    """Return where Hydra looks for further configs, as an override, if it was typed."""
-    search = [o.input_line for o in parsed if o.input_line.startswith(_SEARCH)]
-    if config_dir is None:
-        return search
-    if search:
-        raise ConfigError("got --config-dir and hydra.searchpath; expected one of them")
-    return [f'{_SEARCH}["file://{config_dir}"]']
-
-
-def _fixed(parsed: Sequence[Any], search: list[str]) -> list[str]:
-    """Return the overrides that are not swept."""
-    swept = [o.input_line for o in parsed if o.is_hydra_override() and o.is_sweep_override()]
-    if swept:
-        raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
-    lines = [o.input_line for o in parsed if not o.is_sweep_override()]
-    return [*search, *(line for line in lines if line not in search)]
 
 
 def _checked(place: str, overrides: Sequence[str], search: Sequence[str]) -> Run:

@@ -42,7 +42,7 @@ def typed(folder, *overrides, **settings):
 
 
 def point(overrides, execute):
-    run_point(compose(overrides), overrides, [], execute)
+    run_point(compose(overrides), overrides, execute)
 
 
 def finish(raw, bleu=0.25):

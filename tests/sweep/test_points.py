@@ -108,6 +108,7 @@ def test_flags_and_overrides_in_any_order(tmp_path):
         ("--config-dir nowhere", "expected a folder"),
         ("++force=true", "type dpft train"),
         ("sweep.list=x", "type --list FILE"),
+        ("hydra.searchpath=[file://x]", "type --config-dir DIR"),
     ],
 )
 def test_what_a_sweep_does_not_take(typed, message):
