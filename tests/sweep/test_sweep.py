@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dpft.cli import sweep
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.runs import read_ledger, read_record
+from dpft.sweep.folder import Failure
 
 # Many: a test that is kept waiting by others must not find the sweep at its end.
 STEPS = 24
@@ -144,3 +146,19 @@ def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
     assert [line.split()[0] for line in lines[:2]] == ["seed=1", "seed=2"]
     assert lines[2] == "runs/sweeps/two: 2 points, 0 done"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_is_printed_with_what_to_type_next(tmp_path, monkeypatch):
+    def one_fails(parsed, lines, folder, look):
+        look()
+        folder.fail(folder.points()[0].digest, Failure(error="no data", diverged=False))
+        look()
+        return 0
+
+    monkeypatch.setattr(sweep, "run_points", one_fails)
+    result = invoke("seed=1,2", f"runs_dir={tmp_path}", "--name", "two")
+    assert result.exit_code == 1
+    assert result.stderr.count("[0/2 done] seed=1: failed") == 1
+    assert "seed=1: no data" in result.stderr
+    assert "the same command runs the others" in result.stderr
+    assert "2 points: 0 done, 1 failed, 1 waiting" in result.stdout
