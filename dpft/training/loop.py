@@ -22,7 +22,7 @@ from dpft.training.executors import Programs, add_clipped, exact, forget
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
 
 if TYPE_CHECKING:
-    from dpft.audit.stage import Auditor
+    from dpft.audit.canaries import Canaries
     from dpft.parallel.pipelined_sums import PipelinedSums
 
 
@@ -37,7 +37,7 @@ def train(
     key: bytes,
     start: int = 0,
     reparametrisation: Reparametrisation | None = None,
-    audit: Auditor | None = None,
+    audit: Canaries | None = None,
     cohort: TrainingCohort | None = None,
     pipeline: PipelinedSums | None = None,
     programs: Programs | None = None,

@@ -36,7 +36,7 @@ def list_of(results: Sequence[Result]) -> TextTable:
     for command, names in commands.items():
         notes.append(("To test", f"{command}  # {', '.join(names)}"))
     headings = ("claim", "in short", "printed numbers", "our numbers")
-    return TextTable(headings, rows, notes=notes, wide=True)
+    return TextTable(headings, rows, notes=notes, stacked=True)
 
 
 def table_of(result: Result) -> TextTable:
