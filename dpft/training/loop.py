@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ from dpft.training.statistics import StepStatistics, check_gradients, check_weig
 if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
     from dpft.parallel.pipelined_sums import PipelinedSums
+
+# Parts of a step, which ends with "logs"; the host waits for the device in "waiting".
+Phase = Literal["data", "clipped sums", "waiting", "noise", "ledger", "optimizer", "logs"]
 
 
 def train(
@@ -44,6 +47,7 @@ def train(
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
     watched: Callable[[int], bool] = lambda step: False,
+    lap: Callable[[Phase], None] = lambda phase: None,
 ) -> None:
     """Run steps ``start`` to ``mechanism.steps - 1``.
 
@@ -66,6 +70,7 @@ def train(
         spend: writes a step and its release to the ledger, before the weights move.
         after_step: called with each finished step.
         watched: returns whether a step's statistics include the norms of signal and noise.
+        lap: called at the end of each phase of a step, several times where a phase repeats.
 
     Raises:
         RankError: another process of the cohort failed, or has drawn another batch.
@@ -96,13 +101,16 @@ def train(
             statistics = StepStatistics()
             for micro in pieces:
                 batch = data.batch(micro, step).to(device)
+                lap("data")
                 records = len(micro) - micro.count(BLANK)
                 if programs is not None:
                     programs.add(batch, records, statistics)
                 else:
                     add_clipped(data, model, clipper, batch, records, statistics, agreed)
+                lap("clipped sums")
         if programs is not None:
             programs.settle(statistics)
+            lap("waiting")
         return statistics
 
     for step in range(start, mechanism.steps):
@@ -132,13 +140,19 @@ def train(
             statistics.measure_noise(clipper, noise)
         if audit is not None:
             audit.observe()
+        lap("noise")
         if not mechanism.noise_multiplier:
             check_gradients(clipper, step, agreed)
+            lap("waiting")
         spend(step, statistics.released)
+        lap("ledger")
         if reparametrisation is not None:
             reparametrisation.transfer()
         optimizer.step()
+        lap("optimizer")
         if mechanism.noise_multiplier:
             check_weights(optimizer, step, agreed)
+            lap("waiting")
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
+        lap("logs")

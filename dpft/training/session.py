@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
@@ -41,7 +41,7 @@ from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.executors import Programs
 from dpft.training.held_out import Evaluations
-from dpft.training.loop import train
+from dpft.training.loop import Phase, train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, make_optimizer, whole_again
 from dpft.training.statistics import StepStatistics
@@ -78,9 +78,10 @@ class Session(Closing):
         directory: runs.RunDirectory | None,
         progress: Progress,
         tracker: Tracking | None = None,
+        lap: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
         self._run, self._directory, self._progress = run, directory, progress
-        self._tracker = tracker
+        self._tracker, self._lap = tracker, lap
         self._cohort, self._clipper = prepared.cohort, prepared.parts.clipper
         self._mechanism = prepared.parts.mechanism
         self._ledger = None
@@ -202,6 +203,7 @@ class Session(Closing):
                 spend=self._spend,
                 after_step=after_step,
                 watched=watched,
+                lap=self._lap,
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
