@@ -47,7 +47,7 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
         if job["kind"] == "run":
             from dpft.reproduce.bench import whole_run
 
-            return {"status": "ok", **whole_run.measure(job)}
+            return {"status": "ok", **whole_run.measure(job, requests or ())}
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, requests)}
         return {"status": "ok", **environment(job)}
