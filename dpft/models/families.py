@@ -6,7 +6,6 @@ pieces of the bundled one, which can spell any text, and the special tokens of t
 
 import json
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,7 +76,7 @@ class StandIn:
         return AutoConfig.for_model(family["model_type"], **sizes, **family["settings"])
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
+        self, auto: Any, config: Any, new_head: bool
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         raise ModelError(f"random:{self.family} has no weights; they are drawn")
 

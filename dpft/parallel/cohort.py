@@ -15,10 +15,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from dpft.config.errors import ConfigError, RankError
+from dpft.config.errors import RankError
 
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
@@ -28,13 +26,6 @@ _BUCKET = 1 << 24
 # How long a rank waits for the others. A step of a large model with many microbatches takes
 # minutes; a rank that died is noticed at once, by its connections.
 TIMEOUT = timedelta(minutes=30)
-
-
-def be_patient(mesh: DeviceMesh) -> None:
-    """Let the groups of a mesh wait as long as that of all ranks: NCCL's own limit is shorter."""
-    for group in mesh.get_all_groups():
-        if dist.get_backend(group) in ("nccl", "gloo"):  # simulated groups have no time limit
-            _set_pg_timeout(TIMEOUT, group)
 
 
 class RankGoneError(RankError):
@@ -166,17 +157,12 @@ TrainingCohort = SingleProcess
 
 
 class Replicas(SingleProcess):
-    """Ranks that each hold a whole copy of the model (data parallel).
+    """All processes of the default group, each with a whole copy of the model (data parallel)."""
 
-    Args:
-        group: the ranks; None: all processes of the default group.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         self.layout = MappingProxyType({"ranks": self.size})
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
@@ -186,13 +172,13 @@ class Replicas(SingleProcess):
     def gather(self, value: T) -> list[T]:
         held: list[Any] = [None] * self.size
         with _collective():
-            dist.all_gather_object(held, value, group=self._group)
+            dist.all_gather_object(held, value)
         return held
 
     def from_first(self, value: T) -> T:
         held: list[T] = [value]
         with _collective():
-            dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
+            dist.broadcast_object_list(held, src=0, device=self._device)
         return held[0]
 
     @torch.no_grad()
@@ -202,7 +188,7 @@ class Replicas(SingleProcess):
         # A group of GPUs cannot send tensors on the CPU, such as Adam's count of steps.
         sent = target.detach().to(self._device)
         with _collective():
-            dist.broadcast(sent, src=0, group=self._group)
+            dist.broadcast(sent, src=0)
         target.copy_(sent)
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
@@ -232,7 +218,7 @@ class Replicas(SingleProcess):
         # The largest of x and of -x: equal but for the sign if all ranks have one x.
         sent = torch.tensor([*numbers, code, -code], dtype=torch.int64, device=self._device)
         with _collective():
-            dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(sent, op=dist.ReduceOp.MAX)
         *largest, code, negated = sent.tolist()
         return largest, code == -negated
 
@@ -254,74 +240,43 @@ class Replicas(SingleProcess):
             first = bucket[0]
             if len(bucket) == 1 and first.dtype.itemsize >= 4 and first.is_contiguous():
                 with _collective():
-                    dist.all_reduce(first, group=self._group)  # without a second copy of it
+                    dist.all_reduce(first)  # without a second copy of it
             else:
                 kind = torch.float32  # or what has more digits
                 for each in bucket:
                     kind = torch.promote_types(kind, each.dtype)
                 flat = torch.cat([each.detach().flatten().to(kind) for each in bucket])
                 with _collective():
-                    dist.all_reduce(flat, group=self._group)
+                    dist.all_reduce(flat)
                 parts = flat.split([each.numel() for each in bucket])
                 for each, part in zip(bucket, parts, strict=True):
                     each.copy_(part.view_as(each))
             bucket = []
 
 
-class Pipelines(Replicas):
-    """Ranks in pipelines of ``length`` neighbouring ranks each, which share every batch.
+class Pipeline(Replicas):
+    """Ranks that each hold one stage of the model, and go through the same records.
 
     Args:
-        length: ranks of a pipeline; None: all are one.
-        schedule: one of `dpft.parallel.pipelined_sums.SCHEDULES`.
-        microbatches: that a schedule sends at a time; None: four for each rank.
+        microbatches: how many are sent through the stages at a time; None: four for each rank.
 
     Attributes:
-        position: of this rank in its pipeline, from 0.
-        peers: the group of this rank's pipeline.
-        copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
         broken: whether this rank stopped in the middle of a round. Its neighbours then wait for
             hidden states, no agreement can be reached, and they notice that this rank is gone.
-
-    Raises:
-        ConfigError: if the ranks do not make whole pipelines.
     """
 
     divided = True
 
-    def __init__(
-        self, length: int | None = None, schedule: str = "1f1b", microbatches: int | None = None
-    ) -> None:
+    def __init__(self, microbatches: int | None = None) -> None:
         super().__init__()
-        self.length = self.size if length is None else length
-        if self.length < 2 or self.size % self.length:
-            raise ConfigError(
-                f"{self.size} processes in pipelines of {self.length}; expected whole pipelines of "
-                f"two or more: type parallel.length=N for an N that divides {self.size}, or start "
-                "another number of processes"
-            )
-        shape = (self.size // self.length, self.length)
-        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
-        self.position = self.rank % self.length
-        be_patient(mesh)
-        self.peers = mesh.get_group("pipeline")
-        self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False
-        self.schedule = schedule
-        self.microbatches = microbatches or 4 * self.length
+        self.microbatches = microbatches or 4 * self.size
         self.layout = MappingProxyType(
-            {
-                "ranks": self.size,
-                "layout": "pipeline",
-                "pipeline": self.length,
-                "schedule": schedule,
-                "microbatches": self.microbatches,
-            }
+            {"ranks": self.size, "layout": "pipeline", "microbatches": self.microbatches}
         )
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        # All stages of a pipeline go through the same records.
-        return drawn if self.copies is None else self.copies.share(drawn)
+        return drawn
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
         if self.broken and trouble is not None:

@@ -1,9 +1,8 @@
-"""Pipeline stages that clip: per device (He et al. 2022, section 4 and appendix C), or flat.
+"""A pipeline stage that clips: per device (He et al. 2022, section 4 and appendix C), or flat.
 
 A stage holds some blocks of the model and is an ordinary clipper's model. The last one has one loss
 for each record; every other takes, for each record, the inner product of its output with the
-gradient that came back. Its input's gradient goes on at once; norms, factors and sums may wait
-until the schedule has time: the halves B and W of zero-bubble schedules (Qi et al. 2024).
+gradient that came back.
 
 Per device, each stage clips its own part of a record's gradient to its own threshold, and no norm
 leaves it. Flat clipping needs the norm of the whole gradient: once a round's microbatches are
@@ -96,21 +95,13 @@ class ClippedStage(PipelineStage):
         self._chunk = bwd_chunk_id
         super().backward_one_chunk(bwd_chunk_id, *arguments, **named)
 
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
-        """Run the base's method, as `backward_one_chunk` does."""
-        self._chunk = bwd_chunk_id
-        super().backward_weight_one_chunk(bwd_chunk_id, *arguments, **named)
-
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> tuple[tuple[Tensor | None, ...], Any]:
-        """Run the backward of a chunk, or one of its halves; the base calls it."""
+        """Run the backward of a chunk; the base calls it."""
         batch = self._batches[self._chunk]
         if batch is None:
-            return tuple(map(torch.zeros_like, bwd_kwargs.get("input_values", ()))), None
-        if backward_type == "weight":
-            self._finish(self._chunk, bwd_kwargs["param_groups"])
-            return (), None
+            return tuple(map(torch.zeros_like, bwd_kwargs["input_values"])), None
         outputs, gradients = bwd_kwargs["stage_output"], bwd_kwargs["output_grads"]
         (output,) = [outputs] if isinstance(outputs, Tensor) else outputs
         if gradients is None:
@@ -122,17 +113,12 @@ class ClippedStage(PipelineStage):
         found, started = self.clipper.start(
             losses, captured, inputs, batch.rows_per_unit, batch.real
         )
-        if backward_type == "full":
-            self._finish(self._chunk, started)
-            return tuple(found), None
-        return tuple(found), started
-
-    def _finish(self, chunk: int, started: Started) -> None:
         if self._waits:
-            self.waiting[chunk] = started
-            return
-        self.clipper.finish(started)
-        self.observe(chunk)
+            self.waiting[self._chunk] = started
+        else:
+            self.clipper.finish(started)
+            self.observe(self._chunk)
+        return tuple(found), None
 
     def observe(self, chunk: int) -> None:
         """Keep the norms and factors of the batch that the clipper has just finished."""
@@ -140,32 +126,28 @@ class ClippedStage(PipelineStage):
 
 
 @torch.no_grad()
-def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> None:
+def settle(stage: ClippedStage) -> None:
     """Form, with flat clipping, the sums of the microbatches that wait; collective."""
-    held: list[tuple[ClippedStage, int, Any, Book]] = []
-    squares: dict[int, Tensor] = {}
-    for stage in stages:
-        for chunk, started in sorted(stage.waiting.items()):
-            batch, book = stage.clipper.batch_of(started), Book()
-            held.append((stage, chunk, batch, book))
+    held: list[tuple[int, Any, Book]] = []
+    squares: list[Tensor] = []
+    for chunk, started in sorted(stage.waiting.items()):
+        batch, book = stage.clipper.batch_of(started), Book()
+        held.append((chunk, batch, book))
 
-            def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
-                uses = cheapest_forms(uses, batch.size, transient=False)
-                book[name] = Entry(batch.squared_norm(uses), uses)
+        def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
+            uses = cheapest_forms(uses, batch.size, transient=False)
+            book[name] = Entry(batch.squared_norm(uses), uses)
 
-            batch.backward(complete)
-            squared, dropped = batch.squared_group_norm(0, book)
-            # A record that is dropped on one stage is dropped on all: infinity stays infinite.
-            squared = squared if dropped is None else squared.masked_fill(dropped, torch.inf)
-            squares[chunk] = squared if chunk not in squares else squares[chunk] + squared
+        batch.backward(complete)
+        squared, dropped = batch.squared_group_norm(0, book)
+        # A record that is dropped on one stage is dropped on all: infinity stays infinite.
+        squares.append(squared if dropped is None else squared.masked_fill(dropped, torch.inf))
     if not squares:
         return
-    joint = torch.stack([squares[chunk] for chunk in sorted(squares)])
-    dist.all_reduce(joint, group=group)
-    row_of = {chunk: row for row, chunk in enumerate(sorted(squares))}
+    joint = torch.stack(squares)
+    dist.all_reduce(joint)
     with full_precision():
-        for stage, chunk, batch, book in held:
-            squared = joint[row_of[chunk]]
+        for (chunk, batch, book), squared in zip(held, joint, strict=True):
             lost = ~torch.isfinite(squared)
             dropped = lost if bool(lost.any()) else None
             batch.add_sums(0, book, batch.factors_of(0, squared, dropped))

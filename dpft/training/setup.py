@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +16,11 @@ from torch import nn
 
 from dpft import runs
 from dpft.config import imported
-from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
+from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
-from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import Pipeline, SingleProcess, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
@@ -223,7 +222,7 @@ def prepare(
 
             reshard(loaded.model)
     if mechanism.private:
-        whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
+        whole = loaded.model if parts.pipeline is None else parts.pipeline.stage
         check_independence(units, whole, clipper, run.optim.tokens, parts.pipeline)
     auditor = None
     if audit is not None:
@@ -259,7 +258,7 @@ def assemble(
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
     cohort = cohort or SingleProcess()
-    if isinstance(cohort, Pipelines):
+    if isinstance(cohort, Pipeline):
         return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
@@ -273,50 +272,30 @@ def assemble(
 
 
 def _in_stages(
-    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
+    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipeline
 ) -> TrainingParts:
-    """`assemble` where each rank holds some stages of the model and reads no others."""
-    from dpft.parallel.pipelined_sums import held_here, pipelined, stages
+    """`assemble` where each rank holds a stage of the model."""
+    from dpft.parallel.pipelined_sums import pipelined
 
-    how = Partition("per_device", stages(cohort.schedule, cohort.length))
+    how = Partition("per_device", cohort.size)
     if run.clip.groups == "per_device":
         how = run.clip.partition
-    empty = load_model(run.model, task.needs, run.seed, weights=False)
-    named = list(empty.model.named_parameters(remove_duplicate=False))
+    loaded = _load(run, task, cohort)
+    digest = loaded.digest()
     try:
-        held = held_here(adapt(empty, run.adapt, task.needs, run.seed).model, how, cohort)
-        absent = frozenset(name for name, parameter in named if id(parameter) not in held)
-        del empty, named
-        loaded = _load(run, task, cohort, absent)
         whole = attach_clipper(run.clip, loaded.model.train(), cohort)
         mechanism = over_groups(mechanism, run.clip, whole)
-        clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
+        clipper, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop need of a clipper, and no backward itself.
-    return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
+    return TrainingParts(loaded, digest, cast(Clipper, clipper), mechanism, sums)
 
 
-def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the digests of all tensors; raise RankError where ranks have read different ones."""
-    merged: dict[str, str] = {}
-    for rank, digests in enumerate(of_ranks):
-        for name, digest in digests.items():
-            if merged.setdefault(name, digest) != digest:
-                raise RankError(
-                    f"rank {rank} has read another {name} than a rank before it; expected the same "
-                    "model everywhere: compare the files of model.path"
-                )
-    return merged
-
-
-def _load(
-    run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
-) -> LoadedModel:
+def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
-    loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 

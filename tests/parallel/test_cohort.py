@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError, RankError
-from dpft.parallel.cohort import Pipelines, RankGoneError, Replicas, SingleProcess, _collective
+from dpft.parallel.cohort import Pipeline, RankGoneError, Replicas, SingleProcess, _collective
 from dpft.parallel.parts import taken_apart
 from dpft.parallel.pipelined_sums import pipelined
 from dpft.parallel.sharded import Shards
@@ -109,26 +109,25 @@ def test_ranks_go_on_together_or_not_at_all(ranks):
 def test_flat_thresholds_that_move_are_those_of_every_stage():
     """Noise is scaled to them: stages that kept larger ones would have too little of it."""
     with fake_ranks(2):
-        ranks = Pipelines(2, "zbv")  # the first rank has the first stage and the last
+        ranks = Pipeline()
         model, adaptive = gpt2(), Quantiles(0.5, 0.3)
         whole = make_clipper(model, "flat_adaptive", threshold=3.2, adaptive=adaptive, cohort=ranks)
-        clippers, _ = pipelined(model, whole, Partition("per_device", 4), ranks)
+        clippers, _ = pipelined(model, whole, Partition("per_device", 2), ranks)
         clippers.policy.move([0.7])
         assert clippers.thresholds == (0.7,)
-        assert [own.thresholds for own in clippers.clippers.values()] == [(0.7,)] * 2
+        assert clippers.clipper.thresholds == (0.7,)
         clippers.close()
 
 
 def test_the_ledger_tells_layouts_from_each_other():
     """The same noise on sums that are rounded otherwise would be another release."""
     with fake_ranks(4):
-        names = ("copy", "shard")
-        meshes = [init_device_mesh("cpu", (n, 4 // n), mesh_dim_names=names) for n in (2, 1)]
-        assert [Shards(mesh).layout["shards"] for mesh in meshes] == [2, 4]
-        told = dict(Pipelines(2, "zbv", 4).layout)
-    assert told == {
-        "ranks": 4, "layout": "pipeline", "pipeline": 2, "schedule": "zbv", "microbatches": 4,
-    }  # fmt: skip
+        layouts = [dict(made.layout) for made in (Replicas(), Shards(), Pipeline(6))]
+    assert layouts == [
+        {"ranks": 4},
+        {"ranks": 4, "layout": "fsdp"},
+        {"ranks": 4, "layout": "pipeline", "microbatches": 6},
+    ]
 
 
 def test_buffers_are_those_of_the_first_rank():
