@@ -33,7 +33,7 @@ from dpft.models.architecture import (
     suit,
     without_weights,
 )
-from dpft.models.families import StandIn, refuse, standin
+from dpft.models.families import StandIn, standin
 from dpft.models.files import Files
 from dpft.models.needs import Needs
 from dpft.runs.finished import check_whole
@@ -251,8 +251,6 @@ def find(settings: Model) -> Files | StandIn:
             return Files(str(folder), typed, gguf, flags)
         case ["random", name]:
             return standin(name)
-        case ["sizes", _]:
-            raise refuse(path)
         case ["bundled", name]:
             folder = BUNDLED / name
             if folder.parent != BUNDLED or not (folder / "config.json").is_file():

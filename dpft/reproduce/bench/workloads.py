@@ -122,9 +122,10 @@ def build(
 def _build_model(name: str, untied: bool) -> tuple[Any, int]:
     """Return a model and the number of its repeated blocks."""
     if name == "wrn16-4":
-        from dpft.models.wrn import WideResNet
+        from dpft.models.wrn import WideResNetConfig, WideResNetForImageClassification
 
-        return WideResNet(), 6  # three stages of two blocks each: 16 = 6 * 2 + 4 layers
+        # Three stages of two blocks each: 16 = 6 * 2 + 4 layers.
+        return WideResNetForImageClassification(WideResNetConfig(num_labels=CLASSES)), 6
     import transformers as hf
 
     if name == "tiny":
