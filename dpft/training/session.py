@@ -100,7 +100,7 @@ class Session(Closing):
         self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
         self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
-        saved = runs.checkpoint.load_latest(directory, self._cohort)
+        saved = runs.checkpoint.load(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
                 self._check(directory, saved)
@@ -233,7 +233,8 @@ class Session(Closing):
         """
         best = None if self._evaluations is None else self._evaluations.best
         if best is not None and best < self._mechanism.steps:
-            saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
+            saved = runs.checkpoint.load(self._directory, self._cohort, best)
+            assert saved is not None
             saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
         loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
         if self._cohort.divided and self._mechanism.steps:
@@ -286,8 +287,6 @@ class Session(Closing):
                     "repeated from the first one"
                 )
             return
-        for warning in saved.warnings:
-            self._progress.warn(warning)
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         of = {
             "names of trained parameters": (held, {f"{_WEIGHTS}{name}" for name in self._names}),
@@ -465,7 +464,6 @@ def go_on(
     if more:
         cost = f"repeats {more} released steps: epsilon {before} becomes {after}"
     progress.say(f"continuing with {', '.join(changes)} {cost}")
-    runs.checkpoint.drop_ahead(directory, start)
 
 
 def ledger_entry(

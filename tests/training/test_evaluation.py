@@ -169,7 +169,7 @@ def test_the_best_weights_are_kept_however_often_the_run_is_stopped(tmp_path, sc
     manifest = run_path(whole) / "checkpoints/step-00000001/manifest.json"
     content = manifest.read_text()
     manifest.unlink()
-    with pytest.raises(runs.CheckpointError, match="step-00000001, the best one by evaluation"):
+    with pytest.raises(runs.CheckpointError, match="step-00000001 is damaged or gone"):
         weights_of(whole)
     manifest.write_text(content)
     (run_path(whole) / "private/evaluations.jsonl").write_bytes(log.splitlines(True)[0])
