@@ -21,7 +21,7 @@ from dpft.runs.atomic import (
     temporary_of,
     write_atomic,
 )
-from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
+from dpft.runs.finished import DONE, is_finished, marked
 from dpft.runs.folders import GENERATIONS, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
@@ -131,10 +131,6 @@ class RunDirectory(Closing):
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""
         self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
-
-    def damages(self) -> list[Damage]:
-        """Return which files of this run, if it is finished, are not what they were."""
-        return damages(self.path) if self.is_done else []
 
     def clear(self) -> Path:
         """Move the run aside to ``<name>.old-N``, which is returned, and start an empty one.

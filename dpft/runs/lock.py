@@ -40,20 +40,15 @@ class DirectoryLock(Closing):
                 # If the folder was moved aside between open and flock, this lock is the old run's.
                 if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
                     os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+                    os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
                     return lock
             except BlockingIOError:
-                text = os.pread(descriptor, 256, 0).decode(errors="replace")
+                holder = os.pread(descriptor, 256, 0).decode(errors="replace").strip()
                 lock.close()
-                holder, _, host = text.strip().partition(" ")
-                here = host == socket.gethostname()  # elsewhere its number means nothing
-                stop = f" (`kill {holder}`)" if here else ""
-                place = f" on {host}" if host and not here else ""
                 raise RunLockedError(
-                    f"{folder} is in use by process {holder or 'unknown'}{place}; expected to be "
-                    "its only user: two processes must not train one run. Wait for that process "
-                    f"or stop it{stop}, then run the same command again; it continues where it "
-                    "stopped"
+                    f"{folder} is in use by process {holder or 'unknown'}; expected to be its only "
+                    "user: two processes must not train one run. Wait for that process or stop it, "
+                    "then run the same command again; it continues where it stopped"
                 ) from None
             except FileNotFoundError:
                 pass

@@ -124,8 +124,10 @@ def _build_model(name: str, untied: bool) -> tuple[Any, int]:
     if name == "wrn16-4":
         from dpft.models.wrn import WideResNetConfig, WideResNetForImageClassification
 
+        small = WideResNetConfig()
+        small.num_labels = CLASSES
         # Three stages of two blocks each: 16 = 6 * 2 + 4 layers.
-        return WideResNetForImageClassification(WideResNetConfig(num_labels=CLASSES)), 6
+        return WideResNetForImageClassification(small), 6
     import transformers as hf
 
     if name == "tiny":
