@@ -16,7 +16,7 @@ from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.guarantee import is_held_out
 from dpft.runs.atomic import parse_json
-from dpft.runs.finished import damages
+from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
 from dpft.runs.folders import generations_file
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.log import REMEDY, read_log
@@ -166,7 +166,7 @@ def gather(
     config = section(record or identity, "config")
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
-    for damage in damages(path, thorough=False):
+    for damage in damages(path, (RECORD, LEDGER, CONFIG, GENERATIONS)):
         report(
             f"{damage}, though the run was finished: do not rely on it before you know why; "
             "dpft train resume=RUN makes again what can be made again"

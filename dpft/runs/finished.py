@@ -24,10 +24,6 @@ CARD = "model/README.md"
 RECORD, LEDGER, CONFIG = "record.json", "ledger.jsonl", "config.yaml"
 MODEL, ADAPTER, GENERATIONS = "model/", "adapter/", "generations/"
 
-# Hashing takes about 1 s for 500 MB. Smaller files are always hashed; larger ones where weights are
-# about to be used or the run's own command is typed, not where hundreds of runs are passed over.
-_SMALL = 16 * 2**20
-
 
 @dataclass(frozen=True)
 class Marker:
@@ -59,7 +55,7 @@ def is_finished(path: Path, digest: str) -> bool:
 
 def is_intact(path: Path, digest: str) -> bool:
     """Return whether it is finished, and record and ledger are what they were."""
-    return is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False)
+    return is_finished(path, digest) and not damages(path, (RECORD, LEDGER))
 
 
 def marked(folder: Path, config_hash: str) -> Marker:
@@ -78,10 +74,10 @@ def marked(folder: Path, config_hash: str) -> Marker:
     return Marker(config_hash, files)
 
 
-def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[str]:
+def damages(folder: Path, parts: Sequence[str] = ()) -> list[str]:
     """Return files of a finished run that are gone or changed, and how; each is a clause.
 
-    Large files are compared by size alone unless ``thorough``.
+    Hashing takes about 1 s for 500 MB, so name the parts where weights are not used.
 
     ``parts`` are names, or beginnings such as ``model/``, of what to check; all if empty.
     """
@@ -97,7 +93,7 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
             found.append(f"{name} is gone")
         elif size != expected:
             found.append(f"{name} has {size:,} bytes, expected {expected:,}")
-        elif (thorough or size <= _SMALL) and sha256_file(file) != state["sha256"]:
+        elif sha256_file(file) != state["sha256"]:
             found.append(f"{name} is not what it was when the run was finished")
     return found
 

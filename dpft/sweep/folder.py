@@ -20,8 +20,8 @@ from pydantic.dataclasses import dataclass
 
 from dpft.config.errors import ConfigError, RunLockedError
 from dpft.runs.atomic import write_atomic
+from dpft.runs.directory import DirectoryLock
 from dpft.runs.identity import config_hash
-from dpft.runs.lock import DirectoryLock
 from dpft.runs.log import Log, damaged, read_log
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 

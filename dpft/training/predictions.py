@@ -14,7 +14,7 @@ from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import disk_report, write_atomic
-from dpft.runs.memory import explained
+from dpft.runs.environment import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction

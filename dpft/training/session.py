@@ -36,8 +36,8 @@ from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
 from dpft.privacy.untouched import written
 from dpft.runs.atomic import Closing
+from dpft.runs.environment import explained
 from dpft.runs.identity import differences
-from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.executors import Programs
 from dpft.training.held_out import Evaluations
