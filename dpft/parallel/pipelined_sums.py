@@ -21,10 +21,9 @@ from torch.distributed.pipelining import Schedule1F1B
 
 from dpft.config.errors import ConfigError
 from dpft.parallel.cohort import Pipeline, RankGoneError
-from dpft.parallel.pipeline import ClippedStage, Losses, settle
+from dpft.parallel.pipeline import ClippedStage, Losses
 from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
 from dpft.privacy.clipping import Clipper
-from dpft.privacy.clipping.groups import Group
 from dpft.privacy.policies import PartOfPolicy
 from dpft.privacy.spec import TWO_BACKWARDS, Partition
 
@@ -46,7 +45,6 @@ class StageClipper:
 
     Attributes:
         clipper: of the stage.
-        flat: whether one group spans the stages, so that norms have to be added up over them.
         parameters: of the stage, by the whole model's names.
         sizes: of the whole model's trained parameters.
         own_groups: numbers of the groups whose norms this process sees.
@@ -64,30 +62,23 @@ class StageClipper:
         self.policy = whole.policy
         self.cohort = ranks
         self.sizes = MappingProxyType(dict(whole.sizes))
-        self.flat = len(self.groups) == 1
         self._running = False
         if whole.plan in TWO_BACKWARDS or not whole.private:
             raise ConfigError(
-                f"plan {whole.plan!r} in a pipeline; expected bk, fused or materialised, which "
-                "take one backward: type clip=per_device_adaptive, or clip=bk for the same sums"
+                f"plan {whole.plan!r} in a pipeline; expected one that takes one "
+                "backward: type clip=per_device or clip=per_device_adaptive"
             )
         owners = [{cut.stage_of[name] for name in group.parameters} for group in self.groups]
         for group, stages in zip(self.groups, owners, strict=True):
-            if len(stages) > 1 and not self.flat:
+            if len(stages) > 1:
                 raise ConfigError(
                     f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
                     "pipeline, so that its norm would have to travel; expected groups within a "
-                    "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
-                    "group with norms added up over the stages"
+                    "stage: type clip=per_device (or per_layer, block_wise)"
                 )
         self.own_groups = tuple(k for k, stages in enumerate(owners) if ranks.rank in stages)
-        own = []
-        for group in (self.groups[k] for k in self.own_groups):
-            names = tuple(name for name in group.parameters if cut.stage_of[name] == ranks.rank)
-            own.append(Group(group.name, names, group.threshold))
-        counts = not self.flat or ranks.rank == 0  # with one group all stages see the same norms
-        policy = PartOfPolicy(whole.policy, self.own_groups, counts)
-        self.clipper = whole.for_part(part, own, policy)
+        own = [self.groups[k] for k in self.own_groups]
+        self.clipper = whole.for_part(part, own, PartOfPolicy(whole.policy, self.own_groups))
         held = self.clipper.parameters
         self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
 
@@ -149,7 +140,7 @@ class StageClipper:
 
 
 class Observed(NamedTuple):
-    """Noiseless figures of a microbatch: norms and factors ``(b, K)`` of `PipelinedSums.groups`."""
+    """Noiseless figures of a microbatch: norms and factors ``(b, K)`` of the rank's own groups."""
 
     losses: Tensor | None  # on the rank with the last stage
     norms: Tensor
@@ -167,8 +158,6 @@ class PipelinedSums:
 
     Attributes:
         stage: the module of this rank.
-        groups: the numbers of the groups whose norms this rank reports. With flat clipping norms
-            are the same on all ranks, and the first reports them.
     """
 
     def __init__(self, part: nn.Module, clipper: StageClipper, cut: Cut, ranks: Pipeline) -> None:
@@ -180,7 +169,6 @@ class PipelinedSums:
         self.stage = Share(part, first=ranks.rank == 0, last=ranks.rank == cut.count - 1)
         self.clipper = clipper
         self.cut = cut
-        self.groups = () if clipper.flat and ranks.rank else clipper.own_groups
         self._ranks = ranks
         self._device = next(self.stage.parameters()).device
         self._shape: tuple[int, ...] = ()
@@ -233,8 +221,6 @@ class PipelinedSums:
         with self.clipper.running():
             try:
                 self._runner.step(target=target, return_outputs=False)
-                if self.clipper.flat:
-                    settle(stage)
             except Exception as error:
                 self._ranks.broken = True
                 if isinstance(error, RuntimeError) and error.__cause__ is not None:
@@ -243,11 +229,7 @@ class PipelinedSums:
                     raise RankGoneError(error) from error
                 raise
         return [
-            Observed(
-                stage.losses[chunk] if stage.is_last else None,
-                stage.norms[chunk][:, : len(self.groups)],
-                stage.factors[chunk][:, : len(self.groups)],
-            )
+            Observed(stage.losses.get(chunk), stage.norms[chunk], stage.factors[chunk])
             for chunk in range(len(filled))
         ]
 
@@ -268,7 +250,6 @@ class PipelinedSums:
             input_args=ends if stage == 0 else hidden,
             output_args=ends if stage == cut.count - 1 else hidden,
             clipper=self.clipper.clipper,
-            waits=self.clipper.flat,
         )
         self._runner = Schedule1F1B(
             self._clipped,

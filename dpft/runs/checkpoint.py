@@ -164,15 +164,14 @@ def load(
             if newest:
                 step = max((number for number, _ in _steps(run.checkpoints)), default=None)
     checkpoints, step = cohort.from_first((None if run is None else run.checkpoints, step))
-    assert checkpoints is not None
     with together(cohort):
-        if cohort.divided and not checkpoints.is_dir():
+        if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
             raise CheckpointError(
                 f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
                 "writes its part of a checkpoint; expected a folder on a file system that all "
                 "machines share: type runs_dir=FOLDER with such a one"
             )
-    if step is None:
+    if checkpoints is None or step is None:
         return None
     path = checkpoints / f"step-{step:08d}"
     if run is not None:

@@ -93,7 +93,7 @@ def train(
         seed_masks(keys.seed(key, "dropout", step, *([cohort.rank] if cohort.size > 1 else [])))
         with exact(clipper):
             if pipeline is not None:
-                statistics = StepStatistics(share=0, groups=pipeline.groups)
+                statistics = StepStatistics(share=0, groups=pipeline.clipper.own_groups)
                 found = pipeline.add(data.losses, (data.batch(micro, step) for micro in pieces))
                 for one, losses in zip(found, pipeline.losses(found), strict=True):
                     statistics.observe(losses, one.norms, one.factors, len(losses))

@@ -106,15 +106,16 @@ def test_ranks_go_on_together_or_not_at_all(ranks):
 # What ranks tell each other where a test of whole runs would see no difference.
 
 
-def test_flat_thresholds_that_move_are_those_of_every_stage():
+def test_thresholds_that_move_are_those_of_every_stage():
     """Noise is scaled to them: stages that kept larger ones would have too little of it."""
     with fake_ranks(2):
         ranks = Pipeline()
         model, adaptive = gpt2(), Quantiles(0.5, 0.3)
-        whole = make_clipper(model, "flat_adaptive", threshold=3.2, adaptive=adaptive, cohort=ranks)
+        options = {"threshold": 3.2, "adaptive": adaptive, "count": 2}
+        whole = make_clipper(model, "per_device_adaptive", cohort=ranks, **options)
         clippers, _ = pipelined(model, whole, Partition("per_device", 2), ranks)
-        clippers.policy.move([0.7])
-        assert clippers.thresholds == (0.7,)
+        clippers.policy.move([0.7, 0.6])
+        assert clippers.thresholds == (0.7, 0.6)
         assert clippers.clipper.thresholds == (0.7,)
         clippers.close()
 

@@ -42,7 +42,7 @@ def assembled(cohort, words):
 CASES = {
     "full": ("model=tiny", "model.tied=false", "clip=per_device", "clip.count=2"),
     # Its table is frozen and in two stages.
-    "lora": ("model=tiny", "adapt=lora", "clip=bk"),
+    "lora": ("model=tiny", "adapt=lora", "clip=per_device", "clip.count=2"),
 }
 
 
