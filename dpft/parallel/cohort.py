@@ -50,7 +50,7 @@ def _collective() -> Iterator[None]:
         raise RankGoneError(error) from error
 
 
-class SingleProcess:
+class TrainingCohort:
     """The ranks of a run: here one; the layouts with several ranks are its subclasses.
 
     It has what `dpft.privacy.cohort.Cohort` asks, and what training asks. Methods are collectives:
@@ -87,11 +87,11 @@ class SingleProcess:
         """
         return cut(self.share(drawn))
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return each rank's value, on every rank."""
         return [value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         """Return rank 0's value."""
         return value
 
@@ -104,7 +104,7 @@ class SingleProcess:
         return tensor
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         """Copy the first rank's tensor into the target, or into each rank's part of it.
 
         Args:
@@ -114,7 +114,7 @@ class SingleProcess:
         assert whole is not None
         target.copy_(whole)
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         """Wait for all ranks, and go on only if none has an error and all have the same word.
 
         Args:
@@ -127,7 +127,7 @@ class SingleProcess:
         if trouble is not None:
             raise trouble
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""
 
     def any(self, flag: bool) -> bool:
@@ -135,7 +135,7 @@ class SingleProcess:
         return self.agree([flag], "")[0]
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        """Return, for each flag, whether any rank has set it; raise as `meet` for the word."""
+        """Return, for each flag, whether any rank has set it; raise as `barrier` for the word."""
         return list(flags)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
@@ -153,10 +153,7 @@ class SingleProcess:
         raise AssertionError("each rank holds whole parameters")
 
 
-TrainingCohort = SingleProcess
-
-
-class Replicas(SingleProcess):
+class Replicas(TrainingCohort):
     """All processes of the default group, each with a whole copy of the model (data parallel)."""
 
     def __init__(self) -> None:
@@ -169,20 +166,20 @@ class Replicas(SingleProcess):
         # Strided: a file that is sorted by length gives every rank a fair share.
         return drawn[self.rank :: self.size]
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         held: list[Any] = [None] * self.size
         with _collective():
             dist.all_gather_object(held, value)
         return held
 
-    def from_first(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         held: list[T] = [value]
         with _collective():
             dist.broadcast_object_list(held, src=0, device=self._device)
         return held[0]
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         if whole is not None:
             target.copy_(whole)
         # A group of GPUs cannot send tensors on the CPU, such as Adam's count of steps.
@@ -191,7 +188,7 @@ class Replicas(SingleProcess):
             dist.broadcast(sent, src=0)
         target.copy_(sent)
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         failed, equal = 0, True
         try:
             (failed,), equal = self._largest([0 if trouble is None else 1 + self.rank], word)
@@ -231,7 +228,7 @@ class Replicas(SingleProcess):
             )
 
     @torch.no_grad()
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         bucket: list[Tensor] = []
         for index, tensor in enumerate(tensors, start=1):
             bucket.append(tensor)
@@ -278,16 +275,16 @@ class Pipeline(Replicas):
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         return drawn
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         if self.broken and trouble is not None:
             raise trouble
-        super().meet(trouble, word)
+        super().barrier(trouble, word)
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         # A parameter of another rank is on the meta device here: a copy to it does nothing.
         buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
-        super().spread(buffer, whole)
+        super().broadcast(buffer, whole)
         target.copy_(buffer)
 
     @torch.no_grad()
@@ -311,9 +308,9 @@ def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
     except Exception as trouble:
         # The others may wait in a collective of a sharded layer: they notice that this one left.
         if not cohort.sharded:
-            cohort.meet(trouble, word)
+            cohort.barrier(trouble, word)
         raise
-    cohort.meet(None, word)
+    cohort.barrier(None, word)
 
 
 def own_part(tensor: Tensor) -> Tensor:

@@ -86,9 +86,9 @@ def save(
         TypeError: ``state`` holds something else than plain data.
     """
     from dpft.parallel import parts
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     folder: Path | None = None
     with together(cohort, f"checkpoint {step}"):
         if run is not None:
@@ -97,7 +97,7 @@ def save(
             with _explained(folder, step, first=True):
                 _remove_leftovers(run.checkpoints)
                 folder.mkdir()
-    folder = cohort.from_first(folder)
+    folder = cohort.broadcast_object(folder)
     assert folder is not None
     with together(cohort), _explained(folder, step, first=run is not None):
         files = parts.write(folder, tensors, cohort)
@@ -151,9 +151,9 @@ def load(
     Raises:
         CheckpointError: it is damaged or gone, or this rank does not see the folder.
     """
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     newest = step is None
     manifest: dict[str, Any] = {}
     written: dict[str, Tensor] = {}
@@ -163,7 +163,7 @@ def load(
             _remove_leftovers(run.checkpoints)
             if newest:
                 step = max((number for number, _ in _steps(run.checkpoints)), default=None)
-    checkpoints, step = cohort.from_first((None if run is None else run.checkpoints, step))
+    checkpoints, step = cohort.broadcast_object((None if run is None else run.checkpoints, step))
     with together(cohort):
         if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
             raise CheckpointError(
@@ -181,7 +181,7 @@ def load(
                 _drop(run.checkpoints, _superfluous(run.checkpoints))
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{error}"
-    manifest, written, problem = cohort.from_first((manifest, written, problem))
+    manifest, written, problem = cohort.broadcast_object((manifest, written, problem))
     if problem:
         raise CheckpointError(
             f"{path} is damaged or gone: {problem}; expected what was saved. Put it back, or "
