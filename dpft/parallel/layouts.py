@@ -41,9 +41,8 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]
         yield TrainingCohort()
         return
     with _connected(device):
-        Replicas().barrier(
-            word=f"{parallel}"
-        )  # of another layout a rank would wait for other groups
+        # A rank of another layout would wait for other groups.
+        Replicas().barrier(word=f"{parallel}")
         if parallel.name == "pipeline":
             yield Pipeline(parallel.microbatches)
         elif parallel.name == "fsdp":
