@@ -68,7 +68,7 @@ def one_message() -> Iterator[None]:
         what = f"{error.filename or 'a file'}: {error.strerror}"
         refuse(f"{what}; {advice}, and type the same command again")
     except (MemoryError, RuntimeError) as error:
-        from dpft.runs.memory import is_out_of_memory
+        from dpft.runs.environment import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
-from dpft.runs.lock import DirectoryLock
+from dpft.runs.directory import DirectoryLock
 from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points

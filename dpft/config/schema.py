@@ -405,9 +405,6 @@ class Audit:
         return caveats
 
 
-_OF_LAYOUT = {"fsdp": ("shards",), "pipeline": ("length", "schedule", "microbatches")}
-
-
 @dataclass(frozen=True, config=STRICT)
 class Parallel:
     """``conf/parallel``: how processes share model and batch.
@@ -417,16 +414,12 @@ class Parallel:
     """
 
     name: Literal["data", "fsdp", "pipeline"] = "data"
-    shards: Count | None = None
-    length: Count | None = None
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
     microbatches: Count | None = None
 
     def __post_init__(self) -> None:
-        for layout, names in _OF_LAYOUT.items():
-            if self.name != layout:
-                when, choice = f"on parallel={self.name}", f"parallel={layout}"
-                _without_effect("parallel", self, names, when, choice)
+        if self.name != "pipeline":
+            when = f"on parallel={self.name}"
+            _without_effect("parallel", self, ("microbatches",), when, "parallel=pipeline")
 
 
 SERVICES = ("wandb", "mlflow", "trackio")

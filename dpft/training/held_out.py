@@ -23,7 +23,7 @@ from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism, microbatches
 from dpft.privacy.untouched import random_state_kept
 from dpft.runs.atomic import Closing
-from dpft.runs.log import read_checked
+from dpft.runs.log import read_log
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.metrics.shown import majority
@@ -247,15 +247,14 @@ class Evaluations(Closing):
         with together(cohort):
             if directory is not None:
                 file = directory.private / _FILE
-                # Before the log, which cuts lines off: a damaged step must not choose them.
-                known = read_checked(file, _REMEDY)
+                known = read_log(file, _REMEDY)
                 # Unlike a step's line, a line of step N is of the weights after N steps.
                 entries = [entry for entry in known if entry["step"] <= start]
-                self._log = runs.MetricsLog(file, start + 1, _REMEDY, checksums=True)
+                self._log = runs.MetricsLog(file, start + 1, _REMEDY)
         # JSON lacks NaN, which the log writes as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
-            for entry in cohort.from_first(entries)
+            for entry in cohort.broadcast_object(entries)
         }
         if best is not None and best not in self._history:
             raise LogError(

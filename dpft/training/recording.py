@@ -12,7 +12,8 @@ from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.report.guarantee import price
-from dpft.runs import memory
+from dpft.runs.environment import forget_peak as forget_resident_peak
+from dpft.runs.environment import peak
 from dpft.runs.lineage import lineage_caveats
 from dpft.tasks.base import Task
 from dpft.training.setup import Prepared, own_parts
@@ -127,11 +128,11 @@ def forget_peak() -> None:
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
-    memory.forget_peak()  # where that cannot be done the process's peak stays
+    forget_resident_peak()  # where that cannot be done the process's peak stays
 
 
 def peak_memory(device: torch.device) -> int:
     """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return memory.peak()
+    return peak()

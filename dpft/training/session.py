@@ -36,8 +36,8 @@ from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
 from dpft.privacy.untouched import written
 from dpft.runs.atomic import Closing
+from dpft.runs.environment import explained
 from dpft.runs.identity import differences
-from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.executors import Programs
 from dpft.training.held_out import Evaluations
@@ -99,8 +99,8 @@ class Session(Closing):
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
-        self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
-        saved = runs.checkpoint.load_latest(directory, self._cohort)
+        self._cohort.barrier(word=f"{prepared.data} {prepared.model} {prepared.own}")
+        saved = runs.checkpoint.load(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
                 self._check(directory, saved)
@@ -110,7 +110,7 @@ class Session(Closing):
         self._start = self._done = self._saved = self._take_over(saved)
         self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
-        stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
+        stretch = self._cohort.broadcast_object(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:  # not the ledger's first stretch
             key = stretch.key(prepared.key)
             self._mechanism = replace(self._mechanism, repeated=stretch.repeated)
@@ -233,7 +233,8 @@ class Session(Closing):
         """
         best = None if self._evaluations is None else self._evaluations.best
         if best is not None and best < self._mechanism.steps:
-            saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
+            saved = runs.checkpoint.load(self._directory, self._cohort, best)
+            assert saved is not None
             saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
         loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
         if self._cohort.divided and self._mechanism.steps:
@@ -286,8 +287,6 @@ class Session(Closing):
                     "repeated from the first one"
                 )
             return
-        for warning in saved.warnings:
-            self._progress.warn(warning)
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         of = {
             "names of trained parameters": (held, {f"{_WEIGHTS}{name}" for name in self._names}),
@@ -313,7 +312,7 @@ class Session(Closing):
         entry = ledger_entry(self._mechanism, self._clipper, step, released, cohort)
         # A release that differs between ranks would be several. It has no line in the ledger,
         # which would stop every replay: no rank releases it.
-        cohort.meet(word=f"{entry}")
+        cohort.barrier(word=f"{entry}")
         with together(cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
@@ -465,7 +464,6 @@ def go_on(
     if more:
         cost = f"repeats {more} released steps: epsilon {before} becomes {after}"
     progress.say(f"continuing with {', '.join(changes)} {cost}")
-    runs.checkpoint.drop_ahead(directory, start)
 
 
 def ledger_entry(
@@ -490,7 +488,7 @@ def ledger_entry(
             digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
     if cohort is not None and cohort.divided:
-        digest = hashlib.sha256("".join(cohort.gather(digest.hexdigest()[:16])).encode())
+        digest = hashlib.sha256("".join(cohort.all_gather(digest.hexdigest()[:16])).encode())
     entry["update"] = digest.hexdigest()[:16]
     if released.thresholds:  # from the noisy counts of earlier steps: public
         entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +16,11 @@ from torch import nn
 
 from dpft import runs
 from dpft.config import imported
-from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
+from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
-from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
@@ -131,7 +130,7 @@ def prepare(
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
     """Read, load, encode and check, so that errors are raised before the first step."""
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
     evaluated = held_out_records(run.evaluate, task)
@@ -182,7 +181,7 @@ def prepare(
         held = runs.check_ledger(directory.path, mechanism.steps)
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
-    stored = cohort.from_first(stored)  # only the first rank has the folder
+    stored = cohort.broadcast_object(stored)  # only the first rank has the folder
     compiled, own = compiles(run, device), deciding_parts(run)
     shapes = fixed_shapes(run, parts, compiled)
     header: dict[str, Any] = {
@@ -209,7 +208,7 @@ def prepare(
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
         key = runs.run_key(stored, held, header, directory.config_hash)
-    key = cohort.from_first(key)  # only the first rank has the ledger
+    key = cohort.broadcast_object(key)  # only the first rank has the ledger
 
     trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
@@ -222,7 +221,7 @@ def prepare(
 
             reshard(loaded.model)
     if mechanism.private:
-        whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
+        whole = loaded.model if parts.pipeline is None else parts.pipeline.stage
         check_independence(units, whole, clipper, run.optim.tokens, parts.pipeline)
     auditor = None
     if run.audit.gradients:
@@ -259,13 +258,13 @@ def assemble(
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
-    cohort = cohort or SingleProcess()
-    if isinstance(cohort, Pipelines):
+    cohort = cohort or TrainingCohort()
+    if isinstance(cohort, Pipeline):
         return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
-    digest = cohort.from_first(digest) if cohort.sharded else digest
+    digest = cohort.broadcast_object(digest) if cohort.sharded else digest
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
@@ -274,50 +273,30 @@ def assemble(
 
 
 def _in_stages(
-    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
+    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipeline
 ) -> TrainingParts:
-    """`assemble` where each rank holds some stages of the model and reads no others."""
-    from dpft.parallel.pipelined_sums import held_here, pipelined, stages
+    """`assemble` where each rank holds a stage of the model."""
+    from dpft.parallel.pipelined_sums import pipelined
 
-    how = Partition("per_device", stages(cohort.schedule, cohort.length))
+    how = Partition("per_device", cohort.size)
     if run.clip.groups == "per_device":
         how = run.clip.partition
-    empty = load_model(run.model, task.needs, run.seed, weights=False)
-    named = list(empty.model.named_parameters(remove_duplicate=False))
+    loaded = _load(run, task, cohort)
+    digest = loaded.digest()
     try:
-        held = held_here(adapt(empty, run.adapt, task.needs, run.seed).model, how, cohort)
-        absent = frozenset(name for name, parameter in named if id(parameter) not in held)
-        del empty, named
-        loaded = _load(run, task, cohort, absent)
         whole = attach_clipper(run.clip, loaded.model.train(), cohort)
         mechanism = over_groups(mechanism, run.clip, whole)
-        clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
+        clipper, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop need of a clipper, and no backward itself.
-    return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
+    return TrainingParts(loaded, digest, cast(Clipper, clipper), mechanism, sums)
 
 
-def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the digests of all tensors; raise RankError where ranks have read different ones."""
-    merged: dict[str, str] = {}
-    for rank, digests in enumerate(of_ranks):
-        for name, digest in digests.items():
-            if merged.setdefault(name, digest) != digest:
-                raise RankError(
-                    f"rank {rank} has read another {name} than a rank before it; expected the same "
-                    "model everywhere: compare the files of model.path"
-                )
-    return merged
-
-
-def _load(
-    run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
-) -> LoadedModel:
+def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
-    loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
@@ -339,12 +318,12 @@ def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCoho
             if cohort.sharded:  # every rank has put it together
                 parameter.copy_(whole)
             else:
-                cohort.spread(parameter, whole if first else None)
+                cohort.broadcast(parameter, whole if first else None)
         elif cohort.sharded:  # else each rank has read its own
-            cohort.spread(parameter, parameter if first else None)
+            cohort.broadcast(parameter, parameter if first else None)
     assert not trained, f"the model has no place for {list(trained)}"
     for buffer in loaded.model.buffers():
-        cohort.spread(buffer, buffer if first else None)
+        cohort.broadcast(buffer, buffer if first else None)
     return loaded
 
 

@@ -82,7 +82,7 @@ PAIRS = {
     "decode.sample=true": "decode.beams",
     "evaluate.best=loss": "evaluate.best",
     "evaluate.every=1 evaluate.split=test evaluate.file=x": "evaluate.split",
-    "parallel.name=fsdp parallel=data +parallel.length=2": "parallel.length",
+    "parallel.name=fsdp parallel=data +parallel.microbatches=2": "parallel.microbatches",
     "track=wandb track.private=true": "track.private",
     "track.upload_private=true": "track.upload_private",
     "adapt.name=top2": "adapt.blocks",

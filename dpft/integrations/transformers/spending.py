@@ -28,9 +28,8 @@ from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
-from dpft.runs.directory import PRIVATE_README
+from dpft.runs.directory import PRIVATE_README, DirectoryLock
 from dpft.runs.identity import differences, opened, sealed
-from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
 from dpft.training.session import ledger_entry

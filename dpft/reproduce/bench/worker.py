@@ -20,7 +20,7 @@ from dpft.reproduce.bench import workloads
 from dpft.reproduce.bench.catalog import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
 from dpft.reproduce.bench.workloads import Inputs, Step
-from dpft.runs import memory
+from dpft.runs.environment import forget_peak, peak
 
 Report = Callable[[float], None]
 
@@ -145,11 +145,11 @@ class Meter:
         # Freed heap would count as in use. Other C libraries than GNU's have no such function.
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)
-        memory.forget_peak()
+        forget_peak()
 
     def peak(self) -> int:
         """Return the bytes of the peak since the last reset."""
-        return torch.cuda.max_memory_allocated() if self.cuda else memory.peak()
+        return torch.cuda.max_memory_allocated() if self.cuda else peak()
 
 
 def _requests() -> Iterator[Report]:
