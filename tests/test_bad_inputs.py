@@ -14,7 +14,6 @@ COMMANDS = {
     "train task.train_file=~/mail.csv": "type $HOME instead",
     "train --config-dir nowhere": "expected a folder with files",
     "validate parallel=pipeline": "type ranks=N",
-    "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
     "validate task=null": "a group is null; expected one of its choices",
     "train --multirun --cfg job": "Only one of --run, --multirun",
     "validate resume=nowhere": "holds no config.yaml",

@@ -35,7 +35,6 @@ def main(
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
-    from dpft.report.guarantee import chosen
     from dpft.training.export import export, plan_export
     from dpft.training.trained import loaded_run
 
@@ -44,8 +43,6 @@ def main(
     export(plan, folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {plan.size() / 1e6:,.1f} MB")
-    if said := chosen(trained.record):
-        echo(said)
     if code := loader(trained.record, plan.shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)

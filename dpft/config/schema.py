@@ -14,14 +14,14 @@ import re
 import typing
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
+from dpft.config.errors import Missing, SettingError, one_of, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -309,39 +309,16 @@ class Decode:
 
 @dataclass(frozen=True, config=STRICT)
 class Evaluate:
-    """``conf/evaluate``: when the model is evaluated on held-out records, and what that chooses."""
+    """``conf/evaluate``: when the model is evaluated on held-out records; it changes no result."""
 
     every: Count | Literal["epoch"] | None = None
     split: Literal["dev", "test"] = "dev"
-    file: str | None = None
     max_records: Count | None = None
-    best: Literal["loss", "accuracy"] | None = None
-    public: Annotated[bool, Effect.EXECUTION] = False
+    public: bool = False
 
     def __post_init__(self) -> None:
         if self.every is None:
             _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
-        if self.file is not None:
-            when = f"next to evaluate.file={self.file}"
-            _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
-
-    @property
-    def active(self) -> bool:
-        """True if the result depends on it; otherwise losses are only shown."""
-        return self.best is not None
-
-    @property
-    def where(self) -> str:
-        """The records that are evaluated: a split's name, or ``file``."""
-        return self.split if self.file is None else "file"
-
-    def check_file(self) -> None:
-        """Raise DataError if the file does not exist."""
-        if self.file is not None and not Path(self.file).exists():
-            raise DataError(
-                f"evaluate.file={self.file} does not exist; expected records in the form of the "
-                "task, or type evaluate.split=dev"
-            )
 
     def steps_between(self, epoch: int) -> int:
         """Return ``every`` as a number of steps, of which an epoch has so many."""
@@ -501,7 +478,7 @@ class Run:
     sweep: Annotated[Sweep, Effect.PLACE] = dataclasses.field(default_factory=Sweep)
     parallel: Annotated[Parallel, Effect.EXECUTION] = dataclasses.field(default_factory=Parallel)
     audit: Audit = dataclasses.field(default_factory=Audit)
-    evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
+    evaluate: Annotated[Evaluate, Effect.EXECUTION] = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None

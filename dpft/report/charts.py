@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dpft.privacy.accounting import epsilon_pld, spent
 from dpft.privacy.guarantee import BY
-from dpft.report.gather import Gathered, finite, section
+from dpft.report.gather import Gathered, finite
 
 Points = Sequence[tuple[float, float | None]]
 # Readable on white and on black paper.
@@ -39,10 +39,10 @@ class Chart:
     legend: list[tuple[str, str]]
 
 
-def chart(title: str, lines: Sequence[tuple[str, Points | float]], note: str = "") -> list[Chart]:
-    """Draw lines by name over the steps; a single number is a level everywhere.
+def chart(title: str, lines: Sequence[tuple[str, Points]], note: str = "") -> list[Chart]:
+    """Draw lines by name over the steps; empty if there are no points.
 
-    Values that are not finite are gaps. Empty if there are no points.
+    Values that are not finite are gaps.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def chart(title: str, lines: Sequence[tuple[str, Points | float]], note: str = "
     if len(lines) > len(_COLOURS):
         note = "; ".join(filter(None, [note, f"{len(_COLOURS)} of {len(lines)}"]))
     lines = lines[: len(_COLOURS)]
-    points = [point for _, one in lines if not isinstance(one, float) for point in one]
+    points = [point for _, one in lines for point in one]
     if not any(finite(value) is not None for _, value in points):
         return []
     # No text from elsewhere is drawn: names are in the legend, which is HTML.
@@ -58,9 +58,6 @@ def chart(title: str, lines: Sequence[tuple[str, Points | float]], note: str = "
         figure = Figure(figsize=(6.4, 2.7), layout="constrained")
         axes = figure.add_subplot()
         for (_, line), colour in zip(lines, _COLOURS, strict=False):
-            if isinstance(line, float):
-                axes.axhline(line, color=colour, linestyle="--", linewidth=1)
-                continue
             places, values = zip(*line, strict=True)
             drawn = [math.nan if finite(value) is None else value for value in values]
             marker = "o" if len(drawn) < 20 else ""
@@ -88,14 +85,11 @@ def released(runs: Sequence[Gathered]) -> list[Chart]:
         if points := epsilon(run):
             charts += chart("Epsilon spent", [("epsilon", [(0, 0.0), *points])], note)
     evaluated = [run for run in runs if run.evaluations]
-    constants = {finite(section(run.record, "evaluation").get("baseline")) for run in runs}
-    for key in ("loss", "accuracy", "perplexity"):
-        lines: list[tuple[str, Points | float]] = [
+    for key in ("loss", "accuracy"):
+        lines = [
             (run.name, [(entry["step"], finite(entry.get(key))) for entry in run.evaluations])
             for run in evaluated
         ]
-        if key == "accuracy" and len(constants) == 1 and None not in constants:
-            lines += [("most frequent class everywhere", one) for one in constants if one]
         charts += chart(f"{key.capitalize()} of held-out records", lines)
     return charts
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
+"""Checkpoints: whole or absent, verified when read, the last two kept.
 
 Each is a folder with safetensors files, one for each rank that holds a part of the tensors
 (`dpft.parallel.parts`), and a manifest of plain data: the files' checksums and the small state. Its
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
-BEST = "best"  # in the state: the step whose weights were the best so far, of a checkpoint too
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
 
@@ -183,25 +182,6 @@ def load_latest(
     return None
 
 
-def load_best(
-    run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
-) -> Checkpoint:
-    """Return the checkpoint of a step, which later ones name as the best; collective."""
-    from dpft.parallel.cohort import SingleProcess
-
-    cohort = cohort or SingleProcess()
-    path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
-    assert path is not None
-    found = _verified(run, path, step, cohort, [])
-    if isinstance(found, Checkpoint):
-        return found
-    raise CheckpointError(
-        f"{path}, the best one by evaluation, is damaged or gone: {found}. Put it back; or "
-        f"remove {path.parent} and type the same command again, which repeats all steps exactly: "
-        "they count once"
-    )
-
-
 def _verified(
     run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort, warnings: list[str]
 ) -> Checkpoint | str:
@@ -258,11 +238,9 @@ def drop_ahead(run: RunDirectory, step: int) -> None:
 
 
 def _superfluous(checkpoints: Path, step: int) -> list[Path]:
-    """Return those up to a step except the last `KEPT`, and the best that one of these names."""
-    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
-    states = (_manifest(path, number)[0].get("state", {}) for number, path in found[-KEPT:])
-    best = {state.get(BEST) for state in states}
-    return [path for number, path in found[:-KEPT] if number not in best]
+    """Return those up to a step except the last `KEPT`."""
+    found = [path for number, path in _steps(checkpoints) if number <= step]
+    return found[:-KEPT]
 
 
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:

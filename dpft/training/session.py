@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
-from dpft.config.schema import SERVICES, Run
+from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.parts import put_together, room_for, taken_apart
@@ -108,7 +108,6 @@ class Session(Closing):
                     start = 0 if saved is None else saved.step
                     go_on(run, self._mechanism, directory, self._ledger, start, progress)
         self._start = self._done = self._saved = self._take_over(saved)
-        self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
         stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:  # not the ledger's first stretch
@@ -137,17 +136,18 @@ class Session(Closing):
             if self._tracker is not None:
                 self._tracker.begin(start, self._mechanism, names, tuple(void))
             stop = stack.enter_context(Stop.by_signal())
-            if prepared.held_out is not None:
+            if prepared.held_out:
                 self._evaluations = stack.enter_context(
                     Evaluations(
+                        run,
+                        prepared.objective,
                         prepared.held_out,
                         self._mechanism,
                         directory,
+                        public=run.evaluate.public or prepared.task.published,
                         start=start,
-                        best=self._named_best,
                         cohort=self._cohort,
                         progress=self._progress,
-                        tracked=run.track.private and run.track.name not in SERVICES,
                     )
                 )
 
@@ -227,14 +227,7 @@ class Session(Closing):
         return {} if self._evaluations is None else self._evaluations.section()
 
     def whole_model(self) -> LoadedModel:
-        """Return the trained model in one piece, on every rank; a collective.
-
-        It has the weights that were the best by evaluation, where ``evaluate.best`` is set.
-        """
-        best = None if self._evaluations is None else self._evaluations.best
-        if best is not None and best < self._mechanism.steps:
-            saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
-            saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
+        """Return the trained model in one piece, on every rank; a collective."""
         loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
         if self._cohort.divided and self._mechanism.steps:
             self._check_answers(loaded.model, whole=True)
@@ -329,8 +322,7 @@ class Session(Closing):
         since = time.monotonic() - self._saved_at
         late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
         due, *stopped = self._cohort.agree([late, *stop.received], "")
-        best = self._evaluations is not None and self._evaluations.best == done
-        due = due or best or done % self._run.checkpoint_every == 0
+        due = due or done % self._run.checkpoint_every == 0
         if (due and done < self._mechanism.steps) or any(stopped):
             self._save(done)
         stop.if_any(stopped)
@@ -358,8 +350,6 @@ class Session(Closing):
             "data": self.prepared.data,
             "model": self.prepared.model,
         }
-        if self._evaluations is not None and self._evaluations.best is not None:
-            state[runs.checkpoint.BEST] = self._evaluations.best
         state |= self._clipper.policy.state()
         if self.prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.

@@ -41,7 +41,7 @@ from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
+from dpft.training.held_out import check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, quantiles_of, read_data
 from dpft.training.progress import Progress
 
@@ -97,6 +97,7 @@ class Prepared:
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
         own: code of other packages that a step's sum follows from.
+        held_out: records that the model is evaluated on while it trains, if any.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
         compiled: whether microbatches are added up by compiled programs.
@@ -118,7 +119,7 @@ class Prepared:
     auditor: Auditor | None
     cohort: TrainingCohort
     own: Mapping[str, str]
-    held_out: HeldOut | None
+    held_out: Sequence[Record]
     compiled: bool
     ledger: LedgerContents | None = None
 
@@ -134,7 +135,7 @@ def prepare(
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
-    evaluated = held_out_records(run.evaluate, task)
+    held_out = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
     audit: Stage | None = None
@@ -154,9 +155,6 @@ def prepare(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
-    held_out = None
-    if evaluated:
-        held_out = HeldOut.of(run, task, objective, evaluated, instances)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None if audit is None else audit.plant(loaded)

@@ -139,7 +139,7 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
         *("task=classification", f"task.train_file={tmp_path / 'train.jsonl'}"),
         *("task.dev_share=0.3", "task.text_column=text", "task.label_column=label"),
         *("task.classes=[a,b]", "decode.split=dev", "evaluate.every=1", "track=csv"),
-        *("evaluate.best=accuracy", f"runs_dir={tmp_path}", "optim.lr=1.0"),
+        *(f"runs_dir={tmp_path}", "optim.lr=1.0"),
     ]
     own, public = (
         parse(compose([*words, f"name={name}", f"evaluate.public={name == 'public'}".lower()]))
@@ -157,11 +157,10 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
             found.append((session.evaluation, capsys.readouterr().err))
     section, said = found[0]
     assert "history" not in section
-    assert "baseline" not in section
     assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
     assert "dev: loss" not in said
     lines = (run_path(own) / "private/evaluations.jsonl").read_text().splitlines()
-    assert {"loss", "accuracy", "step", "sha256"} == json.loads(lines[0]).keys()
+    assert {"loss", "accuracy", "step"} == json.loads(lines[0]).keys()
     assert "eval" not in (run_path(own) / "track.csv").read_text()
     section, said = found[1]
     assert "step 1/2 dev: loss" in " ".join(said.split())
