@@ -102,9 +102,8 @@ def test_each_evaluation_is_logged_once_however_often_the_run_is_stopped(tmp_pat
         save(directory, step, *rest)
 
     monkeypatch.setattr(Evaluations, "ask", ask)
-    monkeypatch.setattr(
-        Evaluations, "figures", lambda *given: {**figures(*given), "more": math.nan}
-    )
+    not_finite = {"more": math.nan}
+    monkeypatch.setattr(Evaluations, "figures", lambda *given: figures(*given) | not_finite)
     monkeypatch.setattr(runs.checkpoint, "save", saved)
     for moment in moments:
         at[:] = [moment]
