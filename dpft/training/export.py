@@ -18,16 +18,12 @@ from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, model_card, on_hub
 from dpft.runs.atomic import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
-from dpft.tasks.base import Generation
-from dpft.tasks.classification import Classification
 from dpft.training.trained import TrainedRun
 
 # Files of the weights in a run's ``model/``; the others are the tokenizer's.
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
 _CONFIG = "adapter_config.json"
-# Tasks whose prompt has no single source between fixed texts, or whose tokenizer has a template.
-_UNFRAMED = ("chat", "language_modeling", "personachat")
 _TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below a model's
 
 
@@ -51,9 +47,7 @@ class ExportPlan:
         return copied + sum(len(text.encode()) for text in self.written.values())
 
 
-def plan_export(
-    trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
-) -> ExportPlan:
+def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) -> ExportPlan:
     """Return the files to copy of a finished run, and its card."""
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
@@ -86,7 +80,7 @@ def plan_export(
         if name.startswith(MODEL)
         and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
-    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
+    shape, written = ModelFacts(), {}
     if adapter:
         where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
@@ -157,30 +151,3 @@ def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
         "image_std": config["image_std"],
     }
     return json.dumps(content, indent=2) + "\n"
-
-
-def _asked(trained: TrainedRun) -> str:
-    """Return Python that asks the model as it was trained; see `dpft.report.card.ModelFacts`."""
-    task = trained.task
-    pipeline = trained.record.get("model", {}).get("pipeline")
-    if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
-        pairs = getattr(task, "pair_column", None) is not None
-        if isinstance(task, Classification):
-            pairs = task.texts == 2
-        texts = "text, pair" if pairs else "text"
-        return f"tokenizer({texts}, truncation=True, max_length={longest}, return_tensors='pt')"
-    if not isinstance(task, Generation) or task.name in _UNFRAMED:
-        return ""
-    frame = {"before": "", "after": "", "ends": True, **task.prompt_settings}
-    end = ""
-    # An encoder's tokenizer ends the last text, be it the source or the text after it.
-    if frame["ends"] and (pipeline == "text-generation" or frame["after"]):
-        config = trained.path / MODEL / "tokenizer_config.json"
-        token = json.loads(config.read_text(encoding="utf-8"))["eos_token"]
-        end = token if isinstance(token, str) else token["content"]
-    pieces = (repr(frame["before"]), "source", repr(end + frame["after"]))
-    text = " + ".join(piece for piece in pieces if piece != "''")
-    apart = ""
-    if frame["before"].endswith(" "):  # which other tokenizers may join to the next word
-        apart = f"  # the training tokenized {frame['before']!r} by itself"
-    return f"tokenizer({text}, return_tensors='pt'){apart}"
