@@ -616,8 +616,6 @@ def test_all_faults_are_listed_at_once(tmp_path, monkeypatch):
     assert len(refused(given)) == 2
     with pytest.raises(ConfigError, match="max_grad_norm"):
         trainer_of(tmp_path, max_grad_norm=1.0)
-    with pytest.raises(ConfigError, match="one of them"):
-        trainer_of(tmp_path, privacy=PrivacyArguments(epsilon=1, batch_size=5))
     with pytest.raises(ConfigError, match=r"batch_size is 6 for 4 .*type batch_size="):
         trainer_of(tmp_path, data=[{"input_ids": [3, 4]}] * 4)
     for variable, values, _ in TAKEN:

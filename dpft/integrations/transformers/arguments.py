@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from dpft.config.errors import ConfigError, one_of
-from dpft.config.schema import STRICT, Count, Positive, Seed, Share
+from dpft.config.schema import STRICT, Positive, Seed, Share
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.spec import STYLES, Accountant, default_delta
 
@@ -33,8 +33,6 @@ class PrivacyArguments:
         style: clipping style, see `dpft.privacy.make_clipper`; not ``none``.
         clipping: further arguments of `dpft.privacy.make_clipper`, such as ``clip_function``.
         quantile_budget: where thresholds adapt: the noisy counts' share of the budget.
-        batch_size: expected records of a logical batch; None: ``per_device_train_batch_size *
-            gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
         accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
             those who know it. None: a secret key, made at the first step.
@@ -51,7 +49,6 @@ class PrivacyArguments:
     style: str = "bk"
     clipping: Mapping[str, Any] = field(default_factory=dict)
     quantile_budget: Share = 0.01
-    batch_size: Count | None = None
     accountant: Accountant = "pld"
     noise_seed: Seed | None = None
 
@@ -68,23 +65,18 @@ class PrivacyArguments:
 
         Args:
             dataset_size: records of the training set.
-            args: of Trainer, whose batch, steps and epochs count.
+            args: of Trainer, whose batch, steps and epochs count. A microbatch has
+                ``per_device_train_batch_size`` records, and a batch
+                ``gradient_accumulation_steps`` times as many on average.
 
         Raises:
-            ConfigError: for a batch that is given twice or that the data set cannot give, or a
-                budget out of reach.
+            ConfigError: for a batch that the data set cannot give, or a budget out of reach.
         """
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        if self.batch_size is not None and args.gradient_accumulation_steps > 1:
-            raise ConfigError(
-                f"PrivacyArguments.batch_size is {self.batch_size}, and gradient_accumulation_steps"
-                f" is {args.gradient_accumulation_steps}; expected one of them: leave one out (a "
-                "batch is cut into microbatches of per_device_train_batch_size whatever its size)"
-            )
         try:
             mechanism = Mechanism.calibrate(
                 dataset_size=dataset_size,
-                batch_size=self.batch_size or batch,
+                batch_size=batch,
                 steps=args.max_steps if args.max_steps > 0 else None,
                 epochs=args.num_train_epochs,
                 thresholds=(self.threshold,),

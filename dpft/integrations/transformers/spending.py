@@ -286,19 +286,6 @@ class Spending(Closing):
         text = json.dumps(sealed(held), indent=1, sort_keys=True)
         write_atomic(checkpoint / MANIFEST, f"{text}\n")
 
-    def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
-        """Raise CheckpointError if the model lacks weights of a checkpoint that Trainer loaded."""
-        assert self._clipper is not None
-        names = self._clipper.parameters.keys()
-        trained = {name: p for name, p in model.named_parameters() if name in names}
-        if manifest_of(checkpoint)["weights"] != self._weights(trained):
-            kind = type(model).__name__
-            raise runs.CheckpointError(
-                f"Trainer did not load all of {checkpoint}, since a {kind} has other names "
-                "for its weights than are saved; expected the weights of that step: "
-                f"load them by {kind}.from_pretrained({str(checkpoint)!r}) and {then}"
-            )
-
     def close(self) -> None:
         """Unlock the folder; the cost can still be read."""
         for held in (self._ledger, self._metrics, self._lock):
@@ -335,9 +322,18 @@ class Spending(Closing):
                 f"the frozen parameters are not those that {folder} was trained with; "
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
-        self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if self._clipper is not None:
-            self._clipper.policy.restore(manifest)
+        assert self._clipper is not None
+        names = self._clipper.parameters.keys()
+        loaded = {name: p for name, p in model.named_parameters() if name in names}
+        if manifest["weights"] != self._weights(loaded):
+            kind = type(model).__name__
+            raise runs.CheckpointError(
+                f"Trainer did not load all of {folder}, since a {kind} has other names for its "
+                "weights than are saved; expected the weights of that step: load them by "
+                f"{kind}.from_pretrained({str(folder)!r}), make the trainer with that model, then "
+                "resume again"
+            )
+        self._clipper.policy.restore(manifest)
         return int(manifest["step"])
 
 
