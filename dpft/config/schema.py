@@ -223,7 +223,7 @@ class Privacy:
             _without_effect("privacy", self, ["max_batch"], when, choice)
 
 
-Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
+Optimizer = Literal["adam", "adamw", "sgd"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 

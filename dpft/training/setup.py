@@ -386,28 +386,14 @@ def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism
 
 
 def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
-
-    LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
-    moves a parameter by ``lr`` times its norm, which counts as 10 at most.
-    """
+    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc."""
     parameters = [*moved]
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    if settings.name != "lamb" and all(
-        p.device.type == "cuda" and own_part(p) is p for p in parameters
-    ):
+    if all(p.device.type == "cuda" and own_part(p) is p for p in parameters):
         common["fused"] = True  # one kernel for all parameters
     if settings.name == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
-    first, second = settings.betas
-    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
-    if settings.name == "lamb":
-        from pytorch_optimizer import Lamb
-
-        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
-        # first one is ten times as long as lr says.
-        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
-        return lamb
+    common |= {"betas": settings.betas, "eps": settings.adam_epsilon}
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return cls(parameters, **common)
 

@@ -155,7 +155,7 @@ def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
 
     own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.Adam([own, other])
-    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}  # as LAMB's
+    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}
     _, rest = taken_apart(optimizer, ["own", "other"], First())
     assert rest["values"] == {"own": {"trust_ratio": 0.5}, "other": {"trust_ratio": 1.0}}
 

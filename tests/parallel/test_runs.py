@@ -179,7 +179,6 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
     [
         (2, ("audit=bound",), "audit with 2 processes"),
         (1, FSDP, "parallel=fsdp with one process"),
-        (2, (*FSDP, "optim=lamb"), "optim=lamb with parallel=fsdp"),
     ],
 )
 def test_what_a_layout_cannot_do_is_refused(size, words, said):
