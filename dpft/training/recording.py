@@ -46,7 +46,7 @@ def make_record(
         "dataset": {
             "task": task.name,
             "source": task.location[0],
-            "fingerprint": prepared.data,
+            "fingerprint": prepared.header["data"],
             "counts": counts,
         },
         "model": {

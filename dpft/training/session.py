@@ -99,7 +99,9 @@ class Session(Closing):
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
-        self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
+        header = prepared.header
+        own = header["compute"].get("plugins", {})
+        self._cohort.meet(word=f"{header['data']} {header['model']} {own}")
         saved = runs.checkpoint.load_latest(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
@@ -284,8 +286,8 @@ class Session(Closing):
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         of = {
             "names of trained parameters": (held, {f"{_WEIGHTS}{name}" for name in self._names}),
-            "data": (saved.state["data"], self.prepared.data),
-            "model": (saved.state["model"], self.prepared.model),
+            "data": (saved.state["data"], self.prepared.header["data"]),
+            "model": (saved.state["model"], self.prepared.header["model"]),
         }
         for what, (was, now) in of.items():
             if was != now:
@@ -347,8 +349,8 @@ class Session(Closing):
         state = {
             "optimizer": rest,
             "seconds": self.seconds,
-            "data": self.prepared.data,
-            "model": self.prepared.model,
+            "data": self.prepared.header["data"],
+            "model": self.prepared.header["model"],
         }
         state |= self._clipper.policy.state()
         if self.prepared.auditor is not None and self._directory is not None:

@@ -31,7 +31,6 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
-from dpft.runs.ledger import LedgerContents
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -90,13 +89,11 @@ class Prepared:
         records: trained on, planted secrets included.
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
-        header: of the ledger; the run cannot continue where any of it differs.
-        data: keyed fingerprint of the records.
-        model: keyed fingerprint of the model that the run starts from.
+        header: of the ledger, with keyed fingerprints of data and model; the run cannot continue
+            where any of it differs.
         weights: SHA-256 of the weight files, on the first rank; None if weights are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
-        own: code of other packages that a step's sum follows from.
         held_out: records that the model is evaluated on while it trains, if any.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
@@ -111,17 +108,13 @@ class Prepared:
     units: TrainingSet
     key: bytes
     header: Mapping[str, Any]
-    data: str
-    model: str
     weights: str | None
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Auditor | None
     cohort: TrainingCohort
-    own: Mapping[str, str]
     held_out: Sequence[Record]
     compiled: bool
-    ledger: LedgerContents | None = None
 
 
 def prepare(
@@ -234,17 +227,13 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        data=header["data"],
-        model=header["model"],
         weights=stored_weights(run.model) if cohort.rank == 0 else None,
         instances=instances,
         planted=planted,
         auditor=auditor,
         cohort=cohort,
-        own=own,
         held_out=held_out,
         compiled=compiled,
-        ledger=held,
     )
 
 
