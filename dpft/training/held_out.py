@@ -147,8 +147,7 @@ class Evaluations(Closing):
             self._log.append(step, **found)
         if self._shown:
             text = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-            brief = f"{self._split} {found['loss']:.3f}"
-            self._progress.evaluated(f"step {step}/{self._steps}", f"{self._split}: {text}", brief)
+            self._progress.say(f"step {step}/{self._steps}  {self._split}: {text}")
         return {f"eval/{name}": value for name, value in found.items()} if self._tracked else {}
 
     @torch.no_grad()

@@ -24,7 +24,6 @@ from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
@@ -134,8 +133,6 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                 )
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
-            elif run.clip.clip_function == "automatic":
-                progress.say(SCALES)
             if run.origin:
                 progress.say(origin_in_words(run.origin))
             tracking: Any = nullcontext()

@@ -275,11 +275,6 @@ class Session(Closing):
         """Check that the checkpoint to continue from belongs to this run."""
         steps, auditor = self._mechanism.steps, self.prepared.auditor
         if saved is None:
-            if self._ledger and (spent := self._ledger.next_step):
-                self._progress.say(
-                    f"{directory.path} has no checkpoint: the {spent} steps of its ledger are "
-                    "repeated from the first one"
-                )
             return
         for warning in saved.warnings:
             self._progress.warn(warning)

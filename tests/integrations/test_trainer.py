@@ -626,7 +626,7 @@ def test_all_faults_are_listed_at_once(tmp_path, monkeypatch):
 
 
 WRONG_VALUES = [
-    *(("epsilon", "3"), ("delta", "1e-5"), ("accountant", "gdp_clt"), ("style", "none")),
+    *(("epsilon", "3"), ("delta", "1e-5"), ("style", "none")),
 ]
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from dpft.config.errors import ConfigError, one_of
 from dpft.config.schema import STRICT, Positive, Seed, Share
 from dpft.privacy import Clipper, Mechanism
-from dpft.privacy.spec import STYLES, Accountant, default_delta
+from dpft.privacy.spec import STYLES, default_delta
 
 TESTED = 5  # the major version of transformers whose Trainer this is written for
 
@@ -32,8 +32,6 @@ class PrivacyArguments:
             ``TrainingArguments.max_grad_norm``, which clips the whole batch's.
         style: clipping style, see `dpft.privacy.make_clipper`; not ``none``.
         clipping: further arguments of `dpft.privacy.make_clipper`, such as ``clip_function``.
-        quantile_budget: where thresholds adapt: the noisy counts' share of the budget.
-        accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
             those who know it. None: a secret key, made at the first step.
 
@@ -48,8 +46,6 @@ class PrivacyArguments:
     threshold: Positive = 0.1
     style: str = "bk"
     clipping: Mapping[str, Any] = field(default_factory=dict)
-    quantile_budget: Share = 0.01
-    accountant: Accountant = "pld"
     noise_seed: Seed | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +79,6 @@ class PrivacyArguments:
                 delta=default_delta(dataset_size, False) if self.delta is None else self.delta,
                 target_epsilon=self.epsilon,
                 noise_multiplier=self.noise_multiplier,
-                accountant=self.accountant,
             )
         except ValueError as error:  # whose settings have the names of the command line
             raise ConfigError(str(error).replace("optim.", "")) from error
@@ -222,6 +217,9 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
             now = getattr(trainer.args, name)
             line = f"trainer.args.{name}={now}: the noise was calibrated for {value}. Make it anew"
             checks.append((now != value, line))
+        size = mechanism.dataset_size
+        line = f"train_dataset: the noise was calibrated for {size} records. Make the trainer anew"
+        checks.append((hasattr(data, "__len__") and len(data) != size, line))
     lines = [line for wrong, line in checks if wrong]
     return [*refused(trainer.args, trainer.callback_handler.callbacks), *lines]
 

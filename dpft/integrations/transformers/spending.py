@@ -39,6 +39,7 @@ from dpft.training.statistics import StepStatistics
 _LOGGER = logging.getLogger(__name__)
 
 MANIFEST = "dpft.json"
+_COUNTS_BUDGET = 0.01  # share of the budget of the noisy counts by which thresholds adapt
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
     "start anew with another output_dir (the cost of this ledger still counts if anything of that "
@@ -221,7 +222,7 @@ class Spending(Closing):
                     for group in clipper.groups
                 ),
                 quantiles=clipper.policy.rule,
-                quantile_budget=self.arguments.quantile_budget if clipper.policy.rule else None,
+                quantile_budget=_COUNTS_BUDGET if clipper.policy.rule else None,
             )
             start = self._take_up(checkpoint, model)
             header = {

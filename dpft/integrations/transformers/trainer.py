@@ -176,12 +176,6 @@ class PrivacyMixin:
         loss = self._loss or loss_of(model)
         self._objective = Collated(plain.collate_fn, loss)
         arguments, args = self.privacy.arguments, trainer.args
-        if len(plain.dataset) != self.privacy.mechanism.dataset_size:
-            raise DataError(
-                f"train_dataset has {len(plain.dataset)} records, and had "
-                f"{self.privacy.mechanism.dataset_size} when the trainer was made, for which the "
-                "noise was calibrated; expected the same: make the trainer anew"
-            )
         found = self._surveyed = survey(plain.dataset)
         self._apart.clear()
         several = trainer.eval_dataset
