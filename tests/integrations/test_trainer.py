@@ -674,7 +674,7 @@ def test_all_of_a_data_set_is_looked_at(tmp_path):
         trainer.train()
     trainer = trainer_of(tmp_path, data=rows)
     trainer.train_dataset = rows[:600]
-    with pytest.raises(DataError, match="make the trainer anew"):
+    with pytest.raises(ConfigError, match="calibrated for 700 records"):
         trainer.train()
     trainer = trainer_of(tmp_path, data=rows)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ConfigError, match="autocast"):
