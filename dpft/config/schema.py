@@ -505,8 +505,8 @@ class Run:
                 "a step with model.checkpointing, or over fsdp or pipeline, is no single program"
             )
             raise SettingError("compile", True, "auto or false", advice)
-        if self.evaluate.every is not None and pipeline:
-            advice = "no rank of a pipeline has the whole model: type parallel=data"
+        if self.evaluate.every is not None and self.parallel.name != "data":
+            advice = "no rank has the whole model: type parallel=data"
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:

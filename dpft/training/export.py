@@ -68,12 +68,6 @@ def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) ->
             f"{shlex.quote(f'resume={path}')}"
         )
     listed = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
-    for name in listed:
-        if (path / name).resolve() != path.resolve() / name:
-            raise runs.RunError(
-                f"{path / name} is a link, or in a folder that is one; expected a file of the run "
-                "itself: put it there"
-            )
     files = {
         name.removeprefix(MODEL): path / name
         for name in listed

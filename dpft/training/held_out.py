@@ -157,23 +157,15 @@ class Evaluations(Closing):
         Returns:
             ``loss``, the mean over records of the loss that is trained on; ``accuracy`` of classes.
         """
-        cohort, examples = self._cohort, self._examples
+        examples = self._examples
         batches = microbatches(range(len(examples)), lengths(examples), self._tokens)
-        own = len(batches)
-        if cohort.sharded:  # ranks run each layer together: as many batches for each
-            batches += [batches[-1]] * (-own % cohort.size)
         losses, right = [math.nan] * len(examples), 0
         with evaluating(model), random_state_kept(*model.parameters()):
-            every = answered(batches, lambda batch: [self._of(model, batch)], cohort)
-            for number, (batch, [(found, hits)]) in enumerate(every):
-                if number < own:
-                    right += hits
-                    for index, loss in zip(batch, found, strict=True):
-                        losses[index] = loss
-        if cohort.sharded:
-            from dpft.parallel.sharded import reshard
-
-            reshard(model)
+            every = answered(batches, lambda batch: [self._of(model, batch)], self._cohort)
+            for batch, [(found, hits)] in every:
+                right += hits
+                for index, loss in zip(batch, found, strict=True):
+                    losses[index] = loss
         figures = {"loss": math.fsum(losses) / len(losses)}
         if isinstance(self._objective, Choice):
             figures["accuracy"] = right / len(losses)

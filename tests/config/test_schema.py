@@ -88,7 +88,7 @@ PAIRS = {
     "adapt=prefix model.checkpointing=true": "model.checkpointing",
     "parallel=pipeline model.checkpointing=true": "model.checkpointing",
     "model=minilm task=sst2 adapt=top2 model.pooling=mean": "model.pooling",
-    "parallel=pipeline evaluate.every=1": "evaluate.every",
+    "parallel=fsdp evaluate.every=1": "evaluate.every",
     "~model": "model",
     "~optim.lr": "optim.lr",
     "model=custom": "model.path",

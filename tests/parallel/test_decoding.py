@@ -107,7 +107,6 @@ def figures(cohort):
     mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]
-    cohort.sharded = True  # then every rank asks as often as another
     found = []
     for label in (0, 1):
         held_out = Evaluations(
@@ -121,7 +120,7 @@ def figures(cohort):
     return found
 
 
-def test_what_ranks_ask_again_to_keep_in_step_counts_once():
+def test_evaluations_are_those_of_one_process():
     expected = figures(SingleProcess())
     assert {each["accuracy"] for each in expected} == {0.0, 1.0}
     for found in together(figures, 2):
