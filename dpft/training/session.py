@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
@@ -45,9 +45,7 @@ from dpft.training.loop import Phase, train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, make_optimizer, whole_again
 from dpft.training.statistics import StepStatistics
-
-if TYPE_CHECKING:
-    from dpft.training.trackers import Tracking
+from dpft.training.trackers import Tracking, figures
 
 _AUDIT = "audit"  # the folder under private/
 # Prefixes of the tensors in a checkpoint.
@@ -136,7 +134,7 @@ class Session(Closing):
                 )
             void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
             if self._tracker is not None:
-                self._tracker.begin(start, self._mechanism, names, tuple(void))
+                self._tracker.begin(start)
             stop = stack.enter_context(Stop.by_signal())
             if prepared.held_out:
                 self._evaluations = stack.enter_context(
@@ -173,8 +171,11 @@ class Session(Closing):
                     metrics.append(step, lr=rate, **summary, **more)
                     norms.append(step, recorded, statistics.signal, statistics.noise)
                     if self._tracker is not None:
-                        thresholds = tuple(statistics.released.thresholds)
-                        self._tracker.after_step(step, rate, thresholds, summary, evaluated)
+                        thresholds = statistics.released.thresholds
+                        found = figures(
+                            self._mechanism, names, void, step, rate, thresholds, summary
+                        )
+                        self._tracker.step(step + 1, found | evaluated)
                 show(step, summary)
                 self._done = step + 1
                 # After 1, 2, 4, 8 steps and so on, and after the last.

@@ -35,7 +35,6 @@ class Tracking:
     def __init__(self, make: Callable[[int], Any], warn: Callable[[str], None]) -> None:
         self._make, self._warn = make, warn
         self._tracker: Any = None
-        self._figures: Callable[..., dict[str, float]] = figures
 
     @classmethod
     @contextmanager
@@ -54,28 +53,9 @@ class Tracking:
         finally:
             tracking.end()
 
-    def begin(
-        self,
-        start: int,
-        mechanism: Mechanism,
-        groups: Sequence[str] = (),
-        voided_by: Sequence[Void] = (),
-    ) -> None:
+    def begin(self, start: int) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        self._figures = partial(figures, mechanism, groups, voided_by)
         self._tracker = self._tried(self._make, start)
-
-    def after_step(
-        self,
-        step: int,
-        rate: float,
-        thresholds: tuple[float, ...],
-        summary: Mapping[str, Any],
-        evaluated: Mapping[str, float],
-    ) -> None:
-        """Track step ``step``, counted from 0; the arguments are those of `figures`."""
-        if self._tracker is not None:
-            self.step(step + 1, {**self._figures(step, rate, thresholds, summary), **evaluated})
 
     def step(self, step: int | None, values: Mapping[str, float]) -> None:
         """Track figures of a step, counted from 1; 0 is before the first, None is no step."""

@@ -58,7 +58,7 @@ class Failing:
 def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(start, last):
     said = []
     tracker = Tracking(Failing, said.append)
-    tracker.begin(start, None)
+    tracker.begin(start)
     for step in range(1, last + 1):
         tracker.step(step, {})
     tracker.end()
@@ -108,7 +108,7 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     said = []
     run = parse(compose([f"track={name}", "privacy.noise_seed=12345"]))
     tracker = Tracking(lambda start: make_tracker(run, tmp_path, start), said.append)
-    tracker.begin(0, None)
+    tracker.begin(0)
     for step in (1, 2):
         tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
     tracker.scores("test", {"BLEU": 0.6})
