@@ -22,7 +22,7 @@ COMMANDS = {
     "sweep": "type dpft sweep task=e2e eps=3,8",
     "sweep eps=1,2 name=x": "would share the folder",
     "score nowhere decode.beams=1": "nowhere",
-    "score task=sst2 predictions=nowhere": "cannot read",
+    "score task=sst2 predictions=nowhere": "nowhere: No such file",
     "train audit=bonud task=e2e": "audit is 'bonud'; did you mean 'bound'?",
     "nope": "No such command",
 }

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dpft import runs
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError
 from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, model_card, on_hub
-from dpft.runs.atomic import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.training.trained import TrainedRun
 
@@ -113,20 +112,14 @@ def export(plan: ExportPlan, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
-        unfinished.mkdir(parents=True)
-        for name, source in plan.files.items():
-            (unfinished / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source, unfinished / name)
-        for name, text in plan.written.items():
-            (unfinished / name).write_text(text, encoding="utf-8")
-        unfinished.replace(folder)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {folder}: {disk_report(folder.parent, error)}. Free some space and type "
-            "the same command again"
-        ) from error
+    shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
+    unfinished.mkdir(parents=True)
+    for name, source in plan.files.items():
+        (unfinished / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, unfinished / name)
+    for name, text in plan.written.items():
+        (unfinished / name).write_text(text, encoding="utf-8")
+    unfinished.replace(folder)
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
