@@ -94,11 +94,9 @@ class Prepared:
         weights: SHA-256 of the weight files, on the first rank; None if weights are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
-        held_out: records that the model is evaluated on while it trains, if any.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
         compiled: whether microbatches are added up by compiled programs.
-        ledger: content of the ledger before the first step, if there is one.
     """
 
     task: Task
