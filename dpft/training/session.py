@@ -132,7 +132,7 @@ class Session(Closing):
                 norms = stack.enter_context(
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
-            void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
+            void = tuple(warnings(self._mechanism.sampling, run.privacy.noise_seed))
             if self._tracker is not None:
                 self._tracker.begin(start)
             stop = stack.enter_context(Stop.by_signal())
