@@ -30,14 +30,13 @@ def main(
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
-    from dpft.training.export import export, plan_export
+    from dpft.training.export import export
     from dpft.training.trained import loaded_run
 
     trained, folder = loaded_run(path), to or path / "export"
-    plan = plan_export(trained, merge=merge, base=base)
-    export(plan, folder)
-    what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
-    echo(f"{folder}: {what}, {plan.size() / 1e6:,.1f} MB")
-    if code := loader(trained.record, plan.shape):
+    shape = export(trained, folder, merge=merge, base=base)
+    what = "a whole model" if shape.base is None else f"an adapter of {shape.base}"
+    echo(f"{folder}: {what}")
+    if code := loader(trained.record, shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)

@@ -8,7 +8,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +26,22 @@ _CONFIG = "adapter_config.json"
 _TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below a model's
 
 
-@dataclass(frozen=True)
-class ExportPlan:
-    """The content of an exported folder.
+def export(
+    trained: TrainedRun, folder: Path, *, merge: bool, base: str | None = None
+) -> ModelFacts:
+    """Export a finished run into a new or empty folder, which gets its name when it is complete.
 
-    Attributes:
-        files: where each file is copied from, by its name in the folder.
-        written: texts of the files that are made.
-        shape: whether it is a whole model or an adapter.
+    Args:
+        trained: the run.
+        folder: the folder.
+        merge: whether to export a whole model rather than an adapter.
+        base: name of the adapter's base model; None: that on the hub.
+
+    Returns:
+        Whether the folder has a whole model or an adapter.
     """
-
-    files: dict[str, Path]
-    written: dict[str, str]
-    shape: ModelFacts
-
-    def size(self) -> int:
-        """Return the bytes of all files."""
-        copied = sum(path.stat().st_size for path in self.files.values())
-        return copied + sum(len(text.encode()) for text in self.written.values())
-
-
-def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) -> ExportPlan:
-    """Return the files to copy of a finished run, and its card."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
@@ -73,7 +67,7 @@ def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) ->
         if name.startswith(MODEL)
         and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
-    shape, written = ModelFacts(), {}
+    shape, written = ModelFacts(), dict[str, str]()
     if adapter:
         where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
@@ -104,22 +98,16 @@ def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) ->
         size = getattr(trained.task, "image_size", None)
         written["preprocessor_config.json"] = preprocessor(config, size)
     written["README.md"] = model_card(trained.record, shape)
-    return ExportPlan(files, written, shape)
-
-
-def export(plan: ExportPlan, folder: Path) -> None:
-    """Write a plan into a new or empty folder, which gets its name when it is complete."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
     unfinished.mkdir(parents=True)
-    for name, source in plan.files.items():
+    for name, source in files.items():
         (unfinished / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source, unfinished / name)
-    for name, text in plan.written.items():
+    for name, text in written.items():
         (unfinished / name).write_text(text, encoding="utf-8")
     unfinished.replace(folder)
+    return shape
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
