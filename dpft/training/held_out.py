@@ -128,7 +128,7 @@ class Evaluations(Closing):
         # JSON lacks NaN, which the log writes as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
-            for entry in cohort.from_first(entries)
+            for entry in cohort.broadcast_object(entries)
         }
         if not self._shown:
             progress.say(

@@ -99,7 +99,7 @@ class Session(Closing):
         self._saved_at = time.monotonic()
         header = prepared.header
         own = header["compute"].get("plugins", {})
-        self._cohort.meet(word=f"{header['data']} {header['model']} {own}")
+        self._cohort.barrier(word=f"{header['data']} {header['model']} {own}")
         saved = runs.checkpoint.load_latest(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
@@ -109,7 +109,7 @@ class Session(Closing):
                     go_on(run, self._mechanism, directory, self._ledger, start, progress)
         self._start = self._done = self._saved = self._take_over(saved)
         self._evaluations: Evaluations | None = None
-        stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
+        stretch = self._cohort.broadcast_object(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:  # not the ledger's first stretch
             key = stretch.key(prepared.key)
             self._mechanism = replace(self._mechanism, repeated=stretch.repeated)
@@ -304,7 +304,7 @@ class Session(Closing):
         entry = ledger_entry(self._mechanism, self._clipper, step, released, cohort)
         # A release that differs between ranks would be several. It has no line in the ledger,
         # which would stop every replay: no rank releases it.
-        cohort.meet(word=f"{entry}")
+        cohort.barrier(word=f"{entry}")
         with together(cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
@@ -478,7 +478,7 @@ def ledger_entry(
             digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
     if cohort is not None and cohort.divided:
-        digest = hashlib.sha256("".join(cohort.gather(digest.hexdigest()[:16])).encode())
+        digest = hashlib.sha256("".join(cohort.all_gather(digest.hexdigest()[:16])).encode())
     entry["update"] = digest.hexdigest()[:16]
     if released.thresholds:  # from the noisy counts of earlier steps: public
         entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]

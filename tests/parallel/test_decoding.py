@@ -10,7 +10,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import RankError
 from dpft.config.schema import parse
 from dpft.models.load import load_model
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.evaluation import answered
 from dpft.training.held_out import Evaluations
@@ -94,7 +94,7 @@ def all_asked(cohort):
 
 
 def test_predictions_are_those_of_one_process():
-    expected = all_asked(SingleProcess())
+    expected = all_asked(TrainingCohort())
     assert together(all_asked, 2) == [expected] * 2
 
 
@@ -121,7 +121,7 @@ def figures(cohort):
 
 
 def test_evaluations_are_those_of_one_process():
-    expected = figures(SingleProcess())
+    expected = figures(TrainingCohort())
     assert {each["accuracy"] for each in expected} == {0.0, 1.0}
     for found in together(figures, 2):
         assert [each["accuracy"] for each in found] == [each["accuracy"] for each in expected]

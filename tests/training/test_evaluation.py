@@ -11,7 +11,7 @@ from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, SplitError
 from dpft.config.schema import parse
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.held_out import Evaluations, check_scored, held_out_records
@@ -56,7 +56,7 @@ def test_figures_are_means_over_single_records(tmp_path):
             *(run, objective, prepared.held_out, prepared.parts.mechanism, directory),
             public=True,
             start=0,
-            cohort=SingleProcess(),
+            cohort=TrainingCohort(),
             progress=progress,
         )
         with held_out, prepared.parts.clipper.paused():
