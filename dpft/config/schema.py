@@ -14,14 +14,14 @@ import re
 import typing
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
+from dpft.config.errors import Missing, SettingError, one_of, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -223,7 +223,7 @@ class Privacy:
             _without_effect("privacy", self, ["max_batch"], when, choice)
 
 
-Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
+Optimizer = Literal["adam", "adamw", "sgd"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
@@ -315,39 +315,16 @@ class Decode:
 
 @dataclass(frozen=True, config=STRICT)
 class Evaluate:
-    """``conf/evaluate``: when the model is evaluated on held-out records, and what that chooses."""
+    """``conf/evaluate``: when the model is evaluated on held-out records; it changes no result."""
 
     every: Count | Literal["epoch"] | None = None
     split: Literal["dev", "test"] = "dev"
-    file: str | None = None
     max_records: Count | None = None
-    best: Literal["loss", "accuracy"] | None = None
-    public: Annotated[bool, Effect.EXECUTION] = False
+    public: bool = False
 
     def __post_init__(self) -> None:
         if self.every is None:
             _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
-        if self.file is not None:
-            when = f"next to evaluate.file={self.file}"
-            _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
-
-    @property
-    def active(self) -> bool:
-        """True if the result depends on it; otherwise losses are only shown."""
-        return self.best is not None
-
-    @property
-    def where(self) -> str:
-        """The records that are evaluated: a split's name, or ``file``."""
-        return self.split if self.file is None else "file"
-
-    def check_file(self) -> None:
-        """Raise DataError if the file does not exist."""
-        if self.file is not None and not Path(self.file).exists():
-            raise DataError(
-                f"evaluate.file={self.file} does not exist; expected records in the form of the "
-                "task, or type evaluate.split=dev"
-            )
 
     def steps_between(self, epoch: int) -> int:
         """Return ``every`` as a number of steps, of which an epoch has so many."""
@@ -422,33 +399,15 @@ class Parallel:
             _without_effect("parallel", self, ("microbatches",), when, "parallel=pipeline")
 
 
-SERVICES = ("wandb", "mlflow", "trackio")
+SERVICES = ("wandb", "mlflow")
 
 
 @dataclass(frozen=True, config=STRICT)
 class Track:
-    """``conf/track``: a tracker. It gets what the guarantee covers, unless more is asked for."""
+    """``conf/track``: a tracker, which gets what the guarantee covers."""
 
-    name: Literal["none", "csv", "tensorboard", "wandb", "mlflow", "trackio"] = "none"
+    name: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
     project: str = "dpft"
-    private: bool = False
-    upload_private: bool = False
-
-    def __post_init__(self) -> None:
-        if self.private and self.name in SERVICES and not self.upload_private:
-            advice = (
-                f"others may read track={self.name}, and losses and norms are computed from "
-                "private records without noise: type track=tensorboard for a folder of your own, "
-                "or track.upload_private=true"
-            )
-            raise SettingError("track.private", True, "false", advice)
-        if self.upload_private and not (self.private and self.name in SERVICES):
-            advice = f"type track.private=true and one of track={', '.join(SERVICES)}"
-            raise SettingError("track.upload_private", True, "false", advice)
-
-    def flags(self) -> list[Stored]:
-        """Return what is special about a run that is tracked so."""
-        return [flag(Flag.TRACKED_PRIVATELY, service=self.name)] if self.upload_private else []
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -490,7 +449,7 @@ class Run:
     sweep: Annotated[Sweep, Effect.PLACE] = dataclasses.field(default_factory=Sweep)
     parallel: Annotated[Parallel, Effect.EXECUTION] = dataclasses.field(default_factory=Parallel)
     audit: Audit = dataclasses.field(default_factory=Audit)
-    evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
+    evaluate: Annotated[Evaluate, Effect.EXECUTION] = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None
@@ -535,8 +494,8 @@ class Run:
                 "a step with model.checkpointing, or over fsdp or pipeline, is no single program"
             )
             raise SettingError("compile", True, "auto or false", advice)
-        if self.evaluate.every is not None and pipeline:
-            advice = "no rank of a pipeline has the whole model: type parallel=data"
+        if self.evaluate.every is not None and self.parallel.name != "data":
+            advice = "no rank has the whole model: type parallel=data"
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:

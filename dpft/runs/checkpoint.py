@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
+"""Checkpoints: whole or absent, verified when read, the last two kept.
 
 Each is a folder with safetensors files, one for each rank that holds a part of the tensors
 (`dpft.parallel.parts`), and a manifest of plain data: the files' checksums and the small state. Its
@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
-BEST = "best"  # in the state: the step whose weights were the best so far, of a checkpoint too
 _TEMPORARY = ".tmp-"
 
 
@@ -139,10 +138,8 @@ def _explained(folder: Path, step: int, first: bool) -> Iterator[None]:
         ) from error
 
 
-def load(
-    run: RunDirectory | None, cohort: TrainingCohort | None = None, step: int | None = None
-) -> Checkpoint | None:
-    """Return the newest checkpoint, or that of a step, which a later one names as the best.
+def load(run: RunDirectory | None, cohort: TrainingCohort | None = None) -> Checkpoint | None:
+    """Return the newest checkpoint.
 
     None: there is none; start at step 0, where replayed steps repeat themselves exactly.
     `Ledger.go_on` refuses one that is ahead of the ledger. Collective; the arguments are those of
@@ -154,15 +151,13 @@ def load(
     from dpft.parallel.cohort import TrainingCohort, together
 
     cohort = cohort or TrainingCohort()
-    newest = step is None
     manifest: dict[str, Any] = {}
     written: dict[str, Tensor] = {}
-    problem = ""
+    step, problem = None, ""
     with together(cohort):
         if run is not None:
             _remove_leftovers(run.checkpoints)
-            if newest:
-                step = max((number for number, _ in _steps(run.checkpoints)), default=None)
+            step = max((number for number, _ in _steps(run.checkpoints)), default=None)
     checkpoints, step = cohort.broadcast_object((None if run is None else run.checkpoints, step))
     with together(cohort):
         if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
@@ -177,15 +172,15 @@ def load(
     if run is not None:
         try:
             manifest, written = _verified(path, step)
-            if newest:  # a process that was killed after its last one may have left too many
-                _drop(run.checkpoints, _superfluous(run.checkpoints))
+            # A process that was killed after its last checkpoint may have left too many.
+            _drop(run.checkpoints, _superfluous(run.checkpoints))
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{error}"
     manifest, written, problem = cohort.broadcast_object((manifest, written, problem))
     if problem:
         raise CheckpointError(
             f"{path} is damaged or gone: {problem}; expected what was saved. Put it back, or "
-            f"remove {path if newest else checkpoints} and type the same command again: steps from "
+            f"remove {path} and type the same command again: steps from "
             "the checkpoint before, or from the first one, are repeated exactly and count once"
         )
     return Checkpoint(step, manifest["state"], path, written, cohort)
@@ -216,13 +211,8 @@ def _manifest(path: Path, step: int) -> dict[str, Any]:
 
 
 def _superfluous(checkpoints: Path) -> list[Path]:
-    """Return all except the last `KEPT`, and the best that one of these names."""
-    found = _steps(checkpoints)
-    best = set()
-    for number, path in found[-KEPT:]:
-        with suppress(OSError, ValueError, KeyError):  # damaged: an error once it is to be used
-            best.add(_manifest(path, number)["state"].get(BEST))
-    return [path for number, path in found[:-KEPT] if number not in best]
+    """Return all except the last `KEPT`."""
+    return [path for _, path in _steps(checkpoints)[:-KEPT]]
 
 
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:

@@ -140,8 +140,8 @@ class MetricsLog(Closing):
     Entries from ``resume_step`` on are dropped, since those steps will be replayed.
     """
 
-    def __init__(self, path: Path, resume_step: int = 0, remedy: str = REMEDY) -> None:
-        self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
+    def __init__(self, path: Path, resume_step: int = 0) -> None:
+        self._log = Log(path, REMEDY, keep=lambda entry: entry.get("step") in range(resume_step))
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dpft.config.errors import ConfigError
-from dpft.config.folder import choices, settings_of
+from dpft.config.folder import settings_of
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism
@@ -80,16 +79,12 @@ def expected_batch_size(optim: Optim, dataset_size: int) -> int:
     assert optim.batch_size is not None
     if optim.rate_like is None:
         return optim.batch_size
-    sizes: dict[str, Any] = {
-        task: (settings_of("task", task) or {}).get("train_size") for task in choices("task")
-    }
-    known = [task for task, size in sizes.items() if size]
-    if optim.rate_like not in known:
+    size = (settings_of("task", optim.rate_like) or {}).get("train_size")
+    if not size:
         raise ConfigError(
-            f"optim.rate_like is {optim.rate_like!r}; expected a task of known size: "
-            f"{', '.join(known)}"
+            f"optim.rate_like is {optim.rate_like!r}; expected a task of known size, such as sst2"
         )
-    return max(1, round(optim.batch_size * dataset_size / int(sizes[optim.rate_like])))
+    return max(1, round(optim.batch_size * dataset_size / int(size)))
 
 
 def quantiles_of(clip: Clip) -> Quantiles | None:

@@ -13,7 +13,7 @@ from dpft.config.files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, together
-from dpft.runs.atomic import disk_report, write_atomic
+from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
@@ -84,10 +84,7 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
 
     Prompts and references may be records that no guarantee covers.
     """
-    try:
-        write_atomic(file, spelled(predictions), mode=0o600)
-    except OSError as error:
-        raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
+    write_atomic(file, spelled(predictions), mode=0o600)
 
 
 def spelled(predictions: Sequence[Prediction]) -> str:
@@ -106,8 +103,6 @@ def read_predictions(file: Path) -> list[Prediction]:
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
         lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
     if not lines[-1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -24,7 +24,6 @@ from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
@@ -38,9 +37,7 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-
-if TYPE_CHECKING:
-    from dpft.training.trackers import Tracking
+from dpft.training.trackers import Tracking
 
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
@@ -134,14 +131,10 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                 )
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
-            elif run.clip.clip_function == "automatic":
-                progress.say(SCALES)
             if run.origin:
                 progress.say(origin_in_words(run.origin))
             tracking: Any = nullcontext()
             if run.track.name != "none":
-                from dpft.training.trackers import Tracking
-
                 tracking = Tracking.of(run, directory, progress.warn)
             with tracking as tracker:
                 try:

@@ -30,7 +30,6 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
-from dpft.runs.ledger import LedgerContents
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -40,7 +39,7 @@ from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
+from dpft.training.held_out import check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, quantiles_of, read_data
 from dpft.training.progress import Progress
 
@@ -89,17 +88,14 @@ class Prepared:
         records: trained on, planted secrets included.
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
-        header: of the ledger; the run cannot continue where any of it differs.
-        data: keyed fingerprint of the records.
-        model: keyed fingerprint of the model that the run starts from.
+        header: of the ledger, with keyed fingerprints of data and model; the run cannot continue
+            where any of it differs.
         weights: SHA-256 of the weight files, on the first rank; None if weights are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
-        own: code of other packages that a step's sum follows from.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
         compiled: whether microbatches are added up by compiled programs.
-        ledger: content of the ledger before the first step, if there is one.
     """
 
     task: Task
@@ -109,17 +105,13 @@ class Prepared:
     units: TrainingSet
     key: bytes
     header: Mapping[str, Any]
-    data: str
-    model: str
     weights: str | None
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Canaries | None
     cohort: TrainingCohort
-    own: Mapping[str, str]
-    held_out: HeldOut | None
+    held_out: Sequence[Record]
     compiled: bool
-    ledger: LedgerContents | None = None
 
 
 def prepare(
@@ -133,7 +125,7 @@ def prepare(
     cohort = cohort or TrainingCohort()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
-    evaluated = held_out_records(run.evaluate, task)
+    held_out = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
     if run.audit.active:
@@ -152,9 +144,6 @@ def prepare(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
-    held_out = None
-    if evaluated:
-        held_out = HeldOut.of(run, task, objective, evaluated, instances)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = plant(run, loaded) if run.audit.active else None
@@ -236,17 +225,13 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        data=header["data"],
-        model=header["model"],
         weights=stored_weights(run.model) if cohort.rank == 0 else None,
         instances=instances,
         planted=planted,
         auditor=auditor,
         cohort=cohort,
-        own=own,
         held_out=held_out,
         compiled=compiled,
-        ledger=held,
     )
 
 
@@ -368,28 +353,14 @@ def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism
 
 
 def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
-
-    LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
-    moves a parameter by ``lr`` times its norm, which counts as 10 at most.
-    """
+    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc."""
     parameters = [*moved]
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    if settings.name != "lamb" and all(
-        p.device.type == "cuda" and own_part(p) is p for p in parameters
-    ):
+    if all(p.device.type == "cuda" and own_part(p) is p for p in parameters):
         common["fused"] = True  # one kernel for all parameters
     if settings.name == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
-    first, second = settings.betas
-    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
-    if settings.name == "lamb":
-        from pytorch_optimizer import Lamb
-
-        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
-        # first one is ten times as long as lr says.
-        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
-        return lamb
+    common |= {"betas": settings.betas, "eps": settings.adam_epsilon}
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return cls(parameters, **common)
 

@@ -155,7 +155,7 @@ def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
 
     own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.Adam([own, other])
-    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}  # as LAMB's
+    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}
     _, rest = taken_apart(optimizer, ["own", "other"], First())
     assert rest["values"] == {"own": {"trust_ratio": 0.5}, "other": {"trust_ratio": 1.0}}
 
@@ -215,7 +215,9 @@ def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
     with ready(settings(tmp_path)) as (prepared, _, progress):
         for code in ("1", "2", "2"):
             own = {"a rule for own.Layer": f"own 1.0 {code}"}
-            told = replace(prepared, own=own, cohort=Listening())
+            compute = {**prepared.header["compute"], "plugins": own}
+            header = {**prepared.header, "compute": compute}
+            told = replace(prepared, header=header, cohort=Listening())
             Session(settings(tmp_path), told, None, progress)
-    one, two, again = (word for word in words if word.startswith(prepared.data))
+    one, two, again = (word for word in words if word.startswith(prepared.header["data"]))
     assert one != two == again

@@ -125,7 +125,7 @@ def same_metrics(*runs):
     """Of the whole batch and of all groups, whichever ranks saw them."""
     for one, several in zip(*(lines(path, "metrics") for path in runs), strict=True):
         assert one["records"] == several["records"]
-        for name in ("loss", "norm_mean", "norm_max", "clipped"):
+        for name in ("loss", "norm_mean", "clipped"):
             assert several[name] == pytest.approx(one[name], rel=1e-3), name
     for one, several in zip(*(lines(path, "norms") for path in runs), strict=True):
         assert one["groups"] == several["groups"]
@@ -175,7 +175,6 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
     [
         (2, ("audit=bound",), "audit with 2 processes"),
         (1, FSDP, "parallel=fsdp with one process"),
-        (2, (*FSDP, "optim=lamb"), "optim=lamb with parallel=fsdp"),
     ],
 )
 def test_what_a_layout_cannot_do_is_refused(size, words, said):

@@ -15,7 +15,6 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,10 +233,10 @@ def trainer(condition: str, present: bool, folder: Path) -> dict[str, Any]:
     made = trainer_of(
         *(folder, Tagger(), records(condition, present)),
         **{"collator": collate, "per_example_loss": losses, "remove_unused_columns": False},
-        **{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1},
+        **{"per_device_train_batch_size": BATCH, "gradient_accumulation_steps": 1},
         **{"max_steps": MANY if condition == STEEP else STEPS, "optim": "sgd"},
         **{"logging_strategy": "steps", "logging_steps": 1},
-        privacy=replace(PRIVACY, batch_size=BATCH),
+        privacy=PRIVACY,
     )
     made.remove_callback(PrinterCallback)
     made.train()

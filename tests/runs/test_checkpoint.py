@@ -58,15 +58,6 @@ def test_what_is_saved_is_loaded(run: RunDirectory) -> None:
     assert isinstance(latest.state["one"], float)
 
 
-def test_the_best_stays_as_long_as_one_of_the_last_two_names_it(run: RunDirectory) -> None:
-    """If the newest is damaged, the run goes on from the other one, with what that calls best."""
-    kept = []
-    for step, best in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
-        checkpoint.save(run, step, {}, {checkpoint.BEST: best})
-        kept.append([int(name[-1]) for name in names(run)])
-    assert kept == [[1], [1, 2], [1, 2, 3], [1, 3, 4], [4, 5]]
-
-
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

@@ -77,17 +77,16 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert not list((made / "model").rglob("adapter*"))
 
 
-@pytest.mark.parametrize("stop", [OSError(28, "No space left on device")])
-def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch, stop):
+def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch):
     def full(source, target):
         Path(target).write_bytes(b"half")
-        raise stop
+        raise OSError(28, "No space left on device")
 
     adapter = ("export", made, "--base", "ann/tiny", "--to", tmp_path / "x")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full)
         done = invoke("export", made, "--merge", "--to", tmp_path / "x")
-    assert done.exit_code in (2, 130)
+    assert done.exit_code == 2
     assert "the same command" in done.output
     assert not (tmp_path / "x").exists()
     for folder in (tmp_path / "x", tmp_path / "y"):  # also in another folder
@@ -122,20 +121,14 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
         assert f"has a column '{column}'" in done.output
 
 
-@pytest.mark.parametrize(
-    ("words", "header"),
-    [
-        (("task=classification", "task.source=auto", *OWN_ROWS), "text,label"),
-    ],
-)
-def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch, words, header):
+def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
     Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    words = ("task=classification", "task.source=auto", *OWN_ROWS)
     folder = run_experiment(settings(tmp_path / "runs", *words)).path
-    comma, good, bad = ("\t", 1, 0) if "\t" in header else (",", "yes", "no")
-    file = tmp_path / ("new.csv" if comma == "," else "new.tsv")
-    file.write_text(f"{header}\na fine film{comma}{good}\nnothing works in it{comma}{bad}\n")
+    file = tmp_path / "new.csv"
+    file.write_text("text,label\na fine film,yes\nnothing works in it,no\n")
     done = invoke("predict", folder, file, "--probabilities", "--out", "out.csv")
     assert done.exit_code == 0, done.output
     first, *others = found = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
@@ -146,7 +139,7 @@ def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch, 
         likely = {name: float(row[name]) for name in names}
         assert math.isclose(sum(likely.values()), 1)
         assert f"probability_{row['prediction']}" == max(likely, key=likely.get)
-    if comma == ",":  # the rows come back with all their columns
-        again = ("--probabilities", "--column", "x", "--out", "two.csv")
-        done = invoke("predict", folder, "out.csv", *again)
-        assert "out.csv has a column 'probability_" in done.output
+    # The rows come back with all their columns.
+    again = ("--probabilities", "--column", "x", "--out", "two.csv")
+    done = invoke("predict", folder, "out.csv", *again)
+    assert "out.csv has a column 'probability_" in done.output

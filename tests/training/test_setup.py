@@ -88,8 +88,9 @@ def test_a_private_run_draws_from_the_secret_key_of_its_folder(tmp_path):
         assert again.key == prepared.key
     with ready(settings(tmp_path, "name=other")) as (other, _, _):
         assert other.key != prepared.key
-        assert other.data != prepared.data  # of the same records: a fingerprint needs the key
-        assert other.model != prepared.model
+        # Of the same records: a fingerprint needs the key.
+        assert other.header["data"] != prepared.header["data"]
+        assert other.header["model"] != prepared.header["model"]
 
 
 @pytest.mark.parametrize(("seed", "equal"), [("null", False), ("7", True)])
