@@ -87,8 +87,6 @@ class DART(Generation):
 
     max_length: int = 120
     train_split: str = "train"
-    bertscore: str | None = None
-    bleurt: str | None = None
 
     name = "dart"
     written_as = "dart-v1.1.1-full-train.json"
@@ -139,12 +137,12 @@ class DART(Generation):
         trained_on_dev = [flag(Flag.TRAINED_ON_DEV)] if self.published_train == "dev" else []
         return [*super().flags(), *trained_on_dev]
 
-    def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
+    def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.tasks.metrics import gem
 
-        return gem.score(*texts(predictions), self.bertscore, self.bleurt)
+        return gem.score(*texts(predictions))
 
     def signature(self) -> str:
         from dpft.tasks.metrics import gem
 
-        return gem.signature(self.bertscore, self.bleurt)
+        return gem.signature()
