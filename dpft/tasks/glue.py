@@ -3,7 +3,7 @@
 The published validation split is ``dev``. GLUE keeps the labels of its test splits to itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -11,8 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, Question
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.samples.texts import write_glue
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
 
@@ -29,42 +28,37 @@ class Columns(NamedTuple):
 
 
 def read_tsv(path: Path, columns: Columns) -> list[Row]:
-    """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``."""
-    names, rows = (*columns.texts, columns.label), []
-    for where, cells in _cells(path, names, columns.broken):
-        *texts, label = (cells[name].strip() for name in names)
-        if label not in columns.values or not (all(texts) or columns.broken):
-            raise DataError(
-                f"{where}: got {columns.label} {label!r} of {texts}; expected one of "
-                f"{', '.join(columns.values)}, and no empty text"
-            )
-        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path)))
-    return rows
-
-
-def _cells(
-    path: Path, names: Sequence[str], most_broken: float = 0.0
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the place and the cells by column of each line that is not blank.
+    """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``.
 
     Fields are separated by tabs, and quotes have no meaning.
     """
+    names = (*columns.texts, columns.label)
     lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
     header = lines[0].split("\t")
     if not set(names) <= set(header):
         raise DataError(
             f"{path}, line 1: got columns {', '.join(header)}; expected {', '.join(names)}"
         )
-    rows = [(n, line.split("\t")) for n, line in enumerate(lines[1:], 2) if line.strip()]
-    broken = [number for number, fields in rows if len(fields) != len(header)]
-    if len(broken) > most_broken * len(rows):
+    found = [(n, line.split("\t")) for n, line in enumerate(lines[1:], 2) if line.strip()]
+    broken = [number for number, fields in found if len(fields) != len(header)]
+    if len(broken) > columns.broken * len(found):
         raise DataError(
-            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {len(rows)} have "
-            f"not {len(header)} tab-separated fields"
+            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {len(found)} "
+            f"have not {len(header)} tab-separated fields"
         )
-    for number, fields in rows:
-        if len(fields) == len(header):
-            yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
+    places = [header.index(name) for name in names]
+    rows = []
+    for number, fields in found:
+        if len(fields) != len(header):
+            continue
+        *texts, label = (fields[place].strip() for place in places)
+        if label not in columns.values or not (all(texts) or columns.broken):
+            raise DataError(
+                f"{path}, line {number}: got {columns.label} {label!r} of {texts}; expected one of "
+                f"{', '.join(columns.values)}, and no empty text"
+            )
+        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path)))
+    return rows
 
 
 def _subset(path: Path) -> str:
@@ -122,16 +116,6 @@ class Glue(Classification):
             ),
             partial(write_glue, cls.name),
         )
-
-    def questions(self, path: Path) -> Sequence[Question]:
-        """Return the lines of one of GLUE's files, such as a test split's, which has no labels."""
-        if path.suffix != ".tsv":
-            return super().questions(path)
-        names = self.columns.texts
-        return [
-            Question(cells, Instance(LabelledText(tuple(cells[n].strip() for n in names), 0), ()))
-            for _, cells in _cells(path, names)
-        ]
 
     def rows(self, split: str) -> Sequence[Row]:
         if split == "test":

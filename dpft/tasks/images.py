@@ -22,7 +22,6 @@ from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
-from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import LabelledImage
 from dpft.tasks.samples.images import write_sample
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.image import ImageClassifier
 
-# The formats that `LabelledImage` reads.
-_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 _SETS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
@@ -161,20 +158,6 @@ class Images(Classes):
                 f"{len(self.classes) - 1}"
             )
         return row
-
-    def questions(self, path: Path) -> list[Question]:
-        """Return a folder's images in the order of their names, or one image."""
-        files = [path] if path.is_file() else sorted(path.glob("*"))
-        images = [file for file in files if file.suffix.lower() in _SUFFIXES]
-        if not images:
-            raise DataError(
-                f"{path} is no image, and no folder with any; expected files ending in "
-                f"{', '.join(_SUFFIXES)}"
-            )
-        return [
-            Question({"file": file.name}, Instance(LabelledImage(file, 0, file.name), ()))
-            for file in images
-        ]
 
     @property
     def needs(self) -> Needs:

@@ -32,23 +32,6 @@ def test_columns_are_found_by_name(tmp_path):
     assert [i.subset for i in task.instances("dev")] == ["matched", "mismatched"]
 
 
-def test_a_test_split_is_asked_without_labels_line_by_line(tmp_path):
-    """As for GLUE's own site, whose files have columns of their own."""
-    file = write(
-        tmp_path / "test_matched.tsv", "index\tsentence1\tsentence2\n7\tHe ran.\t It is \n"
-    )
-    (asked,) = MNLI().questions(file)
-    assert asked.cells == {"index": "7", "sentence1": "He ran.", "sentence2": " It is "}
-    assert asked.instance.record.texts == ("He ran.", "It is")
-    assert asked.instance.references == ()
-    labelled = QQP().questions(write(tmp_path / "dev.tsv", QQP_HEADER + QQP_ROW))
-    assert labelled[0].cells["is_duplicate"] == "0"
-    # A line that were left out would shift all answers behind it.
-    broken = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n1\ta\tb\n2\ta\n")
-    with pytest.raises(DataError, match=r"line 3: .*not 3 tab-separated fields"):
-        QQP().questions(broken)
-
-
 def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
     # One record over two lines, as a line break inside a question makes it.
     broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'

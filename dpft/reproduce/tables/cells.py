@@ -156,7 +156,6 @@ def chosen(
     Of several one of the paper's data and the scale's model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
-
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
         wanted = plan.any_seed or found.seed in plan.seeds

@@ -42,4 +42,3 @@ def left_out(scores: list[float]) -> float:
 @pytest.mark.parametrize("scores", [[1.0, 0.5], [0.2, 0.9, 0.4], [0.5, 0.5, 0.1, 0.0], [0.0, 0.0]])
 def test_the_jackknife_leaves_each_reference_out(scores: list[float]) -> None:
     assert gem.jackknife(scores) == pytest.approx(left_out(scores))
-
