@@ -72,11 +72,6 @@ class Task(ABC):
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
     @property
-    def train_slice(self) -> str | None:
-        """The slice of the hub's split that is trained on; None: all of it."""
-        return None
-
-    @property
     def published_train(self) -> str:
         """The published split that the training records are of."""
         return "train"
@@ -222,7 +217,6 @@ class Task(ABC):
             (self.location[0] == "sample", flag(Flag.SAMPLE_DATA)),
             (self.synthetic is not None, flag(Flag.SYNTHETIC_DATA)),
             (self.limit_train is not None, flag(Flag.LIMITED_TRAIN, limit=self.limit_train)),
-            (self.train_slice is not None, flag(Flag.TRAIN_SLICE, split=self.train_slice)),
             (self.limit_eval is not None, flag(Flag.LIMITED_EVAL, limit=self.limit_eval)),
         )
         return [one for is_true, one in found if is_true]

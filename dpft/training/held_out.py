@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         except SplitError as error:
             advice = f"evaluate.split={settings.split}: {error}; or type evaluate.file=FILE"
             raise SplitError(advice) from error
-        check_scored(task, settings.split, records, "evaluate")
+        check_scored(task, settings.split, records)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
 
@@ -80,30 +80,8 @@ def must_be_apart(run: Run, task: Task) -> bool:
     return run.clip.private or task.synthetic is not None
 
 
-def check_scored(
-    task: Task, split: str, records: Sequence[Record], by: Literal["task", "evaluate"] = "task"
-) -> None:
-    """Raise ConfigError for a split that is trained on: of the hub in part, else most of it.
-
-    Args:
-        task: trained on its ``train`` split.
-        split: ``dev`` or ``test``.
-        records: those of the split.
-        by: the group of settings that chose the split.
-    """
-    if task.location[0] == "hub" and task.synthetic is None:
-        # Slices of one split may overlap.
-        train, scored = (
-            {part.partition("[")[0].strip() for part in (name or "").split("+")}
-            for name in (getattr(task, f"{one}_split", None) for one in ("train", split))
-        )
-        if same := (train & scored) - {""}:
-            typed = f"task.{split}_split={getattr(task, f'{split}_split')}"
-            instead = "evaluate.file=FILE" if by == "evaluate" else f"task.{split}_share=0.1"
-            raise ConfigError(
-                f"{typed} is of the hub's split {same.pop()}, which is trained on, and no noise "
-                f"covers what is made of it; expected other records: type {instead}"
-            )
+def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
+    """Raise ConfigError for records of a split, ``dev`` or ``test``, that are mostly trained on."""
     if not getattr(task, f"{split}_share", 0):  # else a digest of the record holds it out
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
         check_repeated(task.repeated(records), f"the {split} split", instead)

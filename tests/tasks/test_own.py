@@ -3,7 +3,6 @@
 import json
 from itertools import chain
 
-import datasets
 import pytest
 from typer.testing import CliRunner
 
@@ -35,24 +34,6 @@ def lines(path, rows):
 # Reading.
 
 
-def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch):
-    asked = []
-
-    def load(hub, name, split):
-        asked.append((hub.id, hub.config, hub.splits[split]))
-        return datasets.Dataset.from_dict({"q": ["one", "two"], "a": ["eins", "zwei"]})
-
-    monkeypatch.setattr(own, "load_hub", load)
-    settings = {"hub": "me/numbers", "hub_config": "de", "test_split": None, "test_share": 0.5}
-    task = TextToText(source_column="q", target_column="a", **settings)
-    assert len(task.records("dev")) == 2
-    assert len(task.records("train")) + len(task.records("test")) == 2
-    assert asked[0] == ("me/numbers", "de", "validation")
-    assert {entry[2] for entry in asked[1:]} == {"train"}
-    with pytest.raises(DataError, match=r"me/numbers, row 1: no column 'x'; found 'q', 'a'"):
-        TextToText(source_column="x", target_column="a", **settings).records("dev")
-
-
 @pytest.mark.parametrize(
     "settings",
     [{}, {"limit_train": 7}, SHARES, USERS, USERS | SHARES, SHARES | {"limit_train": 9}],
@@ -75,14 +56,13 @@ def test_one_pass_gives_the_fingerprint_of_the_records(tmp_path, monkeypatch, se
     ("settings", "error", "message"),
     [
         ({}, DataError, r"given no data. Type task\.train_file=FILE"),
-        ({"source": "hub"}, ConfigError, "task.hub=OWNER/NAME"),
-        ({"train_file": "a.csv", "hub": "a/b"}, ConfigError, r"train_file and task\.hub; expected"),
+        ({"source": "hub"}, ConfigError, "task.source=hub; expected one place"),
+        ({"train_file": "a.csv", "data_dir": "a"}, ConfigError, r"train_file and task\.data_dir;"),
         ({"train_file": "a.csv", "source": "sample"}, ConfigError, r"and task\.source=sample"),
         ({"test_share": 0.5, "dev_share": 0.5}, ConfigError, "left for training"),
         ({"unit": "user"}, ConfigError, r"Type task\.user_column=NAME"),
         ({"user_column": "user"}, ConfigError, "protects single records; type task.unit=user"),
         ({**USERS, "limit_train": 5}, ConfigError, "type task.limit_train=null"),
-        ({**USERS, "hub": "a/b", "train_split": "train[:9]"}, ConfigError, "a slice in task.train"),
         ({**USERS, "synthetic": "a.jsonl"}, ConfigError, "belong to no user"),
     ],
 )
