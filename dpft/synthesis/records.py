@@ -29,10 +29,8 @@ from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
+from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 
 _POSTPROCESSING = (
@@ -69,7 +67,7 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     """Draw ``count`` rows from the chosen sources, each source as often as any other, up to one."""
     if task.writes_nothing is not None:
         raise ConfigError(task.writes_nothing)
-    if task.writes_whole:
+    if task.unconditional:
         if choice is not None:
             raise ConfigError(f"task {task.name} writes texts without a source; leave sources out")
         return Sources(
@@ -165,28 +163,20 @@ def sample(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
-    system: str | None = None,
 ) -> Synthetic:
     """Sample ``count`` texts, each by itself, and leave out those without a word.
 
     Without ``rows`` of sources, every prompt is the end token alone.
     """
     objective = task.objective(loaded)
-    cut = [False] * count
-    if isinstance(objective, ChatObjective):
-        written = write_conversations(
-            objective, loaded.model, count, settings, seed, system, advance
-        )
-    else:
-        assert isinstance(objective, Causal)  # `find_sources` refuses other tasks
-        records = [TextRecord(("",), "")] * count
-        if rows is not None:
-            records = [text_record(task, row) for row in rows]
-        end = (loaded.text_tokenizer.eos_token_id,)
-        found = objective.prompts(records, settings)
-        prompts = [Apart(prompt or end) for prompt, _ in found]
-        written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
-        cut = [lost > 0 for _, lost in found]
+    assert isinstance(objective, Causal)  # `find_sources` refuses other tasks
+    records = [TextRecord(("",), "")] * count
+    if rows is not None:
+        records = [text_record(task, row) for row in rows]
+    end = (loaded.text_tokenizer.eos_token_id,)
+    found = objective.prompts(records, settings)
+    prompts = [Apart(prompt or end) for prompt, _ in found]
+    written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
     kept = [place for place, one in enumerate(written) if one.text.strip()]
     return Synthetic(
         None if rows is None else [rows[place] for place in kept],
@@ -196,7 +186,7 @@ def sample(
             "written": len(kept),
             "empty_left_out": count - len(kept),
             "stopped_before_their_end": sum(not written[place].finished for place in kept),
-            "sources_cut_for_the_model": sum(cut[place] for place in kept),
+            "sources_cut_for_the_model": sum(found[place][1] > 0 for place in kept),
         },
     )
 
@@ -277,8 +267,6 @@ def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
 
 def written_text(record: Any) -> str:
     """Return the part of a record that a model writes."""
-    if isinstance(record, Conversation):
-        return "\n".join(f"{role}: {text}" for role, text in record.turns)
     if isinstance(record, TextRecord):
         return record.target
     if isinstance(record, LabelledText):

@@ -108,11 +108,6 @@ class Task(ABC):
         write_lines(path, ({"source": record.source, "target": t} for record, t in pairs))
 
     @property
-    def writes_whole(self) -> bool:
-        """Return whether `dpft generate` writes whole records, without a source."""
-        return self.unconditional
-
-    @property
     def writes_nothing(self) -> str | None:
         """Return why `dpft generate` cannot write with a model of this task; None if it can."""
         if self.needs.kind == "causal":

@@ -12,7 +12,7 @@ from dpft.config.compose import compose
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
 from dpft.synthesis.records import Overlap, overlaps, words_on
-from dpft.tasks.chat import Chat
+from dpft.tasks.own_texts import LanguageModeling
 from dpft.training.run import run_experiment
 
 
@@ -25,8 +25,7 @@ def test_overlap_counts_runs_records_and_whole_records():
 
 
 def talk(answer):
-    asked = {"role": "user", "content": "Is it open?"}
-    return {"messages": [asked, {"role": "assistant", "content": answer}]}
+    return {"text": f"user: Is it open?\nassistant: {answer}"}
 
 
 def invoke(*arguments):
@@ -35,14 +34,14 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """A run on conversations of users, which are all the same, and conversations that it wrote."""
+    """A run on texts of users, which are all the same, and texts that it wrote."""
     folder = tmp_path_factory.mktemp("story")
     for name, count, answer in (("chats", 32, "Yes."), ("test", 8, "No.")):
         rows = [json.dumps({"user": f"{name}{n}", **talk(answer)}) + "\n" for n in range(count)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
     settings = [
-        "task=chat", f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
-        "task.unit=user", "task.user_column=user", "task.train_on=all", "task.max_length=64",
+        "task=language_modeling", "task.unit=user", "task.user_column=user", "task.max_length=64",
+        f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
         "task.limit_eval=1", "model=tiny", "privacy.noise_multiplier=0.01", "privacy.noise_seed=1",
         "optim.batch_size=8", "optim.lr=5e-3", "optim.steps=50", "decode=greedy",
         "decode.max_new_tokens=4", "threads=1", "name=patients", f"runs_dir={folder}/runs",
@@ -55,15 +54,15 @@ def story(tmp_path_factory):
     return path, made.output, judged.output
 
 
-def test_generated_conversations_are_read_back(story):
+def test_generated_texts_are_read_back(story):
     path, said, _ = story
     file = path / "synthetic/train.jsonl"
-    turns = [one.turns for one in Chat(train_file=str(file)).records("train")]
-    assert [("user", "Is it open?"), ("assistant", "Yes.")] in map(list, turns)
+    texts = [one.target for one in LanguageModeling(train_file=str(file)).records("train")]
+    assert talk("Yes.")["text"] in texts
     assert "one user" in said
     assert f"dpft generate {path} --overlap" in said
-    checked = invoke("data", "check", "chat", f"task.train_file={file}")
-    assert f"chat train: {len(turns)} records" in checked.output
+    checked = invoke("data", "check", "language_modeling", f"task.train_file={file}")
+    assert f"language_modeling train: {len(texts)} records" in checked.output
 
 
 def test_the_overlap_is_in_private_alone(story):
@@ -71,7 +70,7 @@ def test_the_overlap_is_in_private_alone(story):
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     overlap = json.loads(file.read_text())["overlap"]
-    assert overlap["synthetic"]["copies"] > 0.5  # the one conversation that there is
+    assert overlap["synthetic"]["copies"] > 0.5  # the one text that there is
     assert overlap["held_out"]["copies"] == 0
     assert f"{overlap['synthetic']['copies']:.4f}" not in said
     assert not (path / "quality").exists()
