@@ -295,7 +295,8 @@ class Decode:
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     max_new_tokens: Count = 100
     length_penalty: float = 1.0
-    batch_size: Annotated[Count, Effect.REPETITION] = 32
+    batch_size: Annotated[Count | Literal["auto"], Effect.REPETITION] = "auto"
+    precision: Annotated[Literal["float32", "bfloat16"], Effect.EXECUTION] = "float32"
     split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"
 
     def __post_init__(self) -> None:
@@ -305,6 +306,11 @@ class Decode:
         if not self.sample:
             choice = "decode.sample=true decode.beams=1"
             _without_effect("decode", self, ["top_p"], "on beam search", choice)
+
+    @property
+    def rows(self) -> int:
+        """The prompts of a batch; where ``auto`` was not replaced by what fits, 32."""
+        return 32 if self.batch_size == "auto" else self.batch_size
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -183,7 +183,7 @@ def _train_stage(
         loaded = session.whole_model()
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
-            model, size = loaded.model, run.decode.batch_size
+            model, size = loaded.model, run.decode.rows
             found = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": found}
     record = make_record(run, prepared, directory, session.seconds, measured)
