@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import yaml
 
-from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
+from dpft.config.errors import DataError, ModelError, SplitError
 from dpft.config.flags import Flag, Stored, flag, sentences
-from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.records import LabelledImage
@@ -122,8 +121,6 @@ def _encoded(cell: Any) -> bytes | None:
 class Images(Classes):
     """Classify the images of one data set; rows are `LabelledImage`s."""
 
-    image_size: Count | None = None
-
     record_is = "one image of the training set with its class"
     layout: ClassVar[Mapping[str, Any]]  # of the data set in images.yaml
 
@@ -169,14 +166,7 @@ class Images(Classes):
         image = loaded.image
         if image is None:
             raise ModelError("the model takes no images; expected one such as model=vit-base")
-        size = self.image_size or image.size
-        parameters = (name for name, _ in loaded.model.named_parameters())
-        if size != image.size and any(n.endswith("position_embeddings") for n in parameters):
-            raise ConfigError(
-                f"task.image_size is {size}, but the model has positions for images of "
-                f"{image.size} pixels a side; type task.image_size=null"
-            )
-        return ImageClassifier(size, image.mean, image.std, image.patch, self.classes)
+        return ImageClassifier(image.size, image.mean, image.std, image.patch, self.classes)
 
     def signature(self) -> str:
         return f"accuracy:share of equal names|classes:{len(self.classes)}"

@@ -114,8 +114,7 @@ def plan_export(
         written[_CONFIG] = json.dumps(config, indent=2) + "\n"
     if trained.task.needs.kind == "image":
         config = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
-        size = getattr(trained.task, "image_size", None)
-        written["preprocessor_config.json"] = preprocessor(config, size)
+        written["preprocessor_config.json"] = preprocessor(config)
     written["README.md"] = model_card(trained.record, shape)
     return ExportPlan(files, written, shape)
 
@@ -141,9 +140,9 @@ def export(plan: ExportPlan, folder: Path) -> None:
         ) from error
 
 
-def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
+def preprocessor(config: Mapping[str, Any]) -> str:
     """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
-    side = size or config["image_size"]
+    side = config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {
         "image_processor_type": "ViTImageProcessor",

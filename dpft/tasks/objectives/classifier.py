@@ -25,7 +25,6 @@ from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
-from dpft.tasks.objectives.tokens import fast_backend
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -165,19 +164,16 @@ class Classifier(TextChoice):
         )
 
     def encode_all(self, records: Sequence[LabelledText]) -> list[ClassExample]:
-        backend = fast_backend(self.tokenizer)
-        if backend is None:
+        texts = [[*some] for some in zip(*(record.texts for record in records), strict=True)]
+        if not all(map(all, texts)):  # an empty second text is none for the tokenizer
             return [self.encode(record) for record in records]
-        # Two texts as a pair; for transformers an empty second text is none.
-        texts = [r.texts if all(r.texts[1:]) and len(r.texts) > 1 else r.texts[0] for r in records]
-        typed = "token_type_ids" in self.tokenizer.model_input_names
+        encoded = self.tokenizer(*texts, return_attention_mask=False, verbose=False)
+        types = encoded.get("token_type_ids")
         return [
-            ClassExample(
-                tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, record.label
-            )
-            if len(encoding.ids) <= self.max_length
+            ClassExample(tuple(ids), None if types is None else tuple(types[n]), record.label)
+            if len(ids) <= self.max_length
             else self.encode(record)
-            for record, encoding in zip(records, backend.encode_batch_fast(texts), strict=True)
+            for n, (record, ids) in enumerate(zip(records, encoded["input_ids"], strict=True))
         ]
 
     def blank(self) -> ClassExample:
