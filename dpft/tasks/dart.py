@@ -41,12 +41,13 @@ def read_json(path: Path) -> list[Lexicalisation]:
     return rows
 
 
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
+def _from_hub(rows: Iterable[Mapping[str, Any]], split: str) -> list[Lexicalisation]:
     """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training."""
     out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
         references = list(row.get("references") or [row["target"]])
-        out += _rows(number, row["tripleset"], references, f"the hub's copy, row {number + 1}")
+        place = f"the hub's copy, {split}, row {number + 1}"
+        out += _rows(number, row["tripleset"], references, place)
     return out
 
 

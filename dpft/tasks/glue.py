@@ -13,7 +13,7 @@ from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.samples.texts import write_glue
-from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 
 class Columns(NamedTuple):
@@ -57,16 +57,17 @@ def read_tsv(path: Path, columns: Columns) -> list[Row]:
                 f"{path}, line {number}: got {columns.label} {label!r} of {texts}; expected one of "
                 f"{', '.join(columns.values)}, and no empty text"
             )
-        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path)))
+        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path.name)))
     return rows
 
 
-def _subset(path: Path) -> str:
-    return next((name for name in ("mismatched", "matched") if name in path.name), "")
+def _subset(name: str) -> str:
+    """Return the part of MNLI's validation rows that the name of a file or a split is of."""
+    return next((part for part in ("mismatched", "matched") if part in name), "")
 
 
 def read_hub(
-    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
+    rows: Iterable[Mapping[str, Any]], split: str, texts: tuple[str, ...], classes: int
 ) -> list[Row]:
     """Read rows of the hub's copy, whose labels are the indices of the classes already."""
     found = []
@@ -74,25 +75,11 @@ def read_hub(
         *values, label = (row[name] for name in (*texts, "label"))
         if label not in range(classes) or not all(isinstance(text, str) for text in values):
             raise DataError(
-                f"row {number} of the hub's copy has the label {label} and the texts {values}"
+                f"row {number} of {split} of the hub's copy has the label {label} and the texts "
+                f"{values}"
             )
-        found.append(Row(tuple(text.strip() for text in values), label, subset))
+        found.append(Row(tuple(text.strip() for text in values), label, _subset(split)))
     return found
-
-
-def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again."""
-    rows = list(rows)
-    numbers = [row.get("idx", i) for i, row in enumerate(rows)]
-    falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
-    if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
-        raise DataError(
-            f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
-            f"{numbers[falls[0] - 1]}; expected rising ones, or 0 once, where mismatched rows begin"
-        )
-    second = falls[0] if falls else len(rows)
-    matched, mismatched = rows[:second], rows[second:]
-    return [*read_hub(matched, _MNLI, 3, subset), *read_hub(mismatched, _MNLI, 3, "mismatched")]
 
 
 class Glue(Classification):
@@ -158,9 +145,6 @@ class QQP(Glue):
         return {**super().score(predictions), "f1": f1}
 
 
-_MNLI = ("premise", "hypothesis")  # the columns of the hub's copy
-
-
 class MNLI(Glue):
     """Decide whether a premise entails a hypothesis."""
 
@@ -177,18 +161,11 @@ class MNLI(Glue):
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
-            ParquetForm(
-                {
-                    "train": "train.parquet",
-                    "dev": "validation_matched.parquet+validation_mismatched.parquet",
-                },
-                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
-            ),
         ),
         Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
-            _read_hub_mnli,
+            partial(read_hub, texts=("premise", "hypothesis"), classes=3),
             config="mnli",
         ),
         partial(write_glue, "mnli"),

@@ -84,6 +84,7 @@ def read_pickles(first: Path, layout: Mapping[str, Any]) -> list[LabelledImage]:
 
 def _from_hub(
     rows: Iterable[Mapping[str, Any]],
+    split: str,
     image: str = "image",
     label: str = "label",
     *,

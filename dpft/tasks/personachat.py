@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ class PersonaChat(Generation):
         Hub(
             "AlekseyKorshuk/persona-chat",
             {"train": "train", "dev": "validation"},
-            partial(_replies, where="the hub's copy"),
+            lambda dialogues, split: _replies(dialogues, f"the hub's copy, {split}"),
         ),
         write_personachat,
     )

@@ -3,11 +3,10 @@
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.tasks import load_task
-from dpft.tasks.glue import MNLI, QQP, Columns, _read_hub_mnli, read_tsv
+from dpft.tasks import load_task, sources
+from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
@@ -53,18 +52,15 @@ def mnli_rows(count):
     return [{"premise": "p", "hypothesis": "h", "label": 2, "idx": i} for i in range(count)]
 
 
-def test_mismatched_rows_of_the_hub_are_those_that_number_anew():
-    rows = hub_rows(MNLI.dataset.hub, mnli_rows(3) + mnli_rows(2))
-    assert [row.subset for row in rows] == ["matched"] * 3 + ["mismatched"] * 2
+def test_mnlis_two_validation_sets_are_told_apart(tmp_path, monkeypatch):
+    def load(hub, name, split):
+        return mnli_rows({"validation_matched": 3, "validation_mismatched": 2}[split])
 
-
-def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
-    hub, ours = tmp_path / "hub", tmp_path / "ours"
-    write_parquet(hub / "validation_matched-00000-of-00001.parquet", mnli_rows(3))
-    write_parquet(hub / "validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
-    write_parquet(ours / "validation_matched.parquet", mnli_rows(3) + mnli_rows(2))
-    for folder in (hub, ours):
-        subsets = [i.subset for i in MNLI(data_dir=str(folder)).instances("dev")]
+    monkeypatch.setattr(sources, "load_hub", load)
+    write_parquet(tmp_path / "validation_matched-00000-of-00001.parquet", mnli_rows(3))
+    write_parquet(tmp_path / "validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
+    for task in (MNLI(source="hub"), MNLI(data_dir=str(tmp_path))):
+        subsets = [one.subset for one in task.instances("dev")]
         assert subsets == ["matched"] * 3 + ["mismatched"] * 2
 
 
@@ -100,13 +96,3 @@ def test_qqp_has_accuracy_and_f1_of_duplicates():
     # One hit, one false alarm, two right rejections.
     scores = QQP().score(answers(QQP, [(1, 1), (1, 0), (0, 0), (0, 0)]))
     assert scores == {"accuracy": 0.75, "f1": pytest.approx(2 / 3)}
-
-
-def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
-    rows = mnli_rows(4)
-    shuffled = [rows[i] for i in (2, 0, 3, 1)]
-    with pytest.raises(DataError, match="row 2 of the hub's copy has idx 0 after 2"):
-        hub_rows(MNLI.dataset.hub, shuffled)
-    with pytest.raises(DataError, match="idx 1 after 3"):
-        hub_rows(MNLI.dataset.hub, [rows[3], rows[1]])
-    assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows
