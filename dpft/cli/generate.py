@@ -37,7 +37,7 @@ def main(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="n=1000; sources=dev, test, sample, FILE or [a,b]; out=FILE; seed=0; "
+            help="n=1000; sources=dev, test, FILE or [a,b]; out=FILE; seed=0; "
             "decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,

@@ -42,8 +42,7 @@ _POSTPROCESSING = (
 _NONE = "Handle the texts as you would the training records."
 _CHOICES = (
     "sources=dev or sources=test (of the task's data; are they public?), sources=FILE (in the "
-    "task's own form; its targets are not used), 'sources=[yes,no]' (typed here), or "
-    "sources=sample (made up by the task's sample generator)"
+    "task's own form; its targets are not used), or 'sources=[yes,no]' (typed here)"
 )
 OVERLAP = 8  # words of a run that two texts have in common
 
@@ -92,11 +91,6 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     if choice in ("dev", "test"):
         rows = task.rows(choice)
         origin = f"the {choice} split of {task.name} ({task.location[0]})"
-    elif choice == "sample":
-        # Another seed than that of the records which a run on the sample was trained on.
-        rows, compared = task.sample_rows(task.sample_seed + 1 + seed), False
-        origin = f"the sample generator of {task.name}"
-        privacy = "made up by a program that reads no data: they carry no private information"
     elif choice.startswith("["):
         try:
             texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word

@@ -85,10 +85,6 @@ class Task(ABC):
             return rows
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
 
-    def sample_rows(self, seed: int) -> Sequence[Any]:
-        """Return training rows of the generated sample of a seed."""
-        return type(self)(source="sample", sample_seed=seed).rows("train")
-
     def read_file(self, path: Path) -> Sequence[Any]:
         """Return rows of one file, in the first form whose files have its suffix."""
         forms = self.dataset.all_forms()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-import pyarrow.compute as pc
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
@@ -150,10 +149,6 @@ class OwnData(Task):
     def asked(self, row: TableRow) -> Instance:
         """Return a row as a question, whose answer may be missing."""
 
-    @abstractmethod
-    def texts(self, row: TableRow) -> tuple[str, ...]:
-        """Return all texts of a row, to be measured."""
-
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published:
             return 0.0
@@ -221,32 +216,23 @@ class OwnData(Task):
     def details(self, split: str) -> list[str]:
         reading, training = self._reading(split), self._reading("train")
         columns, owners = reading.rows[0].values, reading.owners
-        characters, broken = array("q"), 0
-        for row in reading.rows:
-            texts = self.texts(row)
-            characters.append(sum(map(len, texts)) + len(texts) - 1)
-            broken += any("\n" in text for text in texts)
-        lines = [
-            f"columns: {', '.join(map(str, columns))}",
-            f"characters in a record: {_spread(np.array(characters))}",
-            *(self.remarks() if split == "train" else []),
-        ]
-        if broken:
-            doubt = "in CSV a quotation mark that begins a text may have swallowed rows"
-            lines.append(f"{broken:,} records hold line breaks; {doubt}")
+        lines = [f"columns: {', '.join(map(str, columns))}"]
+        if split == "train":
+            lines += self.remarks()
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
         if owners is not None:
             counts, most = np.bincount(owners.codes), self.records_per_user
-            lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
+            spread = f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
+            lines.append(f"{len(owners.names):,} users; records of one: {spread}")
             over = np.count_nonzero(counts > most)
             lines.append(f"{over:,} users have more than {most} records")
         if split != "train":
             twice = np.isin(reading.contents, training.contents)
             lines.append(f"{np.count_nonzero(twice):,} records are also in the training data")
             if owners is not None and training.owners is not None:
-                shared = pc.sum(pc.is_in(owners.names, training.owners.names)).as_py() or 0
+                shared = len({*owners.names} & {*training.owners.names})
                 doubt = ": no guarantee covers scores of what they wrote" if shared else ""
                 lines.append(f"{shared:,} users are also in the training data{doubt}")
         return lines
@@ -390,7 +376,3 @@ class OwnData(Task):
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
         return one_spelling(row.name(self.user_column, "task.user_column"))
-
-
-def _spread(numbers: Any) -> str:
-    return f"{numbers.min():,} to {numbers.max():,}, median {np.median(numbers):,.0f}"

@@ -255,7 +255,7 @@ class Users(TrainingSet):
     def _chosen(self, unit: int, step: int) -> list[Any]:
         records = self._records(unit)
         if len(records) > self._most:
-            name = str(self._owners.names[unit].as_py())
+            name = self._owners.names[unit]
             generator = keys.generator(self._key, "records of a user", step, name)
             records = records[sorted(generator.choice(len(records), self._most, replace=False))]
         return [self._examples[i] for i in records.tolist()]

@@ -202,7 +202,6 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
     for part in (
         "language_modeling train: 11 records, 11 instances",
         "columns: text, user",
-        "characters in a record: 1 to 3, median 3",
         "4 users; records of one: 1 to 4, median 3",
         "1 users have more than 3 records",
         "language_modeling dev: task language_modeling was given no dev split",
