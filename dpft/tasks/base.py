@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
@@ -49,7 +48,6 @@ class Task(ABC):
     limit_eval: int | None = None
     sample_seed: int = 0
     synthetic: str | None = None
-    metrics: tuple[str, ...] = ()
 
     name: ClassVar[str]
     dataset: ClassVar[Dataset]
@@ -63,8 +61,6 @@ class Task(ABC):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
-        for name in self.metrics:  # scores are computed at the end, which would be too late
-            imported.load("task.metrics", name)
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:

@@ -455,7 +455,6 @@ def own_parts(run: Run) -> list[dict[str, str]]:
     """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])
     asked = [] if task in TASKS else [("task", task)]
-    asked += [("metric", name) for name in run.task.get("metrics") or ()]
     if run.clip.private:
         if run.clip.clip_function not in CLIP_FUNCTIONS:
             asked.append(("clip function", run.clip.clip_function))
@@ -469,5 +468,4 @@ def deciding_parts(run: Run) -> dict[str, str]:
     return {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
         for part in own_parts(run)
-        if part["kind"] != "metric"
     }
