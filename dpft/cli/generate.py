@@ -13,7 +13,6 @@ from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.cli.score import decoding, read_value
 from dpft.config.errors import ConfigError, DataError, Missing, SettingError
-from dpft.config.overrides import override
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
 from dpft.runs import atomic
@@ -83,7 +82,6 @@ def main(
         sample,
         side_file,
         side_path,
-        words_on,
     )
 
     if not Guarantee.of_record(trained.record).private and not not_private:
@@ -156,11 +154,7 @@ def main(
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")
     run, typed = shlex.quote(str(path)), f" {shlex.quote(f'out={out}')}" if settings.out else ""
     echo(f"overlap with the training records: dpft generate {run}{typed} --overlap")
-    # The digest: another file of this name has other records.
-    where, name = path.resolve(), f"{path.resolve().name}-on-{out.stem}-{digest[:8]}"
-    words = words_on(trained.run, out, len(synthetic.targets))
-    words += [override("runs_dir", str(where.parent)), override("name", name)]
-    echo(f"to train a model on them: {shlex.join(['dpft', 'train', *words])}")
+    echo(f"to train on them: the run's settings with task.synthetic={out} clip=none name=NAME")
 
 
 def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,9 @@ from jinja2 import StrictUndefined, Template
 
 from dpft.config.errors import ConfigError
 from dpft.config.flags import sentences
-from dpft.config.folder import defaults, settings_of
-from dpft.config.overrides import override
-from dpft.config.schema import Decode, Run
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
-from dpft.privacy.spec import fitting_batch
 from dpft.report.guarantee import as_markdown as privacy_as_markdown
 from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
@@ -311,37 +308,3 @@ def overlaps(
         copies = sum(tuple(text) in copied for text in texts)
         found.append(Overlap(runs, sum(map(any, hits)) / count, copies / count))
     return found
-
-
-# Settings of the training records, and of the unit, which synthetic records do not have. The column
-# of users is kept, since it decides which real records are held out.
-_OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
-
-
-def words_on(run: Run, file: Path, records: int) -> list[str]:
-    """Return the overrides of a run without privacy on synthetic records.
-
-    It is evaluated on the data of the run that wrote them, and decodes as that run did.
-    """
-    name = run.task["name"]
-    kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
-    words = [f"task={name}", *_changed("task", kept, name)]
-    words.append(override("task.synthetic", str(file)))
-    if run.model.name != defaults()["model"]:
-        words.append(f"model={run.model.name}")
-    model = {key: value for key, value in run.raw["model"].items() if key != "name"}
-    words += _changed("model", model, run.model.name)
-    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
-    if records < usual:
-        words.append(f"optim.batch_size={fitting_batch(records)}")
-    return [*words, "clip=none", *_changed("decode", asdict(run.decode), defaults()["decode"])]
-
-
-def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:
-    """Return the settings that differ from the group's shipped file, as overrides."""
-    shipped = settings_of(group, name) or {}
-    return [
-        override(f"{group}.{key}", value)
-        for key, value in settings.items()
-        if key not in shipped or shipped[key] != value
-    ]
