@@ -67,11 +67,6 @@ class Task(ABC):
         """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
-    @property
-    def published_train(self) -> str:
-        """The published split that the training records are of."""
-        return "train"
-
     def rows(self, split: str) -> Sequence[Any]:
         """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""
         if split == "train" and self.synthetic is not None:
@@ -142,11 +137,6 @@ class Task(ABC):
 
     def owners(self) -> Sequence[str] | None:
         """Return the owner of each training record, where users are the units of privacy."""
-        return None
-
-    @property
-    def known_fingerprint(self) -> str | None:
-        """The `fingerprint` of training records and `owners`, if reading has computed it."""
         return None
 
     @property
@@ -227,15 +217,10 @@ def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) 
     for record in records:
         digest.update(framed(record.parts()))
     if owners is not None:
-        digest_owners(digest, owners)
+        digest.update(b"owners")
+        for names in blocks(owners, 1 << 12):
+            digest.update(framed(map(str.encode, names)))
     return digest.hexdigest()
-
-
-def digest_owners(digest: Any, owners: Sequence[str]) -> None:
-    """Add the owners of records to a digest of `fingerprint`."""
-    digest.update(b"owners")
-    for names in blocks(owners, 1 << 12):
-        digest.update(framed(map(str.encode, names)))
 
 
 def framed(parts: Iterable[bytes]) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Count, Fraction
-from dpft.tasks.base import SPLITS, Task, digest_owners, framed
+from dpft.tasks.base import SPLITS, Task, framed
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.samples import own as own_sample
@@ -33,11 +33,10 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """The rows of one split of a table, with their owners and digests."""
+    """The rows of one split of a table, with their owners and contents."""
 
     rows: Rows
     owners: Owners | None  # of the rows; None where they are not needed
-    fingerprint: str  # `dpft.tasks.base.fingerprint` of the records that are used
     # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
     # million at ten million records.
     contents: IntArray
@@ -167,10 +166,6 @@ class OwnData(Task):
         return None if self.unit == "record" else self._reading("train").owners
 
     @property
-    def known_fingerprint(self) -> str:
-        return self._reading("train").fingerprint
-
-    @property
     def unit_noun(self) -> str:
         return self.unit
 
@@ -289,21 +284,12 @@ class OwnData(Task):
         shared, trains = len(splits) > 1, splits[0] == "train"
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
-        limit = self.limit_train if trains else None
-        digests = [hashlib.sha256() for _ in splits]
         sides, contents = array("B"), bytearray()
-        used = 0
 
         def names() -> Iterable[str]:
-            nonlocal used
             for number, row in enumerate(rows, 1):
-                content = framed(self.record(row).parts())
-                digest = hashlib.sha256(content)
-                side = splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0
-                if side or limit is None or used < limit:
-                    digests[side].update(content)
-                used += not side
-                sides.append(side)
+                digest = hashlib.sha256(framed(self.record(row).parts()))
+                sides.append(splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0)
                 contents.extend(digest.digest()[:8])
                 if number % _BLOCK == 0:
                     self._state["advance"](_BLOCK)
@@ -316,11 +302,7 @@ class OwnData(Task):
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
             theirs = owners.part(chosen) if owned else None
-            if theirs is not None and self.unit == "user" and name == "train":
-                digest_owners(digests[code], theirs)
-            found[name] = Reading(
-                rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen]
-            )
+            found[name] = Reading(rows.take(chosen), theirs, content[chosen])
         return found
 
     def _table(self, split: str) -> Rows:

@@ -141,10 +141,6 @@ class PersonaChat(Generation):
                 f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
 
-    @property
-    def published_train(self) -> str:
-        return "train" if self.split_by_persona is None else "dev"
-
     def rows(self, split: str) -> Sequence[Reply]:
         if split == "test":
             raise SplitError(

@@ -162,8 +162,7 @@ def prepare(
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
         records = [*records, *planted.records]
-    plain = None if planted is not None else task.known_fingerprint
-    plain = plain or fingerprint(records, owners)
+    plain = fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:

@@ -12,10 +12,10 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
 from dpft.models.needs import Needs
-from dpft.tasks import load_task, own
-from dpft.tasks.base import SPLITS, fingerprint
+from dpft.tasks import load_task
+from dpft.tasks.base import SPLITS
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
+from dpft.tasks.own_texts import LanguageModeling, TextClassification
 from dpft.training.run import run_experiment
 
 ROWS = [
@@ -29,24 +29,6 @@ SHARES = {"dev_share": 0.2, "test_share": 0.3}
 def lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
-
-
-# Reading.
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"limit_train": 7}, SHARES, USERS, USERS | SHARES, SHARES | {"limit_train": 9}],
-)
-def test_one_pass_gives_the_fingerprint_of_the_records(tmp_path, monkeypatch, settings):
-    passes, read = [], own.OwnData._sorted
-    monkeypatch.setattr(own.OwnData, "_sorted", lambda *a: passes.append(a) or read(*a))
-    task = TextToText(train_file=lines(tmp_path / "a.jsonl", ROWS), **settings)
-    records, owners = list(task.records("train")), task.owners()
-    assert len(records) == settings.get("limit_train", len(records))
-    assert task.known_fingerprint == fingerprint(records, None if owners is None else [*owners])
-    assert task.details("train")
-    assert len(passes) == 1
 
 
 # Settings.
