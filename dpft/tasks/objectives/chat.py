@@ -47,7 +47,6 @@ class ChatObjective(Causal):
     start of what is given and the end of the answer, each down to half.
 
     ``<|im_end|>`` in a message ends no turn: the text of a special token is plain text there.
-
     """
 
     cut: str = "source"  # of a prompt to answer

@@ -22,7 +22,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
+from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
 
@@ -59,7 +59,6 @@ class Choice(Objective):
         """Return the most likely class of each instance, and the ``nll`` of the true class."""
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        found: dict[int, Prediction] = {}
 
         def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -68,20 +67,17 @@ class Choice(Objective):
             likely = [tuple(row) for row in logits.softmax(1).tolist()]
             return list(zip(logits.argmax(1).tolist(), nll.tolist(), likely, strict=True))
 
-        with evaluating(model):
-            batches = list(longest_first(examples, settings.rows))
-            for chosen, answers in answered(batches, answer, cohort):
-                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
-                    one, lost = instances[i], getattr(examples[i], "cut_source", None)
-                    found[i] = Prediction(
-                        *(one.record.source, self.classes[index], one.references, one.subset),
-                        nll=nll,
-                        tokens=1,
-                        cut=None if lost is None else lost > 0,  # an image has no such
-                        probabilities=likely,
-                    )
-                advance(len(chosen))
-        return [found[i] for i in range(len(examples))]
+        found = in_batches(model, examples, settings.rows, answer, cohort, advance)
+        return [
+            Prediction(
+                *(one.record.source, self.classes[index], one.references, one.subset),
+                nll=nll,
+                tokens=1,
+                cut=example.cut_source > 0 if hasattr(example, "cut_source") else None,
+                probabilities=likely,
+            )
+            for one, example, (index, nll, likely) in zip(instances, examples, found, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
