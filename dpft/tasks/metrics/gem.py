@@ -17,18 +17,16 @@ from rouge_score.rouge_scorer import RougeScorer
 from dpft.tasks.metrics import coco, java
 from dpft.tasks.metrics.scorers import ROUGES, bleu, check_texts
 
-SIGNATURE = (
-    f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
-    f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
-    f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
-    f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
-)
-"""What decides the numbers; `signature` adds the Java in use."""
-
 
 def signature() -> str:
     """Return what decides the numbers, for a run record."""
-    return f"{SIGNATURE}|java:{java.java_version()}"
+    return (
+        f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
+        f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
+        f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
+        f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
+        f"|java:{java.java_version()}"
+    )
 
 
 def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
