@@ -20,7 +20,6 @@ _FLAGS = re.compile(
 )
 # Choices of Hydra's own groups that optional packages bring, and the extra that installs them.
 _EXTRAS = {
-    "hydra/sweeper/optuna": "sweep",
     "hydra/launcher/joblib": "joblib",
     "hydra/launcher/submitit_local": "submitit",
     "hydra/launcher/submitit_slurm": "submitit",

@@ -359,17 +359,9 @@ class Audit:
     """``conf/audit``: canaries of a run; all numbers zero: none."""
 
     gradients: Canaries = 0
-    records: Canaries = 0
-    weight: Positive = 1000.0
-    confidence: Share = 0.95
     secrets: Canaries = 0
     repetitions: Count = 1
     candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
-
-    @property
-    def slots(self) -> int:
-        """Places next to the real records that a canary is in or not."""
-        return self.gradients + self.records
 
     @property
     def planted(self) -> int:
@@ -379,18 +371,18 @@ class Audit:
     @property
     def canaries(self) -> int:
         """How many more units of privacy the run has than its data."""
-        return self.planted + self.slots
+        return self.planted + self.gradients
 
     @property
     def active(self) -> bool:
         """True if the run has canaries."""
-        return bool(self.slots or self.secrets)
+        return bool(self.gradients or self.secrets)
 
     def flags(self) -> list[Stored]:
         """Return what is special about a run with these canaries."""
         flags = []
-        if self.slots:
-            flags.append(flag(Flag.CANARIES, count=self.slots))
+        if self.gradients:
+            flags.append(flag(Flag.CANARIES, count=self.gradients))
         if self.secrets:
             flags.append(flag(Flag.CANARY_TEXTS, count=self.secrets, repetitions=self.repetitions))
         return flags
@@ -404,7 +396,7 @@ class Audit:
                 f"{self.repetitions} times: it has the influence of {self.repetitions} {noun}s, "
                 "which epsilon does not cover"
             )
-        if self.slots:
+        if self.gradients:
             caveats.append(
                 "the audit's figures (right guesses, epsilon spent at least) are computed from the "
                 "noise itself, which is no part of the release, so that no epsilon covers them: "
@@ -471,10 +463,8 @@ class Sweep:
     """Settings that ``dpft sweep`` passes to its jobs; they change no result."""
 
     folder: str | None = None
-    keep_going: bool = True
     list: str | None = None
     point: int | None = None
-    metric: str | None = None
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other

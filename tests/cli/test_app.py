@@ -19,7 +19,7 @@ from dpft.cli.train import flags_first
 from dpft.cli.validate import check
 from dpft.config import folder
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, NotInstalledError
+from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.tasks.metrics.java import JavaError
 from tests.processes import dpft
@@ -110,10 +110,7 @@ def test_every_shipped_config_is_valid():
     needs = {"model=custom": ["model.path=FOLDER"]}
     needs |= {f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")}
     for choice in SHIPPED:
-        try:
-            check([choice, *needs.get(choice, ())])
-        except NotInstalledError:
-            assert choice == "+hparams_search=optuna"
+        check([choice, *needs.get(choice, ())])
 
 
 def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
