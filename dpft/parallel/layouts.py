@@ -55,7 +55,9 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]
         yield TrainingCohort()
         return
     with _connected(device):
-        Replicas().meet(word=f"{parallel}")  # of another layout a rank would wait for other groups
+        Replicas().barrier(
+            word=f"{parallel}"
+        )  # of another layout a rank would wait for other groups
         if parallel.name == "pipeline":
             schedule = parallel.schedule or "1f1b"
             yield Pipelines(parallel.length, schedule, parallel.microbatches)

@@ -43,7 +43,7 @@ class Shards(Replicas):
         whole = {name: tensor.detach() for name, tensor in named} if self.rank == 0 else {}
         shard(model, self._mesh)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            self.spread(tensor, whole.pop(name, None))
+            self.broadcast(tensor, whole.pop(name, None))
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
         # A layer gathers its parameters from all ranks, so all run it equally often.
@@ -56,13 +56,13 @@ class Shards(Replicas):
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         if not isinstance(target, DTensor):
-            super().spread(target, whole)
+            super().broadcast(target, whole)
             return
         own, first = self.own_slice(target)
         received = torch.empty(target.shape, dtype=target.dtype, device=own.device)
-        super().spread(received, whole)
+        super().broadcast(received, whole)
         own.copy_(received.view(-1)[first : first + len(own)])
 
     def prepare(
@@ -111,7 +111,7 @@ class Shards(Replicas):
                 whole.append((parameter, total))
         for bucket in buckets.values():
             _scatter(bucket)
-        self.add_up([total for _, total in whole])
+        self.all_reduce([total for _, total in whole])
         for parameter, total in whole:
             _add(parameter, total)
 

@@ -89,9 +89,9 @@ def save(
         TypeError: ``state`` holds something else than plain data.
     """
     from dpft.parallel import parts
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     folder: Path | None = None
     with together(cohort, f"checkpoint {step}"):
         if run is not None:
@@ -100,7 +100,7 @@ def save(
             with _explained(folder, step, first=True):
                 _remove_leftovers(run.checkpoints)
                 folder.mkdir()
-    folder = cohort.from_first(folder)
+    folder = cohort.broadcast_object(folder)
     assert folder is not None
     with together(cohort), _explained(folder, step, first=run is not None):
         files = parts.write(folder, tensors, cohort)
@@ -152,15 +152,15 @@ def load_latest(
     Damaged ones are passed over with a warning, in ``warnings`` and the log. `Ledger.go_on` refuses
     one that is ahead of the ledger. The arguments are those of `save`.
     """
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     found: list[tuple[int, Path]] = []
     with together(cohort):
         if run is not None:
             _remove_leftovers(run.checkpoints)
             found = _steps(run.checkpoints)
-    checkpoints = cohort.from_first(None if run is None else run.checkpoints)
+    checkpoints = cohort.broadcast_object(None if run is None else run.checkpoints)
     with together(cohort):
         if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
             raise CheckpointError(
@@ -169,7 +169,7 @@ def load_latest(
                 "machines share: type runs_dir=FOLDER with such a one"
             )
     warnings: list[str] = []
-    for step, path in reversed(cohort.from_first(found)):
+    for step, path in reversed(cohort.broadcast_object(found)):
         latest = _verified(run, path, step, cohort, warnings)
         if isinstance(latest, Checkpoint):
             with together(cohort):
@@ -187,10 +187,10 @@ def load_best(
     run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
 ) -> Checkpoint:
     """Return the checkpoint of a step, which later ones name as the best; collective."""
-    from dpft.parallel.cohort import SingleProcess
+    from dpft.parallel.cohort import TrainingCohort
 
-    cohort = cohort or SingleProcess()
-    path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
+    cohort = cohort or TrainingCohort()
+    path = cohort.broadcast_object(None if run is None else run.checkpoints / f"step-{step:08d}")
     assert path is not None
     found = _verified(run, path, step, cohort, [])
     if isinstance(found, Checkpoint):
@@ -215,7 +215,7 @@ def _verified(
     with together(cohort):
         if run is not None:
             manifest, problem = _manifest(path, step)
-    manifest, problem = cohort.from_first((manifest, problem))
+    manifest, problem = cohort.broadcast_object((manifest, problem))
     files: Mapping[str, Any] = manifest.get("files", {})
     # Ranks with parts share the work.
     share = slice(cohort.rank, None, cohort.size) if cohort.divided else slice(None)
@@ -228,12 +228,12 @@ def _verified(
                 problem = f"{name} does not match its checksum"
         except OSError as error:
             problem = str(error)
-    if problem := next(filter(None, cohort.gather(problem)), ""):
+    if problem := next(filter(None, cohort.all_gather(problem)), ""):
         return problem
     with together(cohort):
         if run is not None:
             written = parts.described(path)
-    written = cohort.from_first(written)
+    written = cohort.broadcast_object(written)
     return Checkpoint(step, manifest["state"], path, written, cohort, warnings)
 
 

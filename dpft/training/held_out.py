@@ -233,7 +233,7 @@ class Evaluations(Closing):
         # JSON lacks NaN, which the log writes as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
-            for entry in cohort.from_first(entries)
+            for entry in cohort.broadcast_object(entries)
         }
         if best is not None and best not in self._history:
             raise LogError(

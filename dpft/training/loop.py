@@ -13,7 +13,7 @@ from torch import nn
 from dpft.config.errors import TrainingError
 from dpft.config.schema import Optim, lr_factor
 from dpft.models.load import Reparametrisation
-from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, together
+from dpft.parallel.cohort import Pieces, TrainingCohort, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.shapes import BLANK
@@ -83,7 +83,7 @@ def train(
     cpu_seed = torch.default_generator.manual_seed
     seed_masks = cpu_seed if device.type == "cpu" else torch.manual_seed
     sampler, noise = mechanism.sampler(key), mechanism.noise(key, clipper)
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     agreed = cohort.any if cohort.divided else None  # ranks that share a model stop together
 
     def clipped_sum(step: int, pieces: Pieces, programs: Programs | None) -> StepStatistics:

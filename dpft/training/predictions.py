@@ -12,7 +12,7 @@ from dpft.config.errors import DataError
 from dpft.config.files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
-from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
+from dpft.parallel.cohort import TrainingCohort, together
 from dpft.runs.atomic import disk_report, write_atomic
 from dpft.runs.memory import explained
 from dpft.tasks.base import Task
@@ -55,7 +55,7 @@ def predict(
         RankError: another rank failed, or has other instances.
         TrainingError: memory runs out.
     """
-    several, size = cohort or SingleProcess(), settings.batch_size
+    several, size = cohort or TrainingCohort(), settings.batch_size
     advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (
         explained(f"decoding with decode.batch_size={size}", advice),

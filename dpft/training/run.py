@@ -87,7 +87,7 @@ def check_alike(run: Run, cohort: TrainingCohort) -> None:
     places = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
     own = {name: value for name, value in run.raw.items() if name not in places}
     own |= {f"package {name}": version_of(name) for name in _COMPUTING}
-    first = cohort.from_first(own)
+    first = cohort.broadcast_object(own)
     with together(cohort):
         if unlike := differences(first, own):
             raise ConfigError(
@@ -99,7 +99,7 @@ def check_alike(run: Run, cohort: TrainingCohort) -> None:
 
 def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
     """Train and decode with the first rank, which has the folder."""
-    done, threads = cohort.from_first((False, 0))
+    done, threads = cohort.broadcast_object((False, 0))
     if not done:
         torch.set_num_threads(threads)
         with Progress(quiet=True) as progress:
@@ -121,11 +121,11 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
     with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
         if directory.is_done:
             runs.check_whole(path)
-            cohort.from_first((True, 0))
+            cohort.broadcast_object((True, 0))
             return FinishedRun(path, runs.read_record(path), already_done=True)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
-        cohort.from_first((False, torch.get_num_threads()))
+        cohort.broadcast_object((False, torch.get_num_threads()))
         with Progress(verbosity=run.verbosity) as progress:
             if directory.moved is not None:
                 progress.warn(

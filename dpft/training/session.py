@@ -99,7 +99,7 @@ class Session(Closing):
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
-        self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
+        self._cohort.barrier(word=f"{prepared.data} {prepared.model} {prepared.own}")
         saved = runs.checkpoint.load_latest(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
@@ -110,7 +110,7 @@ class Session(Closing):
         self._start = self._done = self._saved = self._take_over(saved)
         self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
-        stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
+        stretch = self._cohort.broadcast_object(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:  # not the ledger's first stretch
             key = stretch.key(prepared.key)
             self._mechanism = replace(self._mechanism, repeated=stretch.repeated)
@@ -313,7 +313,7 @@ class Session(Closing):
         entry = ledger_entry(self._mechanism, self._clipper, step, released, cohort)
         # A release that differs between ranks would be several. It has no line in the ledger,
         # which would stop every replay: no rank releases it.
-        cohort.meet(word=f"{entry}")
+        cohort.barrier(word=f"{entry}")
         with together(cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
@@ -490,7 +490,7 @@ def ledger_entry(
             digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
     if cohort is not None and cohort.divided:
-        digest = hashlib.sha256("".join(cohort.gather(digest.hexdigest()[:16])).encode())
+        digest = hashlib.sha256("".join(cohort.all_gather(digest.hexdigest()[:16])).encode())
     entry["update"] = digest.hexdigest()[:16]
     if released.thresholds:  # from the noisy counts of earlier steps: public
         entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]

@@ -21,7 +21,7 @@ from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
-from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import Pipelines, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
@@ -131,7 +131,7 @@ def prepare(
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
     """Read, load, encode and check, so that errors are raised before the first step."""
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
     evaluated = held_out_records(run.evaluate, task)
@@ -181,7 +181,7 @@ def prepare(
         held = runs.check_ledger(directory.path, mechanism.steps)
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
-    stored = cohort.from_first(stored)  # only the first rank has the folder
+    stored = cohort.broadcast_object(stored)  # only the first rank has the folder
     compiled, own = compiles(run, device), deciding_parts(run)
     shapes = fixed_shapes(run, parts, compiled)
     header: dict[str, Any] = {
@@ -208,7 +208,7 @@ def prepare(
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
         key = runs.run_key(stored, held, header, directory.config_hash)
-    key = cohort.from_first(key)  # only the first rank has the ledger
+    key = cohort.broadcast_object(key)  # only the first rank has the ledger
 
     trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
@@ -258,13 +258,13 @@ def assemble(
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     if isinstance(cohort, Pipelines):
         return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
-    digest = cohort.from_first(digest) if cohort.sharded else digest
+    digest = cohort.broadcast_object(digest) if cohort.sharded else digest
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def _in_stages(
         clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
+    digest = loaded.digest(_agreed(cohort.all_gather(loaded.tensor_digests())))
     # It has what noise, session and loop need of a clipper, and no backward itself.
     return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
 
@@ -338,12 +338,12 @@ def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCoho
             if cohort.sharded:  # every rank has put it together
                 parameter.copy_(whole)
             else:
-                cohort.spread(parameter, whole if first else None)
+                cohort.broadcast(parameter, whole if first else None)
         elif cohort.sharded:  # else each rank has read its own
-            cohort.spread(parameter, parameter if first else None)
+            cohort.broadcast(parameter, parameter if first else None)
     assert not trained, f"the model has no place for {list(trained)}"
     for buffer in loaded.model.buffers():
-        cohort.spread(buffer, buffer if first else None)
+        cohort.broadcast(buffer, buffer if first else None)
     return loaded
 
 

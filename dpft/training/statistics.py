@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpft.config.errors import DivergedError, TrainingError
-from dpft.parallel.cohort import SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import TrainingCohort, own_part
 from dpft.privacy import Clipper
 from dpft.privacy.noise import GaussianNoise, Released
 
@@ -69,7 +69,7 @@ class StepStatistics:
         """Return the figures of the whole batch; ``loss`` is None where the batch was empty."""
         shares: dict[int, list[float]] = {}
         groups: dict[int, list[list[float]]] = {}
-        gathered = (cohort or SingleProcess()).gather((self.share, *self._sums()))
+        gathered = (cohort or TrainingCohort()).all_gather((self.share, *self._sums()))
         for rank, (share, counts, own) in enumerate(gathered):
             key = rank if share is None else share
             # Ranks of one share count the same, but for records that one stage has dropped.
@@ -97,7 +97,7 @@ class StepStatistics:
         """Return norms ``(b, K)`` of every share that has records; all ranks must call this."""
         columns: dict[int, dict[int, list[float]]] = {}
         mine = torch.cat(self.norms).T.tolist() if self.norms else []
-        gathered = cohort.gather((self.share, self.groups, mine))
+        gathered = cohort.all_gather((self.share, self.groups, mine))
         for rank, (share, groups, norms) in enumerate(gathered):
             numbers = range(len(norms)) if groups is None else groups
             found = columns.setdefault(rank if share is None else share, {})

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError, RankError
-from dpft.parallel.cohort import Pipelines, RankGoneError, Replicas, SingleProcess, _collective
+from dpft.parallel.cohort import Pipelines, RankGoneError, Replicas, TrainingCohort, _collective
 from dpft.parallel.parts import taken_apart
 from dpft.parallel.pipelined_sums import pipelined
 from dpft.parallel.sharded import Shards
@@ -31,7 +31,7 @@ def test_a_rank_sends_tensors_of_its_device_alone(monkeypatch):
     ranks = object.__new__(Replicas)
     ranks._group, ranks._device = None, torch.device("meta")
     with pytest.raises(NotImplementedError):  # a copy from there
-        ranks.spread(torch.zeros(()), torch.ones(()))
+        ranks.broadcast(torch.zeros(()), torch.ones(()))
     assert sent[0].device.type == "meta"
 
 
@@ -46,7 +46,7 @@ def sums(cohort):
     # Of eight bits: whoever adds one to 256 in it has 256.
     tensors.append(torch.full((100,), 1.0 if cohort.rank else 256.0).to(torch.bfloat16))
     mine = [tensor.clone() for tensor in tensors]
-    cohort.add_up(tensors)
+    cohort.all_reduce(tensors)
     return mine, tensors
 
 
@@ -54,7 +54,7 @@ def met(cohort, case):
     trouble = ValueError("rows change places") if case == "error" and cohort.rank == 1 else None
     word = f"drawn {cohort.rank == 1}" if case == "unlike" else "drawn"
     try:
-        cohort.meet(trouble, word)
+        cohort.barrier(trouble, word)
     except (RankError, ValueError) as error:
         return type(error).__name__, str(error)
     return None
@@ -62,7 +62,7 @@ def met(cohort, case):
 
 def said(cohort):
     meetings = {case: met(cohort, case) for case in ("well", "error", "unlike")}
-    assert cohort.from_first({"key": bytes([cohort.rank])}) == {"key": b"\0"}
+    assert cohort.broadcast_object({"key": bytes([cohort.rank])}) == {"key": b"\0"}
     return sums(cohort), meetings
 
 
@@ -137,7 +137,7 @@ def test_buffers_are_those_of_the_first_rank():
     given = []
 
     class Watched(Shards):
-        def spread(self, target, whole):
+        def broadcast(self, target, whole):
             given.append((target, whole))
 
     with fake_ranks(2):
@@ -147,10 +147,10 @@ def test_buffers_are_those_of_the_first_rank():
 
 
 def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
-    class First(SingleProcess):
+    class First(TrainingCohort):
         owners = MappingProxyType({"own": 0, "other": 1})
 
-        def gather(self, value):
+        def all_gather(self, value):
             return [value, {"other": {"trust_ratio": 1.0}}]
 
     own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
@@ -171,9 +171,9 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
             raise RankGoneError(RuntimeError("connection closed"))
 
     with pytest.raises(ValueError, match="why"):
-        Left().meet(ValueError("why"))
+        Left().barrier(ValueError("why"))
     with pytest.raises(RankGoneError):
-        Left().meet()
+        Left().barrier()
     with pytest.raises(torch.OutOfMemoryError), _collective():
         raise torch.OutOfMemoryError("of this rank")
 
@@ -187,15 +187,15 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
     ],
 )
 def test_a_rank_that_computes_otherwise_is_refused_by_name(tmp_path, words, packages, told):
-    class First(SingleProcess):
-        def from_first(self, value):
+    class First(TrainingCohort):
+        def broadcast_object(self, value):
             self.has = value
             return value
 
-    class Second(SingleProcess):
+    class Second(TrainingCohort):
         rank, size = 1, 2
 
-        def from_first(self, value):
+        def broadcast_object(self, value):
             return {**first.has, **packages}
 
     first = First()
@@ -208,8 +208,8 @@ def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
     """Its version may be the same: a rule that clips less would go into the sum unseen."""
     words = []
 
-    class Listening(SingleProcess):
-        def meet(self, trouble=None, word=""):
+    class Listening(TrainingCohort):
+        def barrier(self, trouble=None, word=""):
             words.append(word)
 
     with ready(settings(tmp_path)) as (prepared, _, progress):

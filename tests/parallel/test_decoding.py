@@ -9,7 +9,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import RankError
 from dpft.config.schema import Evaluate, parse
 from dpft.models.load import load_model
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.evaluation import answered
 from dpft.training.held_out import HeldOut
@@ -93,7 +93,7 @@ def all_asked(cohort):
 
 
 def test_predictions_are_those_of_one_process():
-    expected = all_asked(SingleProcess())
+    expected = all_asked(TrainingCohort())
     assert together(all_asked, 2) == [expected] * 2
 
 
@@ -113,7 +113,7 @@ def figures(cohort):
 
 
 def test_what_ranks_ask_again_to_keep_in_step_counts_once():
-    expected = figures(SingleProcess())
+    expected = figures(TrainingCohort())
     assert {each["accuracy"] for each in expected} == {0.0, 1.0}
     for found in together(figures, 2):
         assert [each["accuracy"] for each in found] == [each["accuracy"] for each in expected]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpft.parallel.cohort import Pipelines, Replicas, SingleProcess
+from dpft.parallel.cohort import Pipelines, Replicas, TrainingCohort
 from dpft.parallel.pipelined_sums import SCHEDULES, places, stages
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
@@ -104,7 +104,7 @@ def test_shares_add_up_to_the_sums_of_one_process(
         assert len({len(own) for own in pieces}) == 1
     clipped = Counter(unit for own in pieces for piece in own for unit in piece if unit != BLANK)
     assert clipped == Counter(drawn)
-    whole = summed(data, SingleProcess().pieces(drawn, cut), style)
+    whole = summed(data, TrainingCohort().pieces(drawn, cut), style)
     of_ranks = zip(*(summed(data, own, style) for own in pieces), strict=True)
     for expected, parts in zip(whole, of_ranks, strict=True):
         np.testing.assert_allclose(sum(parts), expected, 1e-10, 1e-12)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpft.config.errors import RankError
 from dpft.parallel import parts
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.parallel.parts import put_together, room_for, taken_apart
 from dpft.parallel.sharded import Shards, shard
 from dpft.runs import CheckpointError, RunDirectory, checkpoint
@@ -51,7 +51,7 @@ class Trained:
             self.optimizer.step()
 
     def tensors(self):
-        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or SingleProcess())
+        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or TrainingCohort())
         return {**{n: p.detach() for n, p in self.moved.items()}, **held}, rest
 
     def save(self, run, step):
@@ -225,9 +225,9 @@ def refusals(cohort, folder):
     except (CheckpointError, RankError) as error:
         said.append(f"{type(error).__name__}: {error}")
     parts._Writer.write_data = write
-    cohort.meet()
+    cohort.barrier()
     said.append(sorted(path.name for path in (folder / "checkpoints").iterdir()))
-    cohort.meet()
+    cohort.barrier()
     for damage in (lambda part: part.write_bytes(part.read_bytes()[::-1]), Path.unlink):
         trained.save(run, 4)
         if cohort.rank == 0:
@@ -261,10 +261,10 @@ def test_what_one_rank_cannot_write_or_read_all_are_told(tmp_path):
 def test_a_rank_that_does_not_see_the_folder_is_told_to_share_it(tmp_path):
     """By ``load_latest``, before a step is taken; and no checkpoint is passed over for it."""
 
-    class Elsewhere(SingleProcess):
+    class Elsewhere(TrainingCohort):
         rank, size, divided = 1, 2, True
 
-        def from_first(self, value):
+        def broadcast_object(self, value):
             return tmp_path / "gone"
 
     with pytest.raises(CheckpointError, match=r"rank 1 of 2 does not see .* all machines share"):

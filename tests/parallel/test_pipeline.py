@@ -329,7 +329,7 @@ def broken_off(cohort):
             dist.destroy_process_group()  # as at the end of the process
     with pytest.raises(RuntimeError, match="broke off"):
         noise.privatise_(0)
-    cohort.meet = lambda: None  # of the test's own: there is no group any more
+    cohort.barrier = lambda: None  # of the test's own: there is no group any more
     return said
 
 

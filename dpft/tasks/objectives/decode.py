@@ -154,7 +154,7 @@ def decode(
                 advance(sum(times[prompt] for prompt in batch[2]))
             if part is not parts[-1]:
                 fits = memory.rows_that_fit(size)
-                size = fits if cohort is None else min(cohort.gather(fits))
+                size = fits if cohort is None else min(cohort.all_gather(fits))
     return [texts[prompt] for prompt in prompts]
 
 

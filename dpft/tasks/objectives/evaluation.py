@@ -160,11 +160,11 @@ def answered(
         for batch in batches:
             yield batch, answer(batch)
         return
-    cohort.meet(word=repr(batches))
+    cohort.barrier(word=repr(batches))
     for first in range(0, len(batches), _ROUND * cohort.size):
         dealt = batches[first : first + _ROUND * cohort.size]
         with together(cohort):
             mine = [answer(batch) for batch in dealt[cohort.rank :: cohort.size]]
-        shares = cohort.gather(mine)
+        shares = cohort.all_gather(mine)
         for place, batch in enumerate(dealt):
             yield batch, shares[place % cohort.size][place // cohort.size]
