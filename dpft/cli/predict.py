@@ -19,7 +19,7 @@ from dpft.report.terminal import echo
 def main(
     path: RunFolder,
     file: Annotated[
-        Path, typer.Argument(metavar="file", help="Rows in the form of the run's task, or images.")
+        Path, typer.Argument(metavar="file", help="Rows in the form of the run's task.")
     ],
     overrides: DecodeSettings = None,
     out: Annotated[
@@ -33,8 +33,8 @@ def main(
 ) -> None:
     """A trained model's answers to the rows of a file: dpft predict RUN FILE
 
-    The file has the columns of the training file; the column of answers may be absent. A task of
-    images takes a folder of images. For plain texts it writes the log-likelihood of each text.
+    The file has the columns of the training file; the column of answers may be absent. For plain
+    texts it writes the log-likelihood of each text.
     """
     from dpft.training.trained import loaded_run
 

@@ -29,7 +29,6 @@ class Flag(StrEnum):
     SAMPLE_DATA = "sample_data", "generated sample data"
     SYNTHETIC_DATA = "synthetic_data", "synthetic training records"
     LIMITED_TRAIN = "limited_train", "first {limit} training records only"
-    TRAIN_SLICE = "train_slice", "training records of {split} only"
     TRAIN_SIZE = (
         "train_size",
         "{size:,} training records, where the published set has {published:,}",
@@ -83,7 +82,6 @@ ABOUT_TRAINING_DATA = frozenset(
         Flag.SAMPLE_DATA,
         Flag.SYNTHETIC_DATA,
         Flag.LIMITED_TRAIN,
-        Flag.TRAIN_SLICE,
         Flag.TRAIN_SIZE,
         Flag.TRAINED_ON_DEV,
     }

@@ -420,7 +420,7 @@ class Sweep:
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
-# groups repeat, and the weights that metrics are computed with (`tables.cells.chosen`).
+# groups repeat, and weights of metrics, which recorded runs have.
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
     ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
 )

@@ -95,8 +95,7 @@ def export(
         written[_CONFIG] = json.dumps(config, indent=2) + "\n"
     if trained.task.needs.kind == "image":
         config = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
-        size = getattr(trained.task, "image_size", None)
-        written["preprocessor_config.json"] = preprocessor(config, size)
+        written["preprocessor_config.json"] = preprocessor(config)
     written["README.md"] = model_card(trained.record, shape)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
@@ -110,9 +109,9 @@ def export(
     return shape
 
 
-def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
+def preprocessor(config: Mapping[str, Any]) -> str:
     """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
-    side = size or config["image_size"]
+    side = config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {
         "image_processor_type": "ViTImageProcessor",

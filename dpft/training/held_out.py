@@ -51,25 +51,7 @@ def must_be_apart(run: Run, task: Task) -> bool:
 
 
 def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
-    """Raise ConfigError for a split that is trained on: of the hub in part, else most of it.
-
-    Args:
-        task: trained on its ``train`` split.
-        split: ``dev`` or ``test``.
-        records: those of the split.
-    """
-    if task.location[0] == "hub" and task.synthetic is None:
-        # Slices of one split may overlap.
-        train, scored = (
-            {part.partition("[")[0].strip() for part in (name or "").split("+")}
-            for name in (getattr(task, f"{one}_split", None) for one in ("train", split))
-        )
-        if same := (train & scored) - {""}:
-            typed = f"task.{split}_split={getattr(task, f'{split}_split')}"
-            raise ConfigError(
-                f"{typed} is of the hub's split {same.pop()}, which is trained on, and no noise "
-                f"covers what is made of it; expected other records: type task.{split}_share=0.1"
-            )
+    """Raise ConfigError for records of a split, ``dev`` or ``test``, that are mostly trained on."""
     if not getattr(task, f"{split}_share", 0):  # else a digest of the record holds it out
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
         check_repeated(task.repeated(records), f"the {split} split", instead)

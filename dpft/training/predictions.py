@@ -18,7 +18,6 @@ from dpft.runs.environment import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.scores import all_scores, lower_ones
 from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
@@ -141,10 +140,7 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     if task.published and not task.unconditional and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     try:
-        (metrics, signature), more = (
-            all_scores(task, predictions),
-            task.additional_scores(predictions),
-        )
+        metrics, more = dict(task.score(predictions)), task.additional_scores(predictions)
     except ValueError as error:
         raise DataError(f"{file}: {error}") from error
     digest: dict[str, Any] = {}
@@ -160,6 +156,5 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         **more,
         **counts,
         **digest,
-        **({"lower": lower} if (lower := lower_ones(task)) else {}),
-        "signature": signature,
+        "signature": task.signature(),
     }

@@ -107,11 +107,6 @@ def _caveats(prepared: Prepared, audit: Audit) -> list[str]:
             f"trained on the first {task.limit_train} records of a file: one record more before "
             "them displaces another, so the guarantee is for these records as they were taken"
         )
-    if task.train_slice is not None:
-        taken.append(
-            f"trained on {task.train_slice}, a slice of the hub's split: one record more may "
-            "displace others, so the guarantee is for these records as they were taken"
-        )
     return [
         *taken,
         *audit.caveats(task.unit_noun),

@@ -149,8 +149,7 @@ def prepare(
     planted = plant(run, loaded) if run.audit.active else None
     if planted is not None:
         records = [*records, *planted.records]
-    plain = None if planted is not None else task.known_fingerprint
-    plain = plain or fingerprint(records, owners)
+    plain = fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:
@@ -406,7 +405,6 @@ def own_parts(run: Run) -> list[dict[str, str]]:
     """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])
     asked = [] if task in TASKS else [("task", task)]
-    asked += [("metric", name) for name in run.task.get("metrics") or ()]
     if run.clip.private:
         if run.clip.clip_function not in CLIP_FUNCTIONS:
             asked.append(("clip function", run.clip.clip_function))
@@ -420,5 +418,4 @@ def deciding_parts(run: Run) -> dict[str, str]:
     return {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
         for part in own_parts(run)
-        if part["kind"] != "metric"
     }

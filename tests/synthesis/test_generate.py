@@ -164,7 +164,7 @@ def test_sources_of_training_records_are_an_error_from_any_file(tmp_path, monkey
 
 def test_records_are_not_overwritten(private, tmp_path):
     (tmp_path / "a.csv").write_text("precious")
-    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
     assert result.exit_code == 2
     assert "a.csv exists" in result.output.replace("\n", "")
     assert (tmp_path / "a.csv").read_text() == "precious"
@@ -175,7 +175,7 @@ def test_records_are_never_there_without_their_guarantee(private, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("dpft.runs.atomic.write_atomic", full)
-    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
     assert result.exit_code == 2
     assert "cannot write" in result.output
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from dpft.config.schema import parse
 from dpft.parallel.cohort import TrainingCohort
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
-from dpft.training.held_out import Evaluations, check_scored, held_out_records
+from dpft.training.held_out import Evaluations, held_out_records
 from dpft.training.session import Session
 from tests.small_runs import ready, settings
 
@@ -150,10 +150,3 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     assert len(records(f"task.synthetic={other}", f"task.dev_file={saved}")) == 2
     with pytest.raises(SplitError):
         records()
-
-
-def test_slices_of_a_split_of_the_hub_that_is_trained_on_are_not_scored():
-    settings = {"hub": "me/texts", "train_split": "train[:80%]", "test_split": "train[60%:]"}
-    task = load_task({"name": "text2text", **settings})
-    with pytest.raises(ConfigError, match=r"task\.test_split=.*hub's split train, which"):
-        check_scored(task, "test", [])
