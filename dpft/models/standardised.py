@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules import DirectUse, GramCache, SquaredNorm, Use
+from dpft.privacy.clipping.rules import DirectUse, SquaredNorm, Use
 from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.clipping.rules.conv import ConvRule, ConvUse
 
@@ -36,7 +36,7 @@ class StandardisedUse(Use):
     unit: Tensor
     scale: Tensor
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if isinstance(self.used, DirectUse):
             h, weights = self.used.gradients.flatten(2), self.scale.square()
             total = torch.linalg.vector_norm(h, dim=2).square() @ weights
@@ -46,7 +46,7 @@ class StandardisedUse(Use):
             removed = along.square().sum(2).t() @ weights
             return SquaredNorm(total - removed, total)
         scaled = self._scaled()
-        norm = scaled.squared_norm(grams)
+        norm = scaled.squared_norm()
         removed = scaled.filter_sums().square().sum(1) / self.unit[0].numel()
         # <h, u> is the inner product of g with the output that the filter u gives.
         removed += (scaled.convolve(self.unit) * scaled.g).sum((2, 3)).square().sum(1)

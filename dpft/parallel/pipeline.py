@@ -26,6 +26,7 @@ from dpft.privacy.clipping.batch import Book, Entry, cheapest_forms
 from dpft.privacy.clipping.calls import Captured
 from dpft.privacy.clipping.clipper import Clipper, Started
 from dpft.privacy.clipping.rules import Use
+from dpft.privacy.clipping.rules.uses import joint_squared_norm
 from dpft.privacy.precision import full_precision
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> N
 
             def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
                 uses = cheapest_forms(uses, batch.size, transient=False)
-                book[name] = Entry(batch.squared_norm(uses), uses)
+                book[name] = Entry(joint_squared_norm(uses), uses)
 
             batch.backward(complete)
             squared, dropped = batch.squared_group_norm(0, book)

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.models import layers
 from dpft.models.wrn import WeightStandardizedConv2d
-from dpft.privacy.clipping.rules import GramCache, LayerRules
+from dpft.privacy.clipping.rules import LayerRules
 from dpft.privacy.clipping.rules import conv as convolutions
 from dpft.privacy.clipping.rules.conv import ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse, Form
@@ -265,14 +265,3 @@ def test_norms_behind_a_standardisation_own_up_to_what_it_removes(formed):
     if formed:
         use = replace(use, used=DirectUse(use.used.per_example()))
     assert use.squared_norm().trusted().tolist() == [*[False] * 8, True]
-
-
-def test_a_gram_matrix_is_kept_for_the_very_input_that_it_is_of():
-    """Halves of one tensor lie in one memory, and a layer may write to what another was given."""
-    grams, (first, second) = GramCache(), torch.randn(2, 4, 8).chunk(2, -1)
-    for a in (first, second, first, first.mT):
-        torch.testing.assert_close(grams.gram(a), a @ a.mT)
-    kept = grams.gram(first)
-    assert grams.gram(first) is kept
-    first.mul_(2)
-    torch.testing.assert_close(grams.gram(first), 4 * kept)

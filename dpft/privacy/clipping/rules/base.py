@@ -76,32 +76,6 @@ def floor(scale: Tensor) -> Tensor:
     return (_ROUNDINGS * torch.finfo(scale.dtype).eps) ** 2 * scale
 
 
-class GramCache:
-    """The Gram matrix of the last layer input, which query, key and value layers share.
-
-    The input is kept alive, so that no other tensor gets the same address.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[Tensor, int, Tensor] | None = None
-
-    def gram(self, a: Tensor) -> Tensor:
-        """Return ``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
-        if self._kept is not None:
-            kept, version, gram = self._kept
-            same_place = _place(kept) == _place(a) and version == a._version
-            if same_place and kept.shape == a.shape and kept.stride() == a.stride():
-                return gram
-        gram = batched_gram(a)
-        self._kept = a, a._version, gram
-        return gram
-
-
-def _place(x: Tensor) -> tuple[int, Any]:
-    """Return where a tensor begins in memory, also of one without data."""
-    return x.untyped_storage()._cdata, x.storage_offset()
-
-
 # Above this many multiplications one product per record is faster on a CPU than a batched one,
 # whose threads share out the records (measured in docs/explanation/performance.md).
 _LOOPED_GRAM = 2**24
@@ -125,7 +99,7 @@ class Use(ABC):
     """The contribution of one call to one parameter, for each of ``B`` records."""
 
     @abstractmethod
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         """Return the squared Frobenius norm of each record's gradient."""
 
     def bound(self) -> Tensor:

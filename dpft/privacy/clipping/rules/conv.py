@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.rules.base import (
-    GramCache,
     Rule,
     SquaredNorm,
     UnsupportedLayerError,
@@ -83,7 +82,7 @@ class ConvUse(Use):
     def positions(self) -> int:
         return self.g.shape[2] * self.g.shape[3]
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         chosen = self.chosen(transient=True)
         if chosen is Form.GRAM:
             a, g = self._patch_gram(), batched_gram(self.by_group(self.g).transpose(1, 2))

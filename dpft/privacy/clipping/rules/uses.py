@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from dpft.privacy.clipping.rules.base import (
-    GramCache,
     SquaredNorm,
     Use,
     batched_gram,
@@ -105,7 +104,7 @@ class MatrixUse(Use):
     def halved(self) -> bool:
         return self.a.dtype == self.g.dtype == torch.bfloat16
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if self.a.shape[1] == 1:
             a, g = (_lengths(x)[:, 0].square() for x in (self.a, self.g))
             value = self._with_underflow(a * g, a, g)
@@ -117,8 +116,7 @@ class MatrixUse(Use):
                 scale = (a * squares.sqrt()).sum(1).square()
                 value = self._with_underflow(value, a.square().sum(1), squares.sum(1))
                 return SquaredNorm(value, scale, allowance(bound, scale))
-            a = batched_gram(self.a) if grams is None else grams.gram(self.a)
-            g = batched_gram(self.g)
+            a, g = batched_gram(self.a), batched_gram(self.g)
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
             if not self.halved:
                 return SquaredNorm(value, uncancelled(a, g))
@@ -208,7 +206,7 @@ class EmbeddingUse(Use):
     g: Tensor
     num_embeddings: int
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if self.ids.shape[1] == 1:
             value = self.g.square().sum((1, 2))
             return SquaredNorm(value, value)
@@ -261,7 +259,7 @@ class DirectUse(Use):
     gradients: Tensor
     owned: bool = False
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         value = squared_rows(self.gradients)
         return SquaredNorm(value, value)
 
@@ -290,7 +288,7 @@ class DirectUse(Use):
         return DirectUse(zero_rows(self.gradients, dropped), self.owned)
 
 
-def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
+def joint_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
     """Return the squared norm ``|sum_u G_i^(u)|^2`` of a parameter's gradient over its uses.
 
     Uses of one kind join by concatenation along the sequence. A linear and an embedding use of one
@@ -303,7 +301,7 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
     ``sqrt(uses)``.
     """
     if len(uses) == 1:
-        return uses[0].squared_norm(grams)
+        return uses[0].squared_norm()
     matrices = [use for use in uses if isinstance(use, MatrixUse)]
     embeddings = [use for use in uses if isinstance(use, EmbeddingUse)]
     if len(matrices) + len(embeddings) < len(uses):
