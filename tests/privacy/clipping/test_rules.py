@@ -120,7 +120,6 @@ LAYERS = {
     "rms norm of one position": (lambda: nn.RMSNorm((4, 5)), (BATCH, 4, 5)),
     "group norm": (lambda: nn.GroupNorm(2, 6), (BATCH, 6, 4, 3)),
     "group norm of sequences": (lambda: nn.GroupNorm(3, 6, eps=0.1), (BATCH, 6, 4)),
-    "instance norm": (lambda: nn.InstanceNorm2d(4, affine=True), (BATCH, 4, 3, 5)),
 }
 
 
@@ -233,11 +232,6 @@ CONVOLUTIONS = {
     "patches": (lambda: nn.Conv2d(3, 5, 4, stride=4), (BATCH, 3, 8, 8)),
     "pointwise, strided": (lambda: nn.Conv2d(3, 5, 1, stride=2), (BATCH, 3, 7, 7)),
     "depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4), (BATCH, 4, 5, 5)),
-    "sequences": (lambda: nn.Conv1d(4, 6, 3, padding=1, stride=2), (BATCH, 4, 9)),
-    "sequences, grouped": (
-        lambda: nn.Conv1d(4, 6, 3, padding="same", dilation=2, groups=2, padding_mode="circular"),
-        (BATCH, 4, 9),
-    ),
     "standardised": (lambda: WeightStandardizedConv2d(4, 6, 3, padding=1), (BATCH, 4, 5, 5)),
     "standardised, one position": (lambda: WeightStandardizedConv2d(2, 3, 4), (BATCH, 2, 4, 4)),
 }

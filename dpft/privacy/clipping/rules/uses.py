@@ -425,8 +425,5 @@ def _trace(gram: Tensor) -> Tensor:
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
     """Return ``<G_matrix, G_embedding>`` per record, ``(B,)``."""
     left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
-    if matrix.halved and (kernels := norm_kernels(left, right, g)):
-        cross: Tensor = kernels.gathered_sum(left, right, ids, g)
-        return cross
     picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
     return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
