@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.precision import bmm, by_tiles, in_halves
+from dpft.privacy.precision import bmm, in_halves
 
 # A squared norm smaller than this many rounding errors of the terms it was summed from is not
 # trusted: it could understate the norm, and clipping would let too much through.
@@ -88,9 +88,8 @@ def batched_gram(x: Tensor) -> Tensor:
     if looped and not in_halves(x, x):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         gram = wide.new_empty(batch, length, length)
-        with by_tiles(x, x):
-            for i in range(batch):
-                torch.mm(wide[i], wide[i].t(), out=gram[i])
+        for i in range(batch):
+            torch.mm(wide[i], wide[i].t(), out=gram[i])
         return gram
     return bmm(x, x.transpose(1, 2))
 
