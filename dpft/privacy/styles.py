@@ -35,7 +35,7 @@ def make_clipper(
     *,
     threshold: float | None = None,
     thresholds: Sequence[float] | None = None,
-    groups: Partition | str | partitions.GroupRule | None = None,
+    groups: Partition | str | None = None,
     count: int | None = None,
     boundary: int | None = None,
     patterns: tuple[tuple[str, ...], ...] | None = None,
@@ -55,8 +55,7 @@ def make_clipper(
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a name of `PARTITIONS`, a `Partition`, or a rule of your own, which gives
-            `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters' names.
+        groups: a name of `PARTITIONS`, or a `Partition`.
         count: number of groups for ``uniform``, of devices for ``per_device``.
         boundary: blocks in the first group of ``two_group``.
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
@@ -100,16 +99,12 @@ def make_clipper(
     _refuse(model, parameters)
     if threshold is None and thresholds is None:
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
-    shares: tuple[float, ...] = ()
-    if callable(groups):
-        parts, shares = partitions.own_partition(model, parameters, groups)
-    else:
-        if not isinstance(groups, Partition):
-            groups = groups or named.groups
-            if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
-                count = UNIFORM_COUNT
-            groups = Partition(groups, count, boundary, patterns)
-        parts = partitions.partition(model, parameters, groups)
+    if not isinstance(groups, Partition):
+        groups = groups or named.groups
+        if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
+            count = UNIFORM_COUNT
+        groups = Partition(groups, count, boundary, patterns)
+    parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(
             f"plan {plan!r} reweights the losses, by one factor per record, and cannot clip "
@@ -117,15 +112,8 @@ def make_clipper(
         )
     if adaptive is None and named.adaptive:
         adaptive = Quantiles()
-    if len(set(shares)) > 1 and (adaptive is not None or thresholds is not None):
-        raise ValueError(
-            "the groups have shares of one threshold; expected threshold=0.1, which they share, "
-            "and neither thresholds for each nor thresholds that adapt"
-        )
     if adaptive is not None and thresholds is None:
         thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
-    elif shares and threshold is not None:
-        thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
     known = LayerRules(rules, families.registered())
     first = [group.threshold for group in assigned]
