@@ -25,6 +25,8 @@ from dpft.config.errors import DataError, Missing, SettingError, one_of, suggest
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
+    HIGHEST,
+    LOWEST,
     PARTITIONS,
     PLANS,
     Accountant,
@@ -35,7 +37,6 @@ from dpft.privacy.spec import (
     misfit,
     style_of,
 )
-from dpft.privacy.thresholds import HIGHEST, LOWEST
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 Families of transformers have copies of a class: a copy is recognised by its compiled code (140
 families have a copy of Llama's norm in 5.23; Gemma's ``1 + weight`` is another formula).
-`dpft.privacy.families` finds this module, and says what its names are for.
+`dpft` registers this module with `dpft.privacy`; `Family` says what its names are for.
 """
 
 import importlib

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpft.privacy import keys, normals
-from dpft.privacy.verification.processes import check_single_process
+from dpft.privacy.styles import check_single_process
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping.clipper import Clipper

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dpft.privacy import families
+from dpft.privacy import registered_rules
 from dpft.privacy.anymodule import AnyModule
 from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.clipper import Clipper
@@ -17,7 +17,6 @@ from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 from dpft.privacy.verification import OBSERVERS
-from dpft.privacy.verification.processes import check_single_process
 
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
@@ -115,11 +114,43 @@ def make_clipper(
     if adaptive is not None and thresholds is None:
         thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
     assigned = partitions.assign(parts, threshold, thresholds)
-    known = LayerRules(rules, families.registered())
+    known = LayerRules(rules, registered_rules())
     first = [group.threshold for group in assigned]
     policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
     about = (assigned, function, known, policy, cohort)
     return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
+
+
+def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort."""
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    for name, module in () if model is None else model.named_modules():
+        if isinstance(module, wrappers):
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} is a {type(module).__name__}, which divides batches or "
+                "averages gradients by itself; expected the bare module: dpft divides batches and "
+                "adds up sums"
+            )
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if model is not None and (cohort is None or not cohort.sharded):
+        from torch.distributed.tensor import DTensor  # takes long to import, and few need it
+
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and isinstance(parameter, DTensor):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} is sharded over several processes; expected "
+                    "make_clipper(..., cohort=dpft.parallel.sharded.Shards()), which adds up sums "
+                    "of parts, or a model that is not sharded"
+                )
+    size = distributed.get_world_size()
+    if size > 1 and cohort is None:
+        raise UnsupportedLayerError(
+            f"this process is one of {size} (torch.distributed); expected a single one, or a "
+            "cohort given to make_clipper: each would clip its own share and release it under the "
+            "same noise as the others"
+        )
 
 
 def _refuse(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -14,11 +14,11 @@ from torch import nn
 import dpft.privacy as privacy
 from dpft.privacy import Mechanism, keys, make_clipper, noise
 from dpft.privacy.clipping.groups import Group
+from dpft.privacy.mechanism import allocate
 from dpft.privacy.noise import Released, Slice, noisy_means_
 from dpft.privacy.normals import normals
 from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.thresholds import allocate
 
 SIZE = 40_000
 

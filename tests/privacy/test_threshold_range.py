@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import make_clipper
-from dpft.privacy.thresholds import HIGHEST, LOWEST
+from dpft.privacy.spec import HIGHEST, LOWEST
 from tests.privacy.reference import clear
 
 STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer"]

@@ -32,8 +32,7 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from dpft.privacy.spec import Partition
-from dpft.privacy.thresholds import check_threshold
+from dpft.privacy.spec import Partition, check_threshold
 
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
 
