@@ -64,7 +64,26 @@ class GaussianNoise:
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
-        _check(mechanism, clipper)
+        if clipper.groups:
+            check_single_process(cohort=clipper.cohort)
+        policy = clipper.policy
+        # A resumed clipper's thresholds have moved on: where they began must be what was stated.
+        first = tuple(group.threshold for group in clipper.groups)
+        named = [name for group in clipper.groups for name in group.parameters]
+        sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
+        for what, found, stated in (
+            ("first thresholds", first, mechanism.thresholds),
+            ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
+            ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
+            ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
+            ("sizes of groups", sizes, mechanism.dimensions or sizes),
+        ):
+            if found != stated:
+                raise ValueError(
+                    f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for "
+                    "which the noise is scaled; expected them equal: make the mechanism with "
+                    "`Mechanism.over` from the clipper's groups"
+                )
         self._mechanism = mechanism
         self._key = key
         self._clipper = clipper
@@ -190,26 +209,3 @@ def _kernel(
         stacklevel=2,
     )
     return None
-
-
-def _check(mechanism: Mechanism, clipper: Clipper) -> None:
-    if clipper.groups:
-        check_single_process(cohort=clipper.cohort)
-    policy = clipper.policy
-    # A resumed clipper's thresholds have moved on: where they began must be what was stated.
-    first = tuple(group.threshold for group in clipper.groups)
-    named = [name for group in clipper.groups for name in group.parameters]
-    sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
-    for what, found, stated in (
-        ("first thresholds", first, mechanism.thresholds),
-        ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
-        ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
-        ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
-        ("sizes of groups", sizes, mechanism.dimensions or sizes),
-    ):
-        if found != stated:
-            raise ValueError(
-                f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for which "
-                "the noise is scaled; expected them equal: make the mechanism with "
-                "`Mechanism.over` from the clipper's groups"
-            )

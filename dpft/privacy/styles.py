@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dpft.privacy import registered_rules
-from dpft.privacy.anymodule import AnyModule
+from dpft.privacy.anymodule.frames import AnyModule
 from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
@@ -16,7 +16,7 @@ from dpft.privacy.cohort import Cohort
 from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
-from dpft.privacy.verification import OBSERVERS
+from dpft.privacy.verification.checker import Checker, Guard
 
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
@@ -35,9 +35,6 @@ def make_clipper(
     threshold: float | None = None,
     thresholds: Sequence[float] | None = None,
     groups: Partition | str | None = None,
-    count: int | None = None,
-    boundary: int | None = None,
-    patterns: tuple[tuple[str, ...], ...] | None = None,
     plan: str | None = None,
     clip_function: str | ClipFunction = "abadi",
     adaptive: Quantiles | None = None,
@@ -54,10 +51,7 @@ def make_clipper(
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a name of `PARTITIONS`, or a `Partition`.
-        count: number of groups for ``uniform``, of devices for ``per_device``.
-        boundary: blocks in the first group of ``two_group``.
-        patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
+        groups: a `Partition`, or the name of one that needs no setting, or of ``uniform``.
         plan: how sums are formed, one of `PLANS`.
         clip_function: ``abadi``, ``automatic``, or a function of your own, which is held to its
             bound (`own_function`).
@@ -100,9 +94,7 @@ def make_clipper(
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
     if not isinstance(groups, Partition):
         groups = groups or named.groups
-        if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
-            count = UNIFORM_COUNT
-        groups = Partition(groups, count, boundary, patterns)
+        groups = Partition(groups, UNIFORM_COUNT if groups == "uniform" else None)
     parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(
@@ -118,7 +110,7 @@ def make_clipper(
     first = [group.threshold for group in assigned]
     policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
     about = (assigned, function, known, policy, cohort)
-    return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
+    return Clipper(model, plan, *about, handler=AnyModule, observers=(Guard, Checker))
 
 
 def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:

@@ -91,7 +91,10 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
             labels = _by_device(model, parameters, how.count or 0)
         case _:
             labels = _by_blocks(model, parameters, how)
-    return _gather(zip(parameters, labels, strict=True))
+    groups: dict[str, list[str]] = {}
+    for name, label in zip(parameters, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    return tuple((label, tuple(own)) for label, own in groups.items())
 
 
 def assign(
@@ -269,13 +272,6 @@ def _type(module: nn.Module) -> str:
 
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _gather(labelled: Iterable[tuple[str, str]]) -> Parts:
-    groups: dict[str, list[str]] = {}
-    for name, label in labelled:
-        groups.setdefault(label, []).append(name)
-    return tuple((label, tuple(names)) for label, names in groups.items())
 
 
 def _some(items: Iterable[str]) -> str:

@@ -199,7 +199,9 @@ class TwoBackwards:
         self._held = True
         *others, last = batch.structure.reached
         if not batch.sharded and dominates(last, batch.losses, others):
-            self._gate = batch.capture.open_gate(batch.losses, last)
+            with batch.capture.listening(None):  # frees the graph up to the layer's output
+                (g,) = torch.autograd.grad(batch.losses.sum(), last.outputs)
+            self._gate = Gate(last.outputs[0], g)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
         """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""

@@ -309,7 +309,12 @@ def joint_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
     parts: list[SquaredNorm] = []
     cross: Tensor | float = 0.0
     if matrices:
-        matrix = _joined(matrices)
+        matrix = matrices[0]
+        if len(matrices) > 1:
+            # A weight may be used as it is stored by one layer and transposed by another.
+            left = torch.cat([use.left for use in matrices], 1)
+            right = torch.cat([use.right for use in matrices], 1)
+            matrix = MatrixUse(right, left)
         parts.append(matrix.squared_norm())
     if embeddings:
         embedding = EmbeddingUse(
@@ -319,7 +324,9 @@ def joint_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
         )
         parts.append(embedding.squared_norm())
     if matrices and embeddings:
-        cross = 2 * _cross_term(matrix, embedding)
+        left, ids = matrix.left, embedding.ids[:, None, :]
+        picked = left.gather(2, ids.expand(-1, left.shape[1], -1))
+        cross = 2 * (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
     value = torch.stack([part.value for part in parts]).sum(0) + cross
     scale = torch.stack([part.scale for part in parts]).sqrt().sum(0).square()
     return SquaredNorm(value, scale, parts[0].rounding)
@@ -391,15 +398,6 @@ def uncancelled(*grams: Tensor) -> Tensor:
     return product.clamp(min=0).sqrt().sum(1).square()
 
 
-def _joined(matrices: Sequence[MatrixUse]) -> MatrixUse:
-    if len(matrices) == 1:
-        return matrices[0]
-    # A weight may be used as it is stored by one layer and transposed by another.
-    left = torch.cat([use.left for use in matrices], 1)
-    right = torch.cat([use.right for use in matrices], 1)
-    return MatrixUse(right, left)
-
-
 def _per_example(left: Tensor, right: Tensor) -> Tensor:
     return bmm(left.transpose(1, 2), right)
 
@@ -420,10 +418,3 @@ def _lengths(x: Tensor) -> Tensor:
 def _trace(gram: Tensor) -> Tensor:
     """Return ``sum_t |x_t|^2`` from the Gram matrix: ``(B, T, T)`` to ``(B,)``."""
     return gram.diagonal(dim1=1, dim2=2).sum(1)
-
-
-def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
-    """Return ``<G_matrix, G_embedding>`` per record, ``(B,)``."""
-    left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
-    picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
-    return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
