@@ -49,11 +49,7 @@ def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
 
 
 def cache_folder() -> Path:
-    """Return ``$DPFT_CACHE_DIR``, else ``dpft`` in the user's cache folder.
-
-    Raises:
-        RuntimeError: the user has no home folder.
-    """
+    """Return ``$DPFT_CACHE_DIR``, else ``dpft`` in the user's cache folder."""
     if folder := os.environ.get("DPFT_CACHE_DIR"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dpft")
