@@ -150,8 +150,8 @@ def several_ranks(cohort, cases):
 
 
 def options_of(name, style, schedule):
-    several = {"count": stages(schedule, 2)} if style == "per_device" else {}
-    return {"threshold": THRESHOLDS[name], **several}
+    several = Partition(style, stages(schedule, 2)) if style == "per_device" else None
+    return {"threshold": THRESHOLDS[name], "groups": several}
 
 
 def hidden_bytes(drawn, schedule, length):
@@ -270,8 +270,8 @@ def checked(cohort, case):
     ranks = Pipelines(2)
     made, units = gpt2(), data()
     units.__class__ = {"losses": Scaled, "gradients": Mixing}.get(case, Records)
-    style, options = ("bk", {}) if case == "flat" else ("per_device", {"count": 2})
-    whole = make_clipper(made, style, threshold=100.0, cohort=ranks, **options)
+    style, groups = ("bk", None) if case == "flat" else ("per_device", Partition("per_device", 2))
+    whole = make_clipper(made, style, threshold=100.0, groups=groups, cohort=ranks)
     clippers, sums = pipelined(made, whole, Partition("per_device", 2), ranks)
     try:
         check_independence(units, sums.stages, clippers, TOKENS, sums)
@@ -339,11 +339,12 @@ def test_a_stage_that_fails_ends_all_at_once():
     assert first[0].startswith("RankGoneError: another rank does not answer")
 
 
+DEVICES = {"groups": Partition("per_device", 2)}
 REFUSED = [
     ({"style": "by_type"}, {}, "lies on the stages [0, 1] of the pipeline"),
     ({"style": "ghost"}, {}, "plan 'ghost' in a pipeline; expected bk"),
-    ({"count": 2}, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
-    ({"count": 2}, {"microbatches": 3}, "expected a multiple of 2, 2 or more"),
+    (DEVICES, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
+    (DEVICES, {"microbatches": 3}, "expected a multiple of 2, 2 or more"),
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpft.privacy.spec import Partition
 from dpft.privacy.token_losses import IGNORED, token_losses
 
 CLASSES = 10
@@ -187,9 +188,10 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     style, _, number = name.partition(":")
     options: dict[str, Any] = {} if style == "none" else {"threshold": threshold}
     if style == "uniform":
-        options["count"] = int(number or min(4, workload.blocks))
+        options["groups"] = Partition(style, int(number or min(4, workload.blocks)))
     elif style == "two_group":
-        options["boundary"] = int(number or max(1, workload.blocks // 2))
+        first = int(number or max(1, workload.blocks // 2))
+        options["groups"] = Partition(style, boundary=first)
     clipper = make_clipper(workload.model, style, **options)
     forward = partial(losses, workload, workload.model, dtype=dtype, own=style != "none")
 
