@@ -100,7 +100,7 @@ class QuantileThresholds(ThresholdPolicy):
 
     def collect(self, cohort: Cohort, device: torch.device) -> None:
         self.below = self.below.to(device)  # a rank without a record has counted nothing there
-        cohort.add_up([self.below])
+        cohort.all_reduce([self.below])
 
     def release(
         self, batch_size: int, std: float = 0.0, draw: Callable[[int], Tensor] = torch.zeros

@@ -12,7 +12,7 @@ from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.held_out import Evaluations, HeldOut, check_scored, held_out_records
@@ -55,7 +55,7 @@ def test_figures_are_means_over_single_records(tmp_path):
     with ready(run) as (prepared, _, _):
         held, model = prepared.held_out, prepared.parts.loaded.model
         with prepared.parts.clipper.paused():
-            found = held.figures(model, SingleProcess())
+            found = held.figures(model, TrainingCohort())
         assert model.training
         losses, right = [], []
         model.eval()
@@ -94,7 +94,7 @@ def test_the_best_is_the_first_of_the_best_figures_behind_a_step(metric, before,
         *(held_out, mechanism, None),
         start=0,
         best=None,
-        cohort=SingleProcess(),
+        cohort=TrainingCohort(),
         progress=SimpleNamespace(evaluated=lambda *_: None),
         tracked=False,
     )

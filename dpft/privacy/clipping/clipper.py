@@ -406,7 +406,7 @@ class Clipper:
         if not self.sharded:  # else the sums were added up as they were formed
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-            self.cohort.add_up(sums)
+            self.cohort.all_reduce(sums)
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
         """Return a view of what this process holds of a gradient, ``(n,)``, and its offset."""
