@@ -34,9 +34,6 @@ def main(
     largest: Annotated[
         bool, typer.Option("--largest", help="Find the largest microbatch that fits; slower.")
     ] = False,
-    sample: Annotated[
-        int, typer.Option(min=0, help="Number of training records to read, to estimate lengths.")
-    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Memory and time of a step, before the run: dpft plan model=gpt2-xl --on h100-sxm
@@ -54,7 +51,7 @@ def main(
         sheet = plans.device(on)
         room = sheet.memory if memory is None else memory * _GIB
         fitting = plans.largest_of(run, shape, room) if largest else None
-        cost, time, run_length = plans.plan(run, shape, sheet, sample=sample)
+        cost, time, run_length = plans.plan(run, shape, sheet)
     name = f"{run.model.name} adapt={run.adapt.name} clip={run.clip.style}"
     if as_json:
         held = {key: value for key, value in asdict(cost).items() if key != "work"}
@@ -78,9 +75,8 @@ def main(
     gib["at most"] = cost.peak
     rows = [[f"GiB {where}", f"{size / _GIB:,.2f}"] for where, size in gib.items()]
     rows.append([f"fits in {room / _GIB:g} GiB", "yes" if cost.peak <= room else "no"])
-    for part in ("microbatch", "host", "noise", "optimizer"):
+    for part in ("microbatch", "host", "optimizer"):
         rows.append([f"ms of {part}", f"{1000 * getattr(time, part):,.2f}"])
-    rows.append(["positions computed for each token", f"{time.padding:,.2f}"])
     rows.append([f"s of a step, microbatches: {time.microbatches:,}", f"{time.seconds:,.2f}"])
     if run_length is not None:
         rows.append(["records a second", f"{run_length[1] / time.seconds:,.0f}"])
@@ -94,11 +90,9 @@ def main(
     echo(
         f"assumed: {sheet.title}, {sheet.attained}; an operation takes its products, its bytes "
         f"or {sheet.overhead * 1e6:.1f} us, one after the other, as an eager step does; "
-        f"{f'{sample} records were read' if sample else f'a record has {shape.length} tokens'}; "
+        f"a record has {shape.length} tokens; "
         "float32 products without TF32; the host's share is that of another machine"
     )
-    if sample:
-        echo("padding and times follow from the records without noise: not for publication")
     if run_length is None:
         echo("the run's steps are unknown: type task.train_size=N, the number of training records")
-    echo("not counted: reading data, decoding, checkpoints, checked batches")
+    echo("not counted: reading data, noise, decoding, checkpoints, the time of checked batches")

@@ -2,7 +2,7 @@
 
 Families of transformers have copies of a class: a copy is recognised by its compiled code (140
 families have a copy of Llama's norm in 5.23; Gemma's ``1 + weight`` is another formula).
-`dpft.privacy.families` finds this module, and says what its names are for.
+`dpft` registers this module with `dpft.privacy`; `Family` says what its names are for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dpft.privacy.clipping.rules import (
     Change,
     Changed,
     DirectUse,
-    GramCache,
     Rule,
     SquaredNorm,
     UnsupportedLayerError,
@@ -96,7 +95,7 @@ class StandardisedUse(Use):
     unit: Tensor
     scale: Tensor
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if isinstance(self.used, DirectUse):
             h, weights = self.used.gradients.flatten(2), self.scale.square()
             total = torch.linalg.vector_norm(h, dim=2).square() @ weights
@@ -106,7 +105,7 @@ class StandardisedUse(Use):
             removed = along.square().sum(2).t() @ weights
             return SquaredNorm(total - removed, total)
         scaled = self._scaled()
-        norm = scaled.squared_norm(grams)
+        norm = scaled.squared_norm()
         removed = scaled.filter_sums().square().sum(1) / self.unit[0].numel()
         # <h, u> is the inner product of g with the output that the filter u gives.
         removed += (scaled.convolve(self.unit) * scaled.g).sum((2, 3)).square().sum(1)

@@ -51,7 +51,7 @@ class StageClipper:
         groups, policy: of the whole model, as of `Clipper`.
 
     Guarantee: every trained parameter of the model is in one stage and in one group, and one record
-    changes the sums of all stages together by at most `dpft.privacy.thresholds.sensitivity`.
+    changes the sums of all stages together by at most `dpft.privacy.spec.sensitivity`.
 
     Raises:
         ConfigError: for what cannot be clipped stage by stage.

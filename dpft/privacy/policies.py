@@ -16,7 +16,7 @@ from torch import Tensor
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import on_device
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.thresholds import check_threshold, sensitivity
+from dpft.privacy.spec import check_threshold, sensitivity
 
 
 class ThresholdPolicy:

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import make_clipper
-from dpft.privacy.spec import STYLES
+from dpft.privacy.spec import STYLES, Partition
 from tests.covering import covering
 from tests.models.adapted import adapted
 from tests.parallel.ranks import together
@@ -26,11 +26,12 @@ THRESHOLD = 0.5
 UNITS = 7
 MICROBATCH = 4
 
-OPTIONS = {
-    "uniform": {"count": 2},
-    "two_group": {"boundary": 1},
-    "per_device": {"count": 2},
-    "custom": {"patterns": (("*.h.*",), ("*.wte.*", "*.wpe.*", "*.ln_f.*"))},
+PATTERNS = (("*.h.*",), ("*.wte.*", "*.wpe.*", "*.ln_f.*"))
+GROUPS = {
+    "uniform": Partition("uniform", 2),
+    "two_group": Partition("two_group", boundary=1),
+    "per_device": Partition("per_device", 2),
+    "custom": Partition("custom", patterns=PATTERNS),
 }
 # All plans, of one group and of several, with fixed thresholds and with such as adapt.
 EVERYWHERE = (
@@ -55,8 +56,8 @@ class Case(NamedTuple):
     @property
     def options(self):
         """Of `make_clipper`."""
-        given = OPTIONS.get(self.style.removesuffix("_adaptive"), {})
-        return {"threshold": THRESHOLD, "clip_function": self.clip_function, **given}
+        groups = GROUPS.get(self.style.removesuffix("_adaptive"))
+        return {"threshold": THRESHOLD, "clip_function": self.clip_function, "groups": groups}
 
 
 def _lora():

@@ -150,8 +150,8 @@ def several_ranks(cohort, cases):
 
 
 def options_of(name, style, size):
-    several = {"count": size} if style == "per_device" else {}
-    return {"threshold": THRESHOLDS[name], **several}
+    several = Partition(style, size) if style == "per_device" else None
+    return {"threshold": THRESHOLDS[name], "groups": several}
 
 
 def hidden_bytes(drawn, count):
@@ -329,12 +329,13 @@ def test_a_stage_that_fails_ends_all_at_once():
     assert first[0].startswith("RankGoneError: another rank does not answer")
 
 
+DEVICES = {"groups": Partition("per_device", 2)}
 REFUSED = [
     ({"style": "by_type"}, {}, "lies on the stages [0, 1] of the pipeline"),
     ({"style": "bk"}, {}, "lies on the stages [0, 1] of the pipeline"),
     ({"style": "ghost"}, {}, "plan 'ghost' in a pipeline; expected one that takes one backward"),
-    ({"count": 2}, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
-    ({"count": 2}, {"microbatches": 1}, "expected 2 or more"),
+    (DEVICES, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
+    (DEVICES, {"microbatches": 1}, "expected 2 or more"),
 ]
 
 

@@ -14,7 +14,6 @@ from scipy import integrate
 from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp, rdp_curve
 from dpft.privacy.accounting.step import validate
-from dpft.privacy.cached import disk_cached
 
 PRV_RELATIVE_ERROR = 0.01  # wanted error of the PRV bounds, as a share of the RDP epsilon
 PRV_MAX_POINTS = 200_000  # of the PRV grid: about 2 seconds and 200 MB
@@ -47,7 +46,6 @@ def epsilon_gdp_clt(
     return gaussian_epsilon(math.exp(log_mu), delta) if log_mu < 345 else math.inf
 
 
-@disk_cached(3)
 def _prv_bounds(
     *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
 ) -> tuple[float, ...]:

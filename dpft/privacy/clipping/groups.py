@@ -29,12 +29,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from dpft.privacy.spec import Partition
-from dpft.privacy.thresholds import check_threshold
+from dpft.privacy.spec import Partition, check_threshold
 
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
 
@@ -70,49 +68,6 @@ class Group:
         check_threshold(f"group {self.name!r}", self.threshold)
 
 
-class OwnGroup(NamedTuple):
-    """A group of a rule from elsewhere; its share of the squared threshold is relative."""
-
-    name: str
-    parameters: Sequence[str]
-    share: float = 1.0
-
-
-GroupRule = Callable[[nn.Module, tuple[str, ...]], Sequence[OwnGroup]]
-"""Maps a model and the names of its trainable parameters to their groups."""
-
-
-def own_partition(
-    model: nn.Module, names: Iterable[str], rule: GroupRule
-) -> tuple[Parts, tuple[float, ...]]:
-    """Return groups by a rule from elsewhere, and which share of ``C`` each has: ``C_k / C``.
-
-    In the model's order whatever the rule's: every process must come to the same.
-    """
-    names = tuple(names)
-    groups = [OwnGroup(*group) for group in rule(model, names)]
-    given = Counter(name for group in groups for name in group.parameters)
-    if odd := [name for name in (*names, *given) if given[name] != 1 or name not in names]:
-        raise ValueError(
-            f"the groups of {getattr(rule, '__qualname__', rule)} do not partition the trainable "
-            f"parameters ({_some(dict.fromkeys(odd))}); expected each of them in exactly one group"
-        )
-    if len({group.name for group in groups}) < len(groups) or not all(g.parameters for g in groups):
-        raise ValueError(
-            f"got groups {_some(group.name for group in groups)}; expected a different name and "
-            "a parameter at least for each"
-        )
-    if bad := [g for g in groups if not (g.share > 0 and math.isfinite(g.share))]:
-        raise ValueError(f"group {bad[0].name!r} has share {bad[0].share}; expected a number > 0")
-    ordered = [
-        (g.name, tuple(sorted(g.parameters, key=names.index)), g.share)
-        for g in sorted(groups, key=lambda group: min(map(names.index, group.parameters)))
-    ]
-    total = math.fsum(share for *_, share in ordered)
-    parts = tuple((name, own) for name, own, _ in ordered)
-    return parts, tuple(math.sqrt(share / total) for *_, share in ordered)
-
-
 def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:
     """Put every trainable parameter into exactly one group.
 
@@ -136,7 +91,10 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
             labels = _by_device(model, parameters, how.count or 0)
         case _:
             labels = _by_blocks(model, parameters, how)
-    return _gather(zip(parameters, labels, strict=True))
+    groups: dict[str, list[str]] = {}
+    for name, label in zip(parameters, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    return tuple((label, tuple(own)) for label, own in groups.items())
 
 
 def assign(
@@ -314,13 +272,6 @@ def _type(module: nn.Module) -> str:
 
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _gather(labelled: Iterable[tuple[str, str]]) -> Parts:
-    groups: dict[str, list[str]] = {}
-    for name, label in labelled:
-        groups.setdefault(label, []).append(name)
-    return tuple((label, tuple(names)) for label, names in groups.items())
 
 
 def _some(items: Iterable[str]) -> str:
