@@ -142,10 +142,10 @@ class Clip:
 
     def __post_init__(self) -> None:
         one_of("clip.plan", self.plan, PLANS)
-        one_of("clip.groups", self.groups, tuple(PARTITIONS))
-        if ":" not in self.clip_function:
-            known = (*CLIP_FUNCTIONS, "your.module:name")
-            one_of("clip.clip_function", self.clip_function, known)
+        for name, known in (("groups", tuple(PARTITIONS)), ("clip_function", CLIP_FUNCTIONS)):
+            value = getattr(self, name)
+            if ":" not in value:
+                one_of(f"clip.{name}", value, (*known, "your.module:name"))
         reason = misfit(self._parts)
         if reason is not None:
             said = f"{reason}: type clip={self.style} with its own plan"
@@ -154,11 +154,15 @@ class Clip:
             names = ("threshold", "thresholds", *_QUANTILE)
             _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        try:
-            object.__setattr__(self, "patterns", self.partition.patterns)
-        except ValueError as error:
-            advice = f"{error}; its settings are typed as ++clip.count=4"
-            raise SettingError("clip.groups", self.groups, advice=advice) from error
+        if self.own_groups:
+            those = ("count", "boundary", "patterns", "thresholds")
+            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
+        else:
+            try:
+                object.__setattr__(self, "patterns", self.partition.patterns)
+            except ValueError as error:
+                advice = f"{error}; its settings are typed as ++clip.count=4"
+                raise SettingError("clip.groups", self.groups, advice=advice) from error
         if self.groups == "flat":
             several = ("thresholds", "allocation", "rescale")
             _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
@@ -188,8 +192,13 @@ class Clip:
         return style_of(self._parts)
 
     @property
+    def own_groups(self) -> bool:
+        """True if a rule of the user groups the parameters."""
+        return self.groups not in PARTITIONS
+
+    @property
     def partition(self) -> Partition:
-        """How parameters are grouped; ValueError: not with these settings."""
+        """How parameters are grouped, but for `own_groups`; ValueError: not with these settings."""
         return Partition(self.groups, self.count, self.boundary, self.patterns)
 
     @property

@@ -160,10 +160,11 @@ def style_of(parts: Style) -> str:
     """Return the name of a plan, groups, and fixed or adaptive thresholds."""
     if parts.plan == "none":
         return "none"
+    groups = parts.groups.rpartition(":")[2]  # of an import path the name
     if parts.adaptive:
-        return f"{parts.groups}_adaptive"
-    if parts.groups != "flat":
-        return parts.groups
+        return f"{groups}_adaptive"
+    if groups != "flat":
+        return groups
     return "bk" if parts.plan == "fused" else parts.plan
 
 

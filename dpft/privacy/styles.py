@@ -34,7 +34,7 @@ def make_clipper(
     *,
     threshold: float | None = None,
     thresholds: Sequence[float] | None = None,
-    groups: Partition | str | None = None,
+    groups: Partition | str | partitions.GroupRule | None = None,
     plan: str | None = None,
     clip_function: str | ClipFunction = "abadi",
     adaptive: Quantiles | None = None,
@@ -51,7 +51,9 @@ def make_clipper(
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a `Partition`, or the name of one that needs no setting, or of ``uniform``.
+        groups: a `Partition`, the name of one that needs no setting, or of ``uniform``, or a rule,
+            which gives `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters'
+            names.
         plan: how sums are formed, one of `PLANS`.
         clip_function: ``abadi``, ``automatic``, or a function of your own, which is held to its
             bound (`own_function`).
@@ -92,10 +94,14 @@ def make_clipper(
     _refuse(model, parameters)
     if threshold is None and thresholds is None:
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
-    if not isinstance(groups, Partition):
-        groups = groups or named.groups
-        groups = Partition(groups, UNIFORM_COUNT if groups == "uniform" else None)
-    parts = partitions.partition(model, parameters, groups)
+    shares: tuple[float, ...] = ()
+    if callable(groups):
+        parts, shares = partitions.own_partition(model, parameters, groups)
+    else:
+        if not isinstance(groups, Partition):
+            groups = groups or named.groups
+            groups = Partition(groups, UNIFORM_COUNT if groups == "uniform" else None)
+        parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(
             f"plan {plan!r} reweights the losses, by one factor per record, and cannot clip "
@@ -103,8 +109,15 @@ def make_clipper(
         )
     if adaptive is None and named.adaptive:
         adaptive = Quantiles()
+    if len(set(shares)) > 1 and (adaptive is not None or thresholds is not None):
+        raise ValueError(
+            "the groups have shares of one threshold; expected threshold=0.1, which they share, "
+            "and neither thresholds for each nor thresholds that adapt"
+        )
     if adaptive is not None and thresholds is None:
         thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
+    elif shares and threshold is not None:
+        thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
     known = LayerRules(rules, registered_rules())
     first = [group.threshold for group in assigned]

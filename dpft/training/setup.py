@@ -321,7 +321,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "materialised",  # every part of a style is given below; this one has no defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=clip.partition,
+            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
             clip_function=clip_function(clip),
             adaptive=quantiles_of(clip),
@@ -405,8 +405,11 @@ def own_parts(run: Run) -> list[dict[str, str]]:
     """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])
     asked = [] if task in TASKS else [("task", task)]
-    if run.clip.private and run.clip.clip_function not in CLIP_FUNCTIONS:
-        asked.append(("clip function", run.clip.clip_function))
+    if run.clip.private:
+        if run.clip.clip_function not in CLIP_FUNCTIONS:
+            asked.append(("clip function", run.clip.clip_function))
+        if run.clip.own_groups:
+            asked.append(("clipping style", run.clip.groups))
     return [imported.origin(kind, path) for kind, path in asked]
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from dpft import runs
 from dpft.config.schema import Clip
 from dpft.privacy import make_clipper
+from dpft.privacy.clipping.groups import OwnGroup
 from dpft.report.card import model_card
 from dpft.training.run import run_experiment
 from dpft.training.setup import attach_clipper
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from dpft.privacy.clipping.groups import OwnGroup
 from dpft.privacy.clipping.rules import DirectUse, Rule
 from dpft.tasks.glue import SST2
 
@@ -37,6 +39,11 @@ class Reviews(SST2):
 
 def smooth(norms, threshold):
     return threshold / (norms.square() + threshold**2).sqrt()
+
+
+def apart(model, names):
+    first, *others = names
+    return [OwnGroup("first", (first,), 0.1), OwnGroup("others", tuple(others), 0.9)]
 
 
 class Scale(nn.Module):
@@ -64,7 +71,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
-    words = ("task=sst2", "clip=per_layer")
+    words = ("task=sst2", "clip=per_layer", "clip.groups=mine:apart")
     words += ("clip.clip_function=mine:smooth", "task.name=mine:Reviews", "optim.steps=1")
     outcome = run_experiment(settings(tmp_path / "runs", *words))
     record = outcome.record
@@ -72,14 +79,21 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
     assert named == {
         "mine:Reviews": ("task", "mine"),
         "mine:smooth": ("clip function", "mine"),
+        "mine:apart": ("clipping style", "mine"),
     }
     assert set(record["scores"]["dev"]["metrics"]) == {"accuracy", "distinct_words"}
     assert record["scores"]["dev"]["signature"].endswith("; distinct:words")
+    # A tenth of C squared, and the rest; together C.
+    assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
     assert "The clip function mine:smooth comes from another package: mine" in model_card(record)
     # Other code would repeat a step's noise on another sum.
     ledger = runs.read_ledger(outcome.path / "ledger.jsonl")
     plugins = ledger.header["compute"]["plugins"]
-    assert set(plugins) == {"task mine:Reviews", "clip function mine:smooth"}
+    assert set(plugins) == {
+        "task mine:Reviews",
+        "clip function mine:smooth",
+        "clipping style mine:apart",
+    }
     changed = plugins | {"clip function mine:smooth": "mine 1.1 0"}
     compute = ledger.header["compute"] | {"plugins": changed}
     with runs.Ledger(
@@ -99,10 +113,10 @@ class Tokens(nn.Module):
         return self.head(self.scale(self.table(ids)).tanh())
 
 
-def test_an_own_function_gives_the_sum_of_an_autograd_loop():
+def test_own_function_and_groups_give_the_sum_of_an_autograd_loop():
     torch.manual_seed(0)
     model, ids = Tokens().double(), torch.randint(7, (5, 3))
-    clip = Clip("bk", threshold=0.3, clip_function="mine:smooth")
+    clip = Clip("bk", "mine:apart", threshold=0.3, clip_function="mine:smooth")
     clipper = attach_clipper(clip, model)
     clipper.backward(model(ids).square().mean((1, 2)))
     got = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -112,9 +126,11 @@ def test_an_own_function_gives_the_sum_of_an_autograd_loop():
     for one in ids:
         loss = model(one[None]).square().mean()
         grads = dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
-        norm = torch.cat([g.flatten() for g in grads.values()]).norm()
-        for name in names:
-            expected[name] += grads[name] * 0.3 / (norm**2 + 0.3**2) ** 0.5
+        for group, share in ((names[:1], 0.1), (names[1:], 0.9)):
+            C = 0.3 * share**0.5
+            norm = torch.cat([grads[name].flatten() for name in group]).norm()
+            for name in group:
+                expected[name] += grads[name] * C / (norm**2 + C**2) ** 0.5
     assert all((got[name] - expected[name]).abs().max() < 1e-10 for name in names)
     assert clipper.sensitivity == pytest.approx(0.3)
 
@@ -132,3 +148,18 @@ def test_a_clip_function_that_bounds_nothing_is_refused(wrong):
     function, said = WRONG_FUNCTIONS[wrong]
     with pytest.raises(ValueError, match=said):
         make_clipper(nn.Linear(2, 1), threshold=1.0, clip_function=function)
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (lambda model, names: [OwnGroup("a", names[:1])], "partition"),
+        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", names[:1])], "partition"),
+        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "a parameter at least"),
+        (lambda model, names: [OwnGroup(n[:0], (n,)) for n in names], "a different name"),
+        (lambda model, names: [OwnGroup(n, (n,), -1) for n in names], "share -1"),
+    ],
+)
+def test_own_groups_that_are_no_partition_are_refused(groups, said):
+    with pytest.raises(ValueError, match=said):
+        make_clipper(nn.Linear(2, 1), "per_layer", threshold=1.0, groups=groups)

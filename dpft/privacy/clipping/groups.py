@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -66,6 +67,49 @@ class Group:
 
     def __post_init__(self) -> None:
         check_threshold(f"group {self.name!r}", self.threshold)
+
+
+class OwnGroup(NamedTuple):
+    """A group of a rule from elsewhere; its share of the squared threshold is relative."""
+
+    name: str
+    parameters: Sequence[str]
+    share: float = 1.0
+
+
+GroupRule = Callable[[nn.Module, tuple[str, ...]], Sequence[OwnGroup]]
+"""Maps a model and the names of its trainable parameters to their groups."""
+
+
+def own_partition(
+    model: nn.Module, names: Iterable[str], rule: GroupRule
+) -> tuple[Parts, tuple[float, ...]]:
+    """Return groups by a rule from elsewhere, and which share of ``C`` each has: ``C_k / C``.
+
+    In the model's order whatever the rule's: every process must come to the same.
+    """
+    names = tuple(names)
+    groups = [OwnGroup(*group) for group in rule(model, names)]
+    given = Counter(name for group in groups for name in group.parameters)
+    if odd := [name for name in (*names, *given) if given[name] != 1 or name not in names]:
+        raise ValueError(
+            f"the groups of {getattr(rule, '__qualname__', rule)} do not partition the trainable "
+            f"parameters ({_some(dict.fromkeys(odd))}); expected each of them in exactly one group"
+        )
+    if len({group.name for group in groups}) < len(groups) or not all(g.parameters for g in groups):
+        raise ValueError(
+            f"got groups {_some(group.name for group in groups)}; expected a different name and "
+            "a parameter at least for each"
+        )
+    if bad := [g for g in groups if not (g.share > 0 and math.isfinite(g.share))]:
+        raise ValueError(f"group {bad[0].name!r} has share {bad[0].share}; expected a number > 0")
+    ordered = [
+        (g.name, tuple(sorted(g.parameters, key=names.index)), g.share)
+        for g in sorted(groups, key=lambda group: min(map(names.index, group.parameters)))
+    ]
+    total = math.fsum(share for *_, share in ordered)
+    parts = tuple((name, own) for name, own, _ in ordered)
+    return parts, tuple(math.sqrt(share / total) for *_, share in ordered)
 
 
 def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:
