@@ -15,8 +15,6 @@ COMMANDS = {
     "train --config-dir nowhere": "expected a folder with files",
     "validate parallel=pipeline": "type ranks=N",
     "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
-    "validate task=null": "a group is null; expected one of its choices",
-    "train --multirun --cfg job": "Only one of --run, --multirun",
     "validate resume=nowhere": "holds no config.yaml",
     "validate --config nowhere.yaml": "cannot read nowhere.yaml",
     "account task=text2text eps=3": "Type task.train_size=N",
