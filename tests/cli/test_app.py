@@ -21,7 +21,6 @@ from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.tasks.metrics.java import JavaError
 from tests.processes import dpft
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,17 +54,6 @@ def test_ls_shows_every_shipped_choice():
     for choice in SHIPPED:
         assert f"  {choice.split('=')[1]} " in output
     assert invoke("ls", "clip=ghost").output == (ROOT / "conf/clip/ghost.yaml").read_text()
-
-
-def test_ls_machine_shows_what_is_installed_and_what_is_missing(monkeypatch):
-    def no_java():
-        raise JavaError("no Java")
-
-    monkeypatch.setattr("dpft.tasks.metrics.java.java_version", no_java)
-    monkeypatch.delenv("DPFT_DATA", raising=False)
-    output = invoke("ls", "machine").output
-    for word in ("Python 3.", "torch 2.", "GPU", "METEOR", "no Java", "hub", "DPFT_DATA"):
-        assert word in output
 
 
 @pytest.mark.parametrize(
