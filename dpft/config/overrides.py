@@ -53,6 +53,15 @@ def override(key: str, value: Any, literal: bool = True) -> str:
     return f"{key}={spelled(value)}"
 
 
+def value_of(word: str) -> tuple[str, Any]:
+    """Return key and value of ``key=value`` as Hydra reads it, which composes nothing here."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    with hydra_errors():
+        parsed = OverridesParser.create().parse_override(word)
+    return parsed.key_or_group, parsed.value()
+
+
 def check_flags(flags: Sequence[str]) -> None:
     """Raise ConfigError for settings that are typed as flags, such as ``--epsilon 3``."""
     for word in flags:

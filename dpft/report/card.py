@@ -44,7 +44,6 @@ class ModelFacts:
     base: str | None = None
     hub: str | None = None
     classes: tuple[str, ...] = ()
-    licence: str | None = None
     asked: str = ""
 
 
@@ -126,7 +125,6 @@ def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
             base_model=base,
             base_model_relation=("adapter" if adapter else "finetune") if base else None,
             library_name="peft" if adapter else "transformers",
-            license=shape.licence,
             pipeline_tag=model.get("pipeline"),
             tags=[*tags, *(["lora"] if adapter and model.get("adaptation") == "lora" else [])],
         ).to_yaml()

@@ -51,9 +51,7 @@ class ExportPlan:
         return copied + sum(len(text.encode()) for text in self.written.values())
 
 
-def plan_export(
-    trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
-) -> ExportPlan:
+def plan_export(trained: TrainedRun, *, merge: bool, base: str | None = None) -> ExportPlan:
     """Return the files to copy of a finished run, and its card."""
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
@@ -86,7 +84,7 @@ def plan_export(
         if name.startswith(MODEL)
         and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
-    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
+    shape, written = ModelFacts(asked=_asked(trained)), {}
     if adapter:
         where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
