@@ -58,7 +58,7 @@ def value_of(word: str) -> tuple[str, Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     with hydra_errors():
-        parsed = OverridesParser.create().parse_override(word)
+        (parsed,) = OverridesParser.create().parse_overrides([word])
     return parsed.key_or_group, parsed.value()
 
 

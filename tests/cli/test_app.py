@@ -139,7 +139,7 @@ def test_settings_after_training_are_read_as_before_it():
     settings = decoding(typed, usual)
     assert (settings.top_p, settings.sample) == (0.9, True)
     for odd in ("[", "${x}", "a: b: c"):
-        with pytest.raises(ConfigError, match=r"decode\.top_p is"):
+        with pytest.raises(ConfigError, match=r"decode\.top_p"):
             decoding([f"decode.top_p={odd}"], usual)
 
 

@@ -200,7 +200,6 @@ def test_the_command_prints_memory_and_time_and_whether_it_fits(tmp_path):
     private, plain = dpft_plan("--largest"), dpft_plan("--largest", "clip=none")
     spent = "ms of microbatch"
     assert value_of(spent, private) > value_of(spent, plain) > 0
-    assert value_of("ms of noise", private) > value_of("ms of noise", plain) == 0
     assert "of the memory: 4 records" in private  # as many as a step has
 
 
