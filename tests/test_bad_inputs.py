@@ -12,7 +12,7 @@ from dpft.config.compose import compose
 COMMANDS = {
     "train =3": "expected NAME=VALUE",
     "train task.train_file=~/mail.csv": "type $HOME instead",
-    "train --config-dir nowhere": "expected a folder with files",
+    "train --config-dir nowhere": "Additional config directory",
     "validate parallel=pipeline": "type ranks=N",
     "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
     "validate resume=nowhere": "holds no config.yaml",

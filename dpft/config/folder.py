@@ -36,13 +36,8 @@ def check_choices(place: Path) -> None:
     """Check a folder of the user (``--config-dir``).
 
     Raises:
-        ConfigError: there is no such folder, or one of its files is never read.
+        ConfigError: one of its files is never read.
     """
-    if not place.is_dir():
-        raise ConfigError(
-            f"--config-dir is {str(place)!r}; expected a folder with files such as "
-            "experiment/mine.yaml"
-        )
     for file in place.glob("*/*.yaml"):
         if _file(file.parent.name, file.stem).exists():
             raise ConfigError(f"{file} is never read, since dpft has that choice too; rename it")

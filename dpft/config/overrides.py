@@ -10,12 +10,9 @@ from typing import Any
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.folder import groups, settings
 
-# Hydra's flags, except --experimental-rerun, which runs the content of a pickle. A value may
-# directly follow a short one.
-_FLAGS = re.compile(
-    r"(--(help|hydra-help|version|cfg|resolve|package|(multi)?run|shell-completion|info"
-    r"|config-(path|name|dir))$|-[hcprmsi])"
-)
+# The flags of Hydra that dpft takes, of which a value may directly follow a short one. Not
+# --experimental-rerun, which runs the content of a pickle.
+_FLAGS = re.compile(r"(--(help|cfg|resolve|package|multirun|config-dir)$|-[hcpm])")
 _EMPTY = ("", "null")
 
 

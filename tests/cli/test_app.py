@@ -62,7 +62,6 @@ def test_ls_shows_every_shipped_choice():
         ("eps=1 -m seed=2,3", "-m eps=1 seed=2,3"),
         ("task=e2e --cfg job eps=1", "--cfg job task=e2e eps=1"),
         ("eps=1 --config-dir mine +experiment=x", "--config-dir mine eps=1 +experiment=x"),
-        ("eps=1 --info", "--info=all eps=1"),
         ("eps=1 -cd=mine", "-cd=mine eps=1"),
     ],
 )
