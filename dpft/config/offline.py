@@ -61,16 +61,12 @@ def _answers(url: str) -> bool:
     import ssl
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import ProxyHandler, Request, build_opener, getproxies
+    from urllib.request import Request, getproxies, urlopen
 
-    proxies = getproxies()
-    if "all" in proxies:
-        proxies.setdefault("https", proxies["all"])
-    if proxies.get("https", "").startswith("socks"):  # the hub's client speaks it, urllib does not
+    if "all" in getproxies():  # the hub's client takes it, urllib does not
         return True
     try:
-        opener = build_opener(ProxyHandler(proxies))
-        opener.open(Request(url, method="HEAD"), timeout=WAIT).close()
+        urlopen(Request(url, method="HEAD"), timeout=WAIT).close()
     except (HTTPError, ValueError):  # an answer; or no address, which the client reports
         return True
     except (OSError, HTTPException) as error:

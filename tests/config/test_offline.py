@@ -50,7 +50,8 @@ def closed():
         (answering, ["HF_ENDPOINT"], True),
         (silent, ["HF_ENDPOINT"], False),
         (answering, ["HTTPS_PROXY"], False),
-        (closed, ["ALL_PROXY"], False),
+        (closed, ["HF_ENDPOINT"], False),
+        (closed, ["ALL_PROXY"], True),  # left to the hub's client
     ],
 )
 def test_one_request_decides_whether_the_hub_is_asked(monkeypatch, server, names, reached):
