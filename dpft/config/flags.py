@@ -59,10 +59,6 @@ class Flag(StrEnum):
     LOSSY_COPIES = "lossy_copies", "lossy JPEG copies of the published images"
     CANARIES = "canaries", "{count} canaries, each in or out by a coin, for an audit"
     CANARY_TEXTS = "canary_texts", "{count} canary texts in the training data, {times} each"
-    TRACKED_PRIVATELY = (
-        "tracked_privately",
-        "noiseless losses and norms of the training records were sent to {service}",
-    )
     # The model.
     BUNDLED_MODEL = "bundled_model", "bundled {name} model"
     STAND_IN_MODEL = "stand_in_model", "random stand-in model"
@@ -90,7 +86,6 @@ ABOUT_TRAINING_DATA = frozenset(
         Flag.TRAIN_SLICE,
         Flag.TRAIN_SIZE,
         Flag.TRAINED_ON_DEV,
-        Flag.TRACKED_PRIVATELY,
     }
 )
 """Flags that say what a run's training records were."""

@@ -441,23 +441,15 @@ class Track:
     name: Literal["none", "csv", "tensorboard", "wandb", "mlflow", "trackio"] = "none"
     project: str = "dpft"
     private: bool = False
-    upload_private: bool = False
 
     def __post_init__(self) -> None:
-        if self.private and self.name in SERVICES and not self.upload_private:
+        if self.private and self.name in SERVICES:
             advice = (
                 f"others may read track={self.name}, and losses and norms are computed from "
-                "private records without noise: type track=tensorboard for a folder of your own, "
-                "or track.upload_private=true"
+                "private records without noise: type track=tensorboard or track=csv, whose files "
+                "stay in the run's folder"
             )
             raise SettingError("track.private", True, "false", advice)
-        if self.upload_private and not (self.private and self.name in SERVICES):
-            advice = f"type track.private=true and one of track={', '.join(SERVICES)}"
-            raise SettingError("track.upload_private", True, "false", advice)
-
-    def flags(self) -> list[Stored]:
-        """Return what is special about a run that is tracked so."""
-        return [flag(Flag.TRACKED_PRIVATELY, service=self.name)] if self.upload_private else []
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -83,7 +83,6 @@ def make_record(
             *task.flags(),
             *_size_flags(run, task, len(prepared.records) - run.audit.planted),
             *run.audit.flags(),
-            *run.track.flags(),
         ],
         **measured,
     }

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
-from dpft.config.schema import SERVICES, Run
+from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.parts import put_together, room_for, taken_apart
@@ -147,7 +147,7 @@ class Session(Closing):
                         best=self._named_best,
                         cohort=self._cohort,
                         progress=self._progress,
-                        tracked=run.track.private and run.track.name not in SERVICES,
+                        tracked=run.track.private,
                     )
                 )
 

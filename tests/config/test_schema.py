@@ -84,7 +84,6 @@ PAIRS = {
     "evaluate.every=1 evaluate.split=test evaluate.file=x": "evaluate.split",
     "parallel.name=fsdp parallel=data +parallel.length=2": "parallel.length",
     "track=wandb track.private=true": "track.private",
-    "track.upload_private=true": "track.upload_private",
     "adapt.name=top2": "adapt.blocks",
     "+adapt.rank=4": "adapt.rank",
     "adapt=scratch model.init=pretrained": "model.init",
