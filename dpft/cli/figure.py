@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import Benches, KeepGoing, MakeRuns, OnlyMissing, Overrides, Records, Seeds
+from dpft.cli.options import Benches, MakeRuns, OnlyMissing, Overrides, Records, Seeds
 from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
@@ -30,7 +30,6 @@ def main(
     seeds: Seeds = None,
     folders: Records = None,
     benches: Benches = None,
-    keep_going: KeepGoing = True,
 ) -> None:
     """A paper's figure, as PNG and SVG with its data as CSV: dpft figure li2022/6
 
@@ -58,7 +57,7 @@ def main(
         return
     failed: typer.Exit | None = None
     if run:
-        failed = request.make(f"figures/{figure.stem}", inputs.missing, keep_going=keep_going)
+        failed = request.make(f"figures/{figure.stem}", inputs.missing)
         index = request.index(made=True)
         inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
     warn_left_out((*index.damaged, *damaged))

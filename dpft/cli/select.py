@@ -95,7 +95,7 @@ def run_trials(
             folder.describe(trials, lines, plan)
             states = States(folder)
             status = run_points(
-                trials, lines, folder, True, lambda: display.show(list(map(_hidden, states.rows())))
+                trials, lines, folder, lambda: display.show(list(map(_hidden, states.rows())))
             )
     finally:
         os.umask(before)

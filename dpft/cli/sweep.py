@@ -35,7 +35,6 @@ def main(
     file: Annotated[
         Path | None, typer.Option("--list", help="A file of points, one line of settings each.")
     ] = None,
-    keep_going: options.KeepGoing = True,
     name: options.SweepName = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
@@ -59,22 +58,21 @@ def main(
     that was interrupted. docs/how-to/sweeps.md explains --select.
     """
     if select is not None:
-        if file is not None or dry_run or not keep_going:
-            raise ConfigError("--select does not go with --list, --dry-run or --fail-fast")
+        if file is not None or dry_run:
+            raise ConfigError("--select does not go with --list or --dry-run")
         from dpft.cli.select import main as choose
 
         choose(arguments or (), metric=select, mean=trials, name=name)
         return
     if not arguments and file is None:
         raise ConfigError("got nothing to sweep; type dpft sweep task=e2e eps=3,8 seed=1,2,3")
-    run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
+    run_sweep(arguments or (), file=file, name=name, dry_run=dry_run)
 
 
 def run_sweep(
     arguments: Sequence[str],
     *,
     file: Path | None = None,
-    keep_going: bool = True,
     name: str | None = None,
     dry_run: bool = False,
 ) -> None:
@@ -102,9 +100,7 @@ def run_sweep(
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
         try:
             with Display() as display:
-                status = run_points(
-                    parsed, lines, folder, keep_going, lambda: display.show(states.rows())
-                )
+                status = run_points(parsed, lines, folder, lambda: display.show(states.rows()))
         finally:
             rows = states.rows()
             if rows:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import KeepGoing, MakeRuns, OnlyMissing, OutFile, Overrides, Records, Seeds
+from dpft.cli.options import MakeRuns, OnlyMissing, OutFile, Overrides, Records, Seeds
 from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
@@ -26,7 +26,6 @@ def main(
     out: OutFile = None,
     seeds: Seeds = None,
     folders: Records = None,
-    keep_going: KeepGoing = True,
 ) -> None:
     """A paper's table next to your runs, and the missing ones: dpft table li2022/2 scale=laptop
 
@@ -54,7 +53,7 @@ def main(
     failed: typer.Exit | None = None
     if run:
         stem = f"tables/{table.paper}-{table.number}"
-        failed = request.make(stem, lacking, keep_going=keep_going)
+        failed = request.make(stem, lacking)
         index = request.index(made=True)
     filled = fill(plan, index, printed)
     if out is None:

@@ -457,7 +457,6 @@ class Sweep:
     """Settings that ``dpft sweep`` passes to its jobs; they change no result."""
 
     folder: str | None = None
-    keep_going: bool = True
     list: str | None = None
     point: int | None = None
     metric: str | None = None

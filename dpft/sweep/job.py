@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.compose import compose
-from dpft.config.errors import DivergedError, DpftError, RunLockedError, TrainingError
+from dpft.config.errors import DivergedError, DpftError, RunLockedError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
@@ -41,9 +41,6 @@ def run_point(
     Returns:
         The score that the sweep compares; None if the run failed or was skipped. Optuna takes None
         for a failed trial, whereas a nan would end the whole search.
-
-    Raises:
-        TrainingError: the run failed, and the sweep is to stop then.
     """
     settings = build(Sweep, raw["sweep"], "sweep")
     assert settings.folder is not None
@@ -60,11 +57,6 @@ def run_point(
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())
         event = partial(event, run=folder.outside(path), digest=digest)
-        if not settings.keep_going and any(
-            e.event in events.FAILURES for e in events.latest_attempt(journal.read())
-        ):
-            journal.add(event(events.SKIPPED))
-            return None
         # A sweep needs scores only, so models may be gone; a damaged run repairs itself.
         if not is_intact(path, digest):
             journal.add(event(events.STARTED))
@@ -82,9 +74,7 @@ def run_point(
             echo(f"dpft: {label}: {error}", err=True)
         else:
             traceback.print_exc()
-        if settings.keep_going:
-            return None
-        raise TrainingError(f"{label}: {_sentence(error)}") from None
+        return None
 
 
 def _patiently(run: Callable[[], None], is_done: Callable[[], bool]) -> None:

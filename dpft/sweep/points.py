@@ -23,7 +23,6 @@ REFUSED = {
     "force": "it would run every finished point again at each start: type dpft train ... "
     "force=true for the one that is meant",
     "sweep.folder": "type --name NAME",
-    "sweep.keep_going": "type --fail-fast or --keep-going",
     "sweep.list": "type --list FILE",
     "sweep.point": "type --list FILE",
     "hydra.job.chdir": "runs are looked for where they were planned: leave it out",

@@ -32,7 +32,6 @@ def run_points(
     parsed: ParsedOverrides,
     lines: Sequence[Sequence[str]],
     folder: SweepFolder,
-    keep_going: bool,
     look: Callable[[], None],
 ) -> int:
     """Run a sweep that `SweepFolder.describe` has written, and return Hydra's exit status."""
@@ -40,7 +39,6 @@ def run_points(
     typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
     typed += parsed.overrides
     typed += [override("sweep.folder", str(folder.path.absolute()))]
-    typed += [override("sweep.keep_going", keep_going)]
     if lines:
         text = "".join(f"{shlex.join(line)}\n" for line in lines)
         folder.list.write_text(text, encoding="utf-8")

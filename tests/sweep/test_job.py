@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dpft.config.compose import compose, initialised
-from dpft.config.errors import DataError, TrainingError
+from dpft.config.errors import DataError
 from dpft.config.schema import parse
 from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
@@ -38,7 +38,7 @@ def words(tmp_path, *overrides):
 
 
 def typed(folder, *overrides, **settings):
-    own = {"folder": folder.path, "keep_going": True} | settings
+    own = {"folder": folder.path} | settings
     return [*words(folder.path.parents[2], *overrides), *(f"sweep.{k}={v}" for k, v in own.items())]
 
 
@@ -98,7 +98,7 @@ def test_a_line_of_a_list_is_composed_with_the_words(hydra, folder, tmp_path):
     ("error", "said"),
     [(DataError("there is\nno data"), "there is no data"), (KeyError("x"), "KeyError: 'x'")],
 )
-def test_keep_going_writes_a_failure_down(hydra, folder, capsys, error, said):
+def test_a_failure_is_written_down_and_later_points_run(hydra, folder, capsys, error, said):
     def fail(raw):
         raise error
 
@@ -107,19 +107,6 @@ def test_keep_going_writes_a_failure_down(hydra, folder, capsys, error, said):
     assert folder.journal.read()[-1].error == said
     assert ("Traceback" in capsys.readouterr().err) == isinstance(error, KeyError)
     assert point(typed(folder, "seed=2"), finish) == 0.25
-
-
-def test_fail_fast_raises_and_later_points_are_skipped(hydra, folder):
-    def fail(raw):
-        raise DataError("no data")
-
-    fast = {"keep_going": False}
-    with pytest.raises(TrainingError, match="seed=1: no data"):
-        point(typed(folder, "seed=1", **fast), fail)
-    assert point(typed(folder, "seed=2", **fast), never) is None
-    assert told(folder) == ["started", "failed", "skipped"]
-    folder.journal.add(Event(BEGAN))  # the sweep is started again
-    assert point(typed(folder, "seed=2", **fast), finish) == 0.25
 
 
 def test_settings_that_are_impossible_are_a_failure_without_a_run(hydra, folder):

@@ -110,7 +110,7 @@ def by_hand(tmp_path, monkeypatch):
     swept = []
 
     def run(scores, sizes=(48, 48), repeated=0, **others):
-        def stand_in(parsed, lines, folder, keep_going, look):
+        def stand_in(parsed, lines, folder, look):
             swept.append(folder.path)
             folder.log.write_text("")
             os.utime(folder.path.parents[3] / "selection.json", (1, 1))
