@@ -14,7 +14,6 @@ COMMANDS = {
     "train task.train_file=~/mail.csv": "type $HOME instead",
     "train --config-dir nowhere": "Additional config directory",
     "validate parallel=pipeline": "type ranks=N",
-    "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
     "validate resume=nowhere": "holds no config.yaml",
     "validate --config nowhere.yaml": "cannot read nowhere.yaml",
     "account task=text2text eps=3": "Type task.train_size=N",

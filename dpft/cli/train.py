@@ -93,7 +93,6 @@ def execute(raw: dict[str, Any]) -> None:
 
     # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
-    run.evaluate.check_file()
     check_model(run.model.path)
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started

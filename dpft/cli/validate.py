@@ -35,7 +35,6 @@ def check(overrides: Sequence[str]) -> list[str]:
     from dpft.tasks import load_task
 
     load_task(run.task)
-    run.evaluate.check_file()
     check_processes(run, run.ranks or launched())
     if resumes:  # the size of its data was checked when the run started
         return []

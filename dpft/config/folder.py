@@ -71,25 +71,17 @@ def defaults() -> dict[str, str]:
 
 
 @cache
-def settings_of(group: str, name: str) -> Config | None:
-    """Return what a choice sets, interpolations left as they are; not to be changed.
+def settings_of(group: str, name: str) -> Config:
+    """Return what a choice sets in its group, interpolations left as they are; not to be changed.
 
-    Returns:
-        The settings of its group, with those of the choices that it changes; None if there is no
-        such choice, or if it does more than that.
+    Empty if there is no such choice, or if it sets what other groups define.
     """
     file = _file(group, name)
     if group in PRESETS or not file.is_file() or "@package" in file.read_text(encoding="utf-8"):
-        return None
+        return {}
     content = _read(file)
-    bases = content.pop("defaults", [])
-    if bases and any(isinstance(value, dict) for value in content.values()):
-        return None
-    for base in bases:
-        below = settings_of(group, base) if isinstance(base, str) else None
-        if below is None:
-            return None
-        content = {**below, **content}
+    for base in content.pop("defaults", []):
+        content = settings_of(group, base) | content
     return content
 
 
@@ -98,7 +90,7 @@ def settings() -> list[str]:
     known = dict.fromkeys([*main(), *groups()])
     for group in groups():
         for name in choices(group):
-            known |= dict.fromkeys(f"{group}.{key}" for key in settings_of(group, name) or ())
+            known |= dict.fromkeys(f"{group}.{key}" for key in settings_of(group, name))
     return list(known)
 
 

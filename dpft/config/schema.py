@@ -14,14 +14,14 @@ import re
 import typing
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
+from dpft.config.errors import Missing, SettingError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -335,14 +335,6 @@ class Evaluate:
         """The records that are evaluated: a split's name, or ``file``."""
         return self.split if self.file is None else "file"
 
-    def check_file(self) -> None:
-        """Raise DataError if the file does not exist."""
-        if self.file is not None and not Path(self.file).exists():
-            raise DataError(
-                f"evaluate.file={self.file} does not exist; expected records in the form of the "
-                "task, or type evaluate.split=dev"
-            )
-
     def steps_between(self, epoch: int) -> int:
         """Return ``every`` as a number of steps, of which an epoch has so many."""
         return epoch if self.every == "epoch" else self.every or 0
@@ -648,10 +640,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     known = [name for name in _hints(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
-            close = suggestion(str(key), known).removeprefix("; ")
-            listed = f"known: {', '.join(f'{dot}{name}' for name in known)}"
-            advice = f"{close}; {listed}" if close else listed
-            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
+            listed = ", ".join(f"{dot}{name}" for name in known)
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=f"known: {listed}")
         if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:
@@ -669,9 +659,6 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             raise SettingError(typed, Missing.UNSET, advice=f"type {typed}=VALUE") from error
         texts = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
         expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(texts)))
-        if first["type"] == "literal_error":
-            names = re.findall(r"'(.*?)'", expected)
-            advice = suggestion(str(mapping[key]), names).removeprefix("; ")
         if first["type"] == "string_type" and type(mapping[key]) in (int, float):
             advice = f"as text, type \"{typed}='{mapping[key]}'\""
         expected = expected.replace("tuple", "list")

@@ -349,7 +349,7 @@ def words_on(run: Run, file: Path, records: int) -> list[str]:
         words.append(f"model={run.model.name}")
     model = {key: value for key, value in run.raw["model"].items() if key != "name"}
     words += _changed("model", model, run.model.name)
-    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
+    usual = settings_of("optim", "adam").get("batch_size") or 0
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
     return [*words, "clip=none", *_changed("decode", asdict(run.decode), defaults()["decode"])]
@@ -357,7 +357,7 @@ def words_on(run: Run, file: Path, records: int) -> list[str]:
 
 def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:
     """Return the settings that differ from the group's shipped file, as overrides."""
-    shipped = settings_of(group, name) or {}
+    shipped = settings_of(group, name)
     return [
         override(f"{group}.{key}", value)
         for key, value in settings.items()

@@ -53,7 +53,6 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         return ()
     records: Sequence[Record]
     if settings.file is not None:
-        settings.check_file()
         records, typed = task.records_of(Path(settings.file)), f"evaluate.file={settings.file}"
         if not records:
             raise DataError(f"{typed} has no rows; expected at least one record")

@@ -65,7 +65,7 @@ def known_size(run: Run) -> int | None:
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.train_size is {size!r}; expected a whole number above 0")
     other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
-    if other and size == (settings_of("task", name) or {}).get("train_size"):
+    if other and size == settings_of("task", name).get("train_size"):
         return None  # the published number is of other records
     if size is None:
         return None
@@ -81,7 +81,7 @@ def expected_batch_size(optim: Optim, dataset_size: int) -> int:
     if optim.rate_like is None:
         return optim.batch_size
     sizes: dict[str, Any] = {
-        task: (settings_of("task", task) or {}).get("train_size") for task in choices("task")
+        task: settings_of("task", task).get("train_size") for task in choices("task")
     }
     known = [task for task, size in sizes.items() if size]
     if optim.rate_like not in known:
