@@ -64,9 +64,9 @@ def main(
     task.train_on=all) have no sources: the model writes whole texts and conversations.
     """
     changes = [word for word in overrides or () if word.startswith("decode.")]
-    typed = [word for word in overrides or () if word not in changes]
-    texts = dict(word.split("=", 1) for word in typed if word.startswith(_TEXTS))
-    numbers = dict(value_of(word) for word in typed if not word.startswith(_TEXTS))
+    others = [word for word in overrides or () if word not in changes]
+    texts = dict(word.split("=", 1) for word in others if word.startswith(_TEXTS))
+    numbers = dict(value_of(word) for word in others if not word.startswith(_TEXTS))
     settings = build(GenerateSettings, texts | numbers)
     from dpft.training.trained import loaded_run
 

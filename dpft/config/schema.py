@@ -12,7 +12,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -113,7 +113,7 @@ class Adapt:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
         others = [n for n in _hints(Adapt) if n not in ("name", *needs, *may_have)]
-        _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
+        _check_unchanged("adapt", self, others, "on another adapt")
 
 
 _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
@@ -150,27 +150,17 @@ class Clip:
             said = f"{reason}: type clip={self.style} with its own plan"
             raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
         if not self.private:
-            names = ("threshold", "thresholds", *_QUANTILE)
-            _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        if self.own_groups:
-            those = ("count", "boundary", "patterns", "thresholds")
-            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
-        else:
+        if not self.own_groups:
             try:
                 object.__setattr__(self, "patterns", self.partition.patterns)
             except ValueError as error:
                 advice = f"{error}; its settings are typed as ++clip.count=4"
                 raise SettingError("clip.groups", self.groups, advice=advice) from error
-        if self.groups == "flat":
-            several = ("thresholds", "allocation", "rescale")
-            _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
         if (self.threshold is None) == (self.thresholds is None):
             advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
             raise SettingError("clip.threshold", self.threshold, "one of both", advice)
         if not self.adaptive:
-            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
-            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
             return
         for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
             if getattr(self, name) is None:
@@ -217,11 +207,6 @@ class Privacy:
     max_batch: Count | None = None
     noise_seed: Annotated[Seed | None, Effect.REPETITION] = None
 
-    def __post_init__(self) -> None:
-        if self.sampling != "truncated_poisson":
-            when, choice = f"on sampling={self.sampling}", "sampling=truncated_poisson"
-            _without_effect("privacy", self, ["max_batch"], when, choice)
-
 
 Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
@@ -251,17 +236,6 @@ class Optim:
         if self.batch_size is None and self.sampling_rate is None:
             advice = "type it, or optim.sampling_rate: type optim.batch_size=1024"
             raise SettingError("optim.batch_size", Missing.UNSET, advice=advice)
-        if self.batch_size is not None:
-            when = f"next to optim.batch_size={self.batch_size}"
-            _without_effect("optim", self, ["sampling_rate"], when, "optim.batch_size=null")
-        else:
-            when = "without a batch size"
-            _without_effect("optim", self, ["rate_like"], when, "optim.batch_size=1024")
-        if self.warmup_ratio is not None:
-            when = f"next to optim.warmup_ratio={self.warmup_ratio}"
-            _without_effect("optim", self, ["warmup_steps"], when, "optim.warmup_ratio=null")
-        if self.name != "sgd":
-            _without_effect("optim", self, ["momentum"], f"on optim={self.name}", "optim=sgd")
 
     @property
     def tokens(self) -> int:
@@ -302,9 +276,6 @@ class Decode:
         if self.sample and self.beams > 1:
             advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
             raise SettingError("decode.beams", self.beams, "one beam", advice)
-        if not self.sample:
-            choice = "decode.sample=true decode.beams=1"
-            _without_effect("decode", self, ["top_p"], "on beam search", choice)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -317,13 +288,6 @@ class Evaluate:
     max_records: Count | None = None
     best: Literal["loss", "accuracy"] | None = None
     public: Annotated[bool, Effect.EXECUTION] = False
-
-    def __post_init__(self) -> None:
-        if self.every is None:
-            _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
-        if self.file is not None:
-            when = f"next to evaluate.file={self.file}"
-            _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
 
     @property
     def active(self) -> bool:
@@ -399,9 +363,6 @@ class Audit:
         return caveats
 
 
-_OF_LAYOUT = {"fsdp": ("shards",), "pipeline": ("length", "schedule", "microbatches")}
-
-
 @dataclass(frozen=True, config=STRICT)
 class Parallel:
     """``conf/parallel``: how processes share model and batch.
@@ -415,12 +376,6 @@ class Parallel:
     length: Count | None = None
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
     microbatches: Count | None = None
-
-    def __post_init__(self) -> None:
-        for layout, names in _OF_LAYOUT.items():
-            if self.name != layout:
-                when, choice = f"on parallel={self.name}", f"parallel={layout}"
-                _without_effect("parallel", self, names, when, choice)
 
 
 SERVICES = ("wandb", "mlflow", "trackio")
@@ -649,7 +604,7 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         if not hasattr(cls, "__pydantic_config__"):
             checked = _checker(group)(**values)
             values = {key: getattr(checked, key) for key in values}
-        return cls(**values, **others)
+        built = cls(**values, **others)
     except ValidationError as error:
         errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
         first = min(errors, key=lambda one: one["type"] in missing)
@@ -663,18 +618,20 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             advice = f"as text, type \"{typed}='{mapping[key]}'\""
         expected = expected.replace("tuple", "list")
         raise SettingError(typed, mapping[key], expected, advice) from error
+    for of, names, when, has_effect in _CASES:
+        if of == where and not has_effect(built):
+            _check_unchanged(where, built, names, when)
+    return built
 
 
-def _without_effect(
-    group: str, settings: Any, names: Iterable[str], when: str, choice: str
-) -> None:
-    """Raise SettingError if a setting that has no effect here is not its default."""
+def _check_unchanged(group: str, settings: Any, names: Iterable[str], where: str) -> None:
+    """Raise SettingError if one of these settings, which have no effect, is not its default."""
     changed, cls = _changed(settings), settings.__class__
     for name in names:
         if name in changed:
             default = _defaults(cls)[name]
             expected = "null" if default is None else str(default)
-            advice = f"it has no effect {when}: leave it out, or type {choice}"
+            advice = f"it has an effect only {where}: leave it out"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
 
 
@@ -720,3 +677,28 @@ GROUPS: Mapping[str, Any] = {
     for name, hint in _hints(Run).items()
     if dataclasses.is_dataclass(_plain(hint))
 }
+# Settings that have an effect in some cases only, and must keep their defaults in all others.
+_CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (
+    ("clip", ("threshold", "thresholds"), "with clipping", lambda s: s.private),
+    ("clip", _QUANTILE, "on adaptive thresholds", lambda s: s.private and s.adaptive),
+    ("clip", ("count", "boundary", "patterns"), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds",), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds", "rescale"), "on several groups", lambda s: s.groups != "flat"),
+    ("clip", ("allocation",), "on several groups", lambda s: s.groups != "flat"),
+    (
+        "privacy",
+        ("max_batch",),
+        "on truncated_poisson",
+        lambda s: s.sampling == "truncated_poisson",
+    ),
+    ("optim", ("sampling_rate",), "on optim.batch_size=null", lambda s: s.batch_size is None),
+    ("optim", ("rate_like",), "next to a batch size", lambda s: s.batch_size is not None),
+    ("optim", ("warmup_steps",), "on optim.warmup_ratio=null", lambda s: s.warmup_ratio is None),
+    ("optim", ("momentum",), "on optim=sgd", lambda s: s.name == "sgd"),
+    ("decode", ("top_p",), "on decode.sample=true", lambda s: s.sample),
+    ("evaluate", tuple(_hints(Evaluate)), "with evaluate.every", lambda s: s.every is not None),
+    ("evaluate", ("split",), "on evaluate.file=null", lambda s: s.file is None),
+    ("parallel", ("shards",), "on parallel=fsdp", lambda s: s.name == "fsdp"),
+    ("parallel", ("length", "schedule"), "on parallel=pipeline", lambda s: s.name == "pipeline"),
+    ("parallel", ("microbatches",), "on parallel=pipeline", lambda s: s.name == "pipeline"),
+)
