@@ -10,7 +10,7 @@ from dpft.config.compose import compose
 
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {
-    "train =3": "expected NAME=VALUE",
+    "validate task=5": "Config group override must be a string",
     "train task.train_file=~/mail.csv": "type $HOME instead",
     "train --config-dir nowhere": "Additional config directory",
     "validate parallel=pipeline": "type ranks=N",

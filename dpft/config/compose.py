@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config import folder
 from dpft.config.defaults import with_defaults
 from dpft.config.folder import Config
-from dpft.config.overrides import check_budget, check_flags, hydra_errors
+from dpft.config.overrides import check_budget, hydra_errors
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -26,7 +26,6 @@ def compose(overrides: Sequence[str]) -> Config:
     Raises:
         ConfigError: for an override that Hydra refuses.
     """
-    check_flags([word for word in overrides if word.startswith("=")])
     check_budget(overrides, of_point=True)
     return with_defaults(copy.deepcopy(_composed(tuple(overrides))), overrides)
 

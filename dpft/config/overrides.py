@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -63,8 +64,6 @@ def check_flags(flags: Sequence[str]) -> None:
     """Raise ConfigError for settings that are typed as flags, such as ``--epsilon 3``."""
     for word in flags:
         name = word.partition("=")[0]
-        if word.startswith("="):
-            raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
         if word.startswith("-") and word != "-" and not _FLAGS.match(name):
             meant = _meant(name.strip("-").replace("-", "_"))
             raise ConfigError(
@@ -103,6 +102,11 @@ def hydra_errors() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explained(error)) from error
+    except ValueError as error:  # as of a group that is a number
+        *_, (last, _) = traceback.walk_tb(error.__traceback__)
+        if not last.f_globals.get("__name__", "").startswith("hydra."):
+            raise
         raise ConfigError(_explained(error)) from error
     finally:
         os.environ["HYDRA_FULL_ERROR"] = before

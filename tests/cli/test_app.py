@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpft.cli.app import VERBS, app, main
+from dpft.cli.app import VERBS, app
 from dpft.cli.score import decoding
 from dpft.cli.train import flags_first
 from dpft.cli.validate import check
@@ -49,6 +49,13 @@ def test_every_verb_is_listed_and_has_a_help(verb):
     assert invoke(verb, "--help").exit_code == 0
 
 
+def test_the_help_of_train_shows_every_choice_and_setting():
+    said = invoke("train", "--help").output
+    for group in folder.groups():
+        assert f"\n{group}: {', '.join(folder.choices(group))}\n" in said
+    assert "\n  eps: " in said
+
+
 def test_ls_shows_every_shipped_choice():
     output = invoke("ls").output
     for choice in SHIPPED:
@@ -80,17 +87,6 @@ def test_account_prints_the_papers_epsilons():
     assert epsilon["prv"]["lower"] <= epsilon["prv"]["estimate"] <= epsilon["prv"]["upper"]
     assert epsilon["prv"]["estimate"] == pytest.approx(6.98, abs=0.03)
     assert epsilon["gdp_clt"] == pytest.approx(5.51, abs=0.03)
-
-
-def test_a_deleted_working_directory_is_one_message(tmp_path, monkeypatch, capsys):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    monkeypatch.setattr("sys.argv", ["dpft", "train"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("dpft: the working directory was deleted")
 
 
 def test_every_shipped_config_is_valid():
