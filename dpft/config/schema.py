@@ -285,7 +285,6 @@ class Evaluate:
     every: Count | Literal["epoch"] | None = None
     split: Literal["dev", "test"] = "dev"
     file: str | None = None
-    max_records: Count | None = None
     best: Literal["loss", "accuracy"] | None = None
     public: Annotated[bool, Effect.EXECUTION] = False
 

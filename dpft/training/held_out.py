@@ -67,8 +67,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
             advice = f"evaluate.split={settings.split}: {error}; or type evaluate.file=FILE"
             raise SplitError(advice) from error
         check_scored(task, settings.split, records, "evaluate")
-    count = min(len(records), settings.max_records or len(records))
-    return [records[place * len(records) // count] for place in range(count)]
+    return records
 
 
 def must_be_apart(run: Run, task: Task) -> bool:

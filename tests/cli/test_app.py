@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import VERBS, app
 from dpft.cli.score import decoding
-from dpft.cli.train import flags_first
 from dpft.cli.validate import check
 from dpft.config import folder
 from dpft.config.compose import compose
@@ -61,19 +60,6 @@ def test_ls_shows_every_shipped_choice():
     for choice in SHIPPED:
         assert f"  {choice.split('=')[1]} " in output
     assert invoke("ls", "clip=ghost").output == (ROOT / "conf/clip/ghost.yaml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("typed", "sorted_"),
-    [
-        ("eps=1 -m seed=2,3", "-m eps=1 seed=2,3"),
-        ("task=e2e --cfg job eps=1", "--cfg job task=e2e eps=1"),
-        ("eps=1 --config-dir mine +experiment=x", "--config-dir mine eps=1 +experiment=x"),
-        ("eps=1 -cd=mine", "-cd=mine eps=1"),
-    ],
-)
-def test_flags_and_overrides_in_any_order(typed, sorted_):
-    assert flags_first(typed.split()) == sorted_.split()
 
 
 def test_account_prints_the_papers_epsilons():
