@@ -336,6 +336,8 @@ def e2e(name: str) -> None:
     import torch
     from transformers import GPT2Config
 
+    from dpft.training.predictions import predict
+    from dpft.training.progress import Progress
     from tests import small_runs
 
     folder = Path(NOW.place, name)
@@ -344,12 +346,12 @@ def e2e(name: str) -> None:
     if NOW.small:
         words += [
             "model=random-gpt2",
-            "task.limit_train=200",
-            "optim.batch_size=40",
-            "optim.steps=6",
+            *("task.limit_train=200", "task.limit_eval=40"),
+            *("optim.batch_size=40", "optim.steps=6"),
         ]
     else:
-        words += ["task.source=files", "task.limit_train=null", "optim.batch_size=1024"]
+        words += ["task.source=files", "task.limit_train=null", "task.limit_eval=null"]
+        words += ["optim.batch_size=1024"]
         words += ["optim.steps=41", "optim.microbatch_tokens=25600"]
         # GPT-2's architecture and tokenizer, and no weights.
         place = Path(
@@ -358,8 +360,14 @@ def e2e(name: str) -> None:
         GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0).save_pretrained(place)
         gpt2 = "model=gpt2", f"model.path={place}", "model.init=scratch"
         words += ["model=smollm2-135m"] if name == "smollm2" else gpt2
+    run = small_runs.settings(folder, *words, "decode=beam")
     with turn(ALONE):
-        whole = seconds(lambda: small_runs.trained(small_runs.settings(folder, *words)))
+        start = time.perf_counter()
+        prepared = small_runs.trained(run)
+        whole = time.perf_counter() - start
+        task, prompts = prepared.task, prepared.task.instances("test")
+        asked = (task, prepared.parts.loaded, prompts, run.decode, 0, Progress(quiet=True))
+        decoding = seconds(lambda: predict(*asked))
     lines = (folder / "small/private/metrics.jsonl").read_text().splitlines()
     each = [(one["records"], one["seconds"]) for one in map(json.loads, lines)]
     steady = each[3:]  # each shape has its program by then
@@ -368,6 +376,7 @@ def e2e(name: str) -> None:
         "in the median step": median(n / t for n, t in steady),
         "compiling": sum(t for _, t in each[:3]),
         "all seconds": whole,
+        f"prompts/s, {run.decode.beams} beams": len(prompts) / decoding,
         "GiB": torch.cuda.max_memory_allocated() / 2**30 if NOW.cuda else None,
     }
     spent = json.loads((folder / "small/ledger.jsonl").read_text().splitlines()[-1])

@@ -54,21 +54,20 @@ def main(arguments: Settings = None) -> None:
     from omegaconf import DictConfig, OmegaConf
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    def job(config: DictConfig) -> float | None:
+    def job(config: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
         typed = HydraConfig.get().overrides
         if OmegaConf.select(config, "sweep.folder") is not None:
             from dpft.sweep.job import run_point
 
-            search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
-            return run_point(resolved(config, typed.task), list(typed.task), search, execute)
+            run_point(resolved(config, typed.task), list(typed.task), execute)
+            return
         with one_message():  # SystemExit; Hydra would print a traceback of any other exception
             raw: Any = resolved(config, typed.task)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(typed.task))
             execute(raw)
-        return None
 
     sys.argv = ["dpft train", *words]
     with hydra_errors():

@@ -269,13 +269,19 @@ class Decode:
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     max_new_tokens: Count = 100
     length_penalty: float = 1.0
-    batch_size: Annotated[Count, Effect.REPETITION] = 32
+    batch_size: Annotated[Count | Literal["auto"], Effect.REPETITION] = "auto"
+    precision: Annotated[Literal["float32", "bfloat16"], Effect.EXECUTION] = "float32"
     split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"
 
     def __post_init__(self) -> None:
         if self.sample and self.beams > 1:
             advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
             raise SettingError("decode.beams", self.beams, "one beam", advice)
+
+    @property
+    def rows(self) -> int:
+        """The prompts of a batch; where ``auto`` was not replaced by what fits, 32."""
+        return 32 if self.batch_size == "auto" else self.batch_size
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -308,17 +314,9 @@ class Audit:
     """``conf/audit``: canaries of a run; all numbers zero: none."""
 
     gradients: Canaries = 0
-    records: Canaries = 0
-    weight: Positive = 1000.0
-    confidence: Share = 0.95
     secrets: Canaries = 0
     repetitions: Count = 1
     candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
-
-    @property
-    def slots(self) -> int:
-        """Places next to the real records that a canary is in or not."""
-        return self.gradients + self.records
 
     @property
     def planted(self) -> int:
@@ -328,18 +326,18 @@ class Audit:
     @property
     def canaries(self) -> int:
         """How many more units of privacy the run has than its data."""
-        return self.planted + self.slots
+        return self.planted + self.gradients
 
     @property
     def active(self) -> bool:
         """True if the run has canaries."""
-        return bool(self.slots or self.secrets)
+        return bool(self.gradients or self.secrets)
 
     def flags(self) -> list[Stored]:
         """Return what is special about a run with these canaries."""
         flags = []
-        if self.slots:
-            flags.append(flag(Flag.CANARIES, count=self.slots))
+        if self.gradients:
+            flags.append(flag(Flag.CANARIES, count=self.gradients))
         if self.secrets:
             flags.append(flag(Flag.CANARY_TEXTS, count=self.secrets, repetitions=self.repetitions))
         return flags
@@ -353,7 +351,7 @@ class Audit:
                 f"{self.repetitions} times: it has the influence of {self.repetitions} {noun}s, "
                 "which epsilon does not cover"
             )
-        if self.slots:
+        if self.gradients:
             caveats.append(
                 "the audit's figures (right guesses, epsilon spent at least) are computed from the "
                 "noise itself, which is no part of the release, so that no epsilon covers them: "
@@ -405,7 +403,6 @@ class Sweep:
     folder: str | None = None
     list: str | None = None
     point: int | None = None
-    metric: str | None = None
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other

@@ -96,8 +96,7 @@ def check_no_trial(path: Path) -> None:
             raise ConfigError(
                 f"{path} is one of the secret trials of a selection: showing one of them, or how "
                 f"many there are, voids the guarantee of the chosen run. Expected what was "
-                f"released: {folder.parent / 'chosen'}. For your own eyes: dpft report --private "
-                f"{path}"
+                f"released: {folder.parent / 'chosen'}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Append-only files of JSON lines: ledger, metrics, norms, a sweep's journal, benchmark rows.
+"""Append-only files of JSON lines: ledger, metrics, norms, benchmark rows.
 
 Guarantee: an entry is on disk when `Log.append` returns, and so is the file's name in its folder.
 Only the last line can therefore be torn, by a kill or a power cut, and its `append` never returned.

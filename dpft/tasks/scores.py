@@ -91,7 +91,7 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
     name = next(iter(scores)) if metric is None else metric
     if name not in scores:
         raise ConfigError(
-            f"sweep.metric is {name!r}{suggestion(name, scores)}; expected one of "
+            f"the run has no score {name!r}{suggestion(name, scores)}; expected one of "
             f"{', '.join(scores)}"
         )
     return name, scores[name]

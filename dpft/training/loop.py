@@ -22,7 +22,7 @@ from dpft.training.executors import Programs, add_clipped, exact, forget
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
 
 if TYPE_CHECKING:
-    from dpft.audit.stage import Auditor
+    from dpft.audit.canaries import Canaries
     from dpft.parallel.pipelined_sums import PipelinedSums
 
 # Parts of a step, which ends with "logs"; the host waits for the device in "waiting".
@@ -40,7 +40,7 @@ def train(
     key: bytes,
     start: int = 0,
     reparametrisation: Reparametrisation | None = None,
-    audit: Auditor | None = None,
+    audit: Canaries | None = None,
     cohort: TrainingCohort | None = None,
     pipeline: PipelinedSums | None = None,
     programs: Programs | None = None,

@@ -33,7 +33,7 @@ def make_record(
     counts = {"train": len(prepared.records)}
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
-        counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
+        counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.gradients}
     found, own = runs.environment(), own_parts(run)
     return {
         "stage": "trained",

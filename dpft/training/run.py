@@ -171,19 +171,16 @@ def _train_stage(
         directory.keep_config()
         session.train()
         prepared = session.prepared
-        if prepared.auditor is not None:  # before the clipper is closed: canaries need it once more
-            mechanism, confidence = prepared.parts.mechanism, run.audit.confidence
-            epsilon = least_claim(mechanism.epsilons())
+        if prepared.auditor is not None:
+            epsilon = least_claim(prepared.parts.mechanism.epsilons())
             with progress.phase("auditing", None):
-                measured["audit"] = prepared.auditor.result(
-                    mechanism, confidence=confidence, epsilon=epsilon
-                )
+                measured["audit"] = prepared.auditor.result(epsilon=epsilon)
         if session.evaluation:
             measured["evaluation"] = session.evaluation
         loaded = session.whole_model()
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
-            model, size = loaded.model, run.decode.batch_size
+            model, size = loaded.model, run.decode.rows
             found = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": found}
     record = make_record(run, prepared, directory, session.seconds, measured)

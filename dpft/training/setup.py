@@ -46,8 +46,8 @@ from dpft.training.mechanisms import Data, quantiles_of, read_data
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
+    from dpft.audit.canaries import Canaries
     from dpft.audit.exposure import Planted
-    from dpft.audit.stage import Auditor, Stage
     from dpft.parallel.pipelined_sums import PipelinedSums
 
 
@@ -115,7 +115,7 @@ class Prepared:
     weights: str | None
     instances: Sequence[Instance]
     planted: Planted | None
-    auditor: Auditor | None
+    auditor: Canaries | None
     cohort: TrainingCohort
     own: Mapping[str, str]
     held_out: HeldOut | None
@@ -137,11 +137,10 @@ def prepare(
     evaluated = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
-    audit: Stage | None = None
     if run.audit.active:
-        from dpft.audit.stage import Stage
+        from dpft.audit.stage import check, plant
 
-        audit = Stage(run, task)
+        check(run, task)
     device = device_of(run.device)
     if run.precision != "float32":
         check_supported(run.precision, device)
@@ -159,7 +158,7 @@ def prepare(
         held_out = HeldOut.of(run, task, objective, evaluated, instances)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
-    planted = None if audit is None else audit.plant(loaded)
+    planted = plant(run, loaded) if run.audit.active else None
     if planted is not None:
         records = [*records, *planted.records]
     plain = None if planted is not None else task.known_fingerprint
@@ -226,8 +225,10 @@ def prepare(
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, run.optim.tokens, parts.pipeline)
     auditor = None
-    if audit is not None:
-        auditor = audit.auditor(loaded, objective, records[0], clipper, mechanism, key)
+    if run.audit.gradients:
+        from dpft.audit.canaries import Canaries
+
+        auditor = Canaries(run.audit.gradients, clipper, mechanism, key)
     return Prepared(
         task=task,
         parts=parts,

@@ -79,10 +79,7 @@ def test_every_shipped_config_is_valid():
     needs = {"model=custom": ["model.path=FOLDER"]}
     needs |= {f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")}
     for choice in SHIPPED:
-        try:
-            check([choice, *needs.get(choice, ())])
-        except ConfigError:  # an extra brings its sweeper
-            assert choice == "+hparams_search=optuna"
+        check([choice, *needs.get(choice, ())])
 
 
 def test_score_reads_any_predictions_file(tmp_path, monkeypatch):

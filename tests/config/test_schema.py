@@ -172,7 +172,7 @@ EFFECTS = {
     Effect.EXECUTION: {
         *("resume", "force", "device", "threads", "ranks", "checkpoint_every", "compile"),
         *("checkpoint_minutes", "verbosity", "record_norms", "parallel", "track"),
-        "evaluate.public",
+        *("evaluate.public", "decode.precision"),
     },
     Effect.REPETITION: {
         *("seed", "model.path", "model.checkpointing", "optim.microbatch_tokens"),

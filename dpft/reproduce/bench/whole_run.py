@@ -1,15 +1,10 @@
 """``dpft bench --run``: the runs that are timed, their steps in a worker, and the table of them."""
 
-import cProfile
-import pstats
-import time
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
@@ -17,21 +12,18 @@ from dpft.config.overrides import override, setting_of
 from dpft.config.schema import parse
 from dpft.report.table import TextTable
 
-if TYPE_CHECKING:
-    from dpft.training.loop import Phase
-
 STEPS = 8
 WARM_UP = 6
 """Steps before those that are timed: a shape is compiled when it is first met."""
-_PROFILED = 3  # the last of these
-_PHASES = ("data", "clipped sums", "noise", "ledger", "optimizer", "logs", "waiting")
-_PLACES = ("name", "resume", "runs_dir", "track", "parallel", "ranks", "privacy.noise_seed")
+_PLACES = (
+    *("name", "resume", "runs_dir", "track", "parallel", "ranks"),
+    *("privacy.noise_seed", "optim.steps"),
+)
 _NOTE = (
-    "means over the middle half of the steps in order of time{}. The runs had a public noise seed "
+    "means over the middle half of the steps in order of time. The runs had a public noise seed "
     "and were deleted: nothing of them may be released, so no budget is spent. Times and counts "
     "follow from the records without noise: do not publish them where records are private"
 )
-_SPLIT = ", and of steps that wait for the device after each phase for the phases"
 
 
 def jobs_of(words: Sequence[str], folder: Path, threads: int, steps: int) -> dict[str, Any]:
@@ -52,131 +44,16 @@ def jobs_of(words: Sequence[str], folder: Path, threads: int, steps: int) -> dic
         for compiled in (run.compile,) if isinstance(run.compile, bool) else (True, False):
             own = [*plain, "clip=none"] if style == "none" else private
             more = {"compile": compiled, "runs_dir": f"{folder}/{len(jobs)}", "name": "run"}
+            more |= {"optim.steps": WARM_UP + steps, "privacy.noise_seed": 0}
             jobs[f"{style}, {'compiled' if compiled else 'eager'}"] = {
-                **{"kind": "run", "steps": steps, "threads": run.threads or threads},
-                "settings": [*own, *map(override, more, more.values()), "privacy.noise_seed=0"],
+                **{"kind": "run", "threads": run.threads or threads},
+                "settings": [*own, *map(override, more, more.values())],
             }
     return jobs
 
 
-def figures(result: Mapping[str, Any], cuda: bool) -> dict[str, float]:
-    """Return the means of a step by name; times in milliseconds.
-
-    They are over the middle half of the steps in order of time: a step that meets a new shape, or
-    saves a checkpoint, does not count.
-    """
-
-    def middle(steps: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        away = len(steps) // 4
-        ordered = sorted(steps, key=lambda step: sum(step["seconds"].values()))
-        return ordered[away : len(steps) - away]
-
-    usual, split = (middle(result["steps"][first :: 1 + cuda]) for first in (0, int(cuda)))
-    seconds = fmean(sum(step["seconds"].values()) for step in usual)
-    waiting = fmean(step["seconds"].get("waiting", 0.0) for step in usual)
-    parts = {p: fmean(step["seconds"].get(p, 0.0) for step in split) for p in _PHASES}
-    return {
-        "records a second": fmean(step["records"] for step in usual) / seconds,
-        "ms of a step": 1000 * seconds,
-        "ms of host work": 1000 * (seconds - waiting),
-        **{f"ms of {phase}": 1000 * part for phase, part in parts.items()},
-        "microbatches": fmean(step["microbatches"] for step in usual),
-        "Python calls": result["calls"],
-    }
-
-
-def table(facts: Mapping[str, Any], load: float, results: Mapping[str, Any]) -> TextTable:
-    """Return a column for each run, with device, versions, counts and failures as notes."""
-    known, cuda = facts["environment"], facts["device"] == "cuda"
-    found = {label: figures(one, cuda) for label, one in results.items() if "steps" in one}
-    rows = []
-    for name in next(iter(found.values()), ()):
-        digits = 0 if name == "Python calls" else 1
-        rows.append(
-            [name, *(f"{found[k][name]:,.{digits}f}" if k in found else "-" for k in results)]
-        )
-    rates = {label: one["records a second"] for label, one in found.items()}
-    fastest = max((rates[k] for k in found if not results[k]["private"]), default=0.0)
-    ratios = [f"{fastest / rates[k]:.2f}" if rates.get(k) and fastest else "-" for k in results]
-    rows.append(["time, to the fastest none", *ratios])
-    device = known["gpu"] if cuda else f"{known['cpu']}, {known['threads']} threads"
-    versions = f"torch {known['packages'].get('torch')}, noise seed 0"
-    notes = [("Machine", f"{device}, load average {load:.1f} before, {versions}")]
-    for label, one in results.items():
-        if "steps" not in one:
-            notes.append((label, one["message"]))
-            continue
-        counts = (
-            f"{one['parameters']:,} trained parameters, {one['records']:,} records, "
-            f"{one['batch_size']} expected in a step, {len(one['steps'])} steps"
-        )
-        notes += [(label, counts), *((label, warning) for warning in one["warnings"])]
-    notes.append(("Numbers", _NOTE.format(_SPLIT if cuda else "")))
-    return TextTable(["a step", *results], rows, left=1, notes=notes)
-
-
-class _MeasuredError(Exception):
-    """Ends the training, since all steps were measured."""
-
-
-class Laps:
-    """Receives the phases of all steps, see ``lap`` of `dpft.training.loop.train`.
-
-    Args:
-        requests: yields once for each step to time, what is called with its seconds.
-        cuda: whether every other timed step is to wait for the device after each phase. So a phase
-            has the time of its kernels; the steps between run as in training.
-
-    Attributes:
-        steps: seconds by phase of each timed step.
-        calls: function calls of Python in each step that was profiled.
-    """
-
-    def __init__(self, requests: Iterable[Any], cuda: bool) -> None:
-        self.steps: list[Mapping[str, float]] = []
-        self.calls: list[int] = []
-        self._requests, self._cuda, self._done = iter(requests), cuda, 0
-        self._report: Any = None
-        self._profile = cProfile.Profile()
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._since = time.perf_counter()
-
-    def __call__(self, phase: "Phase") -> None:
-        """Note the end of a phase; after the last one of a step, wait for the next request."""
-        if self._cuda and (phase == "logs" or len(self.steps) % 2):
-            import torch
-
-            torch.cuda.synchronize()
-        self._seconds[phase] += time.perf_counter() - self._since
-        if phase == "logs":
-            self._end_step()
-        self._since = time.perf_counter()
-
-    def _end_step(self) -> None:
-        self._profile.disable()
-        if self._report is not None:
-            self.steps.append(self._seconds)
-            self._report(sum(self._seconds.values()))
-        elif self._done >= WARM_UP - _PROFILED:
-            stats: Any = pstats.Stats(self._profile)
-            self.calls.append(stats.total_calls)
-        self._seconds = defaultdict(float)
-        self._done += 1
-        if self._done >= WARM_UP:
-            self._report = next(self._requests, None)
-            if self._report is None:
-                raise _MeasuredError
-        elif self._done >= WARM_UP - _PROFILED:
-            self._profile = cProfile.Profile()
-            self._profile.enable()
-
-
-def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
-    """Train as `dpft train` does in a new folder, and time the steps that are requested.
-
-    Raises:
-        ConfigError: the run has fewer than ``job["steps"]`` steps after those that warm up.
-    """
+def measure(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Train as `dpft train` does in a new folder; return each step after those that warm up."""
     from dpft.runs.directory import RunDirectory
     from dpft.runs.folders import run_path
     from dpft.runs.log import read_log
@@ -193,27 +70,58 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
     ):
         warnings.simplefilter("default")
         prepared = prepare(run, load_task(run.task), directory, progress)
-        clipper, mechanism = prepared.parts.clipper, prepared.parts.mechanism
-        if mechanism.steps < (needed := WARM_UP + job["steps"] + 1):
-            raise ConfigError(
-                f"the run has {mechanism.steps} steps; expected at least {needed}, of which "
-                f"{WARM_UP} warm up: type optim.steps={needed}"
-            )
-        parameters = list(clipper.parameters.values())
-        laps = Laps(requests, parameters[0].is_cuda)
-        session = Session(run, prepared, directory, progress, lap=laps)
-        with session, suppress(_MeasuredError):
+        with Session(run, prepared, directory, progress) as session:
             session.train()
         logged = read_log(directory.metrics, "")[WARM_UP:]
-    counts = [{name: entry[name] for name in ("records", "microbatches")} for entry in logged]
+    mechanism, kept = prepared.parts.mechanism, ("seconds", "records", "microbatches")
     return {
-        "steps": [
-            {"seconds": seconds, **count} for seconds, count in zip(laps.steps, counts, strict=True)
-        ],
-        "calls": min(laps.calls),  # of a step that met no new shape
+        "steps": [{name: entry[name] for name in kept} for entry in logged],
         "warnings": sorted({str(w.message) for w in warned if w.category is UserWarning}),
         "private": run.clip.private,
         "records": mechanism.dataset_size,
         "batch_size": mechanism.batch_size,
-        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameters": sum(p.numel() for p in prepared.parts.clipper.parameters.values()),
     }
+
+
+def figures(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the means of a step by name, over the middle half of the steps in order of time.
+
+    So a step that meets a new shape, or saves a checkpoint, does not count.
+    """
+    away = len(result["steps"]) // 4
+    ordered = sorted(result["steps"], key=lambda step: float(step["seconds"]))
+    middle = ordered[away : len(ordered) - away]
+    seconds, records = (fmean(step[name] for step in middle) for name in ("seconds", "records"))
+    return {
+        "records a second": records / seconds,
+        "ms of a step": 1000 * seconds,
+        "microbatches": fmean(step["microbatches"] for step in middle),
+    }
+
+
+def table(facts: Mapping[str, Any], load: float, results: Mapping[str, Any]) -> TextTable:
+    """Return a column for each run, with device, versions, counts and failures as notes."""
+    known, cuda = facts["environment"], facts["device"] == "cuda"
+    found = {label: figures(one) for label, one in results.items() if "steps" in one}
+    rows = []
+    for name in next(iter(found.values()), ()):
+        rows.append([name, *(f"{found[k][name]:,.1f}" if k in found else "-" for k in results)])
+    rates = {label: one["records a second"] for label, one in found.items()}
+    fastest = max((rates[k] for k in found if not results[k]["private"]), default=0.0)
+    ratios = [f"{fastest / rates[k]:.2f}" if rates.get(k) and fastest else "-" for k in results]
+    rows.append(["time, to the fastest none", *ratios])
+    device = known["gpu"] if cuda else f"{known['cpu']}, {known['threads']} threads"
+    versions = f"torch {known['packages'].get('torch')}, noise seed 0"
+    notes = [("Machine", f"{device}, load average {load:.1f} before, {versions}")]
+    for label, one in results.items():
+        if "steps" not in one:
+            notes.append((label, one["message"]))
+            continue
+        counts = (
+            f"{one['parameters']:,} trained parameters, {one['records']:,} records, "
+            f"{one['batch_size']} expected in a step, {len(one['steps'])} steps"
+        )
+        notes += [(label, counts), *((label, warning) for warning in one["warnings"])]
+    notes.append(("Numbers", _NOTE))
+    return TextTable(["a step", *results], rows, left=1, notes=notes)

@@ -171,7 +171,7 @@ class Causal:
         texts = decode(model, self.tokenizer, ids, settings, seed, advance, cohort)
         likelihoods: Sequence[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity and all(instance.references for instance in instances):
-            likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
+            likelihoods = self.likelihoods(model, instances, settings.rows, cohort)
         return [
             Prediction(
                 *(one.record.source, written.text, one.references, one.subset, nll, tokens),
@@ -319,7 +319,7 @@ class LanguageModel(Causal):
         advance: Callable[[int], None],
         cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
-        likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
+        likelihoods = self.likelihoods(model, instances, settings.rows, cohort)
         advance(len(instances))
         examples = self.encode_all([self._referenced(instance) for instance in instances])
         return [

@@ -51,9 +51,9 @@ def write_conversations(
             f"{most:,} positions in all; expected room for a conversation: shorten system"
         )
     with evaluating(model), own_settings(model, end, end):
-        for number, first in enumerate(range(0, count, settings.batch_size)):
+        for number, first in enumerate(range(0, count, settings.rows)):
             torch.manual_seed(keys.seed(key, "conversations of a batch", number))
-            rows = min(settings.batch_size, count - first)
+            rows = min(settings.rows, count - first)
             ids = torch.tensor([prompt] * rows, device=model.device)
             written = model.generate(
                 input_ids=ids,

@@ -70,7 +70,7 @@ class Choice(Objective):
             return list(zip(logits.argmax(1).tolist(), nll.tolist(), likely, strict=True))
 
         with evaluating(model):
-            batches = list(longest_first(examples, settings.batch_size))
+            batches = list(longest_first(examples, settings.rows))
             for chosen, answers in answered(batches, answer, cohort):
                 for i, (index, nll, likely) in zip(chosen, answers, strict=True):
                     one, lost = instances[i], getattr(examples[i], "cut_source", None)

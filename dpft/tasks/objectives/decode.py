@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from dpft.config.schema import Decode
 from dpft.privacy import keys
+from dpft.privacy.precision import multiplies_halves
 from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.evaluation import answered, evaluating
 from dpft.tasks.views import blocks
@@ -40,6 +41,37 @@ class Written:
 
     text: str
     finished: bool
+
+
+class _Memory:
+    """The memory that a prompt takes on a GPU, as the batches so far have shown."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._of_row = device, 1.0
+
+    @property
+    def limited(self) -> bool:
+        """True if the device has separate memory, of which the free part is known."""
+        return self._device.type == "cuda"
+
+    @contextmanager
+    def measured(self, rows: int) -> Iterator[None]:
+        """Measure the decoding of so many prompts in this context."""
+        if not self.limited:
+            yield
+            return
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        yield
+        used = torch.cuda.max_memory_allocated(self._device) - before
+        self._of_row = max(self._of_row, used / rows)
+
+    def rows_that_fit(self, least: int) -> int:
+        """Return how many prompts fit in nine tenths of the free memory: ``least`` to 1,024."""
+        free, _ = torch.cuda.mem_get_info(self._device)
+        free += torch.cuda.memory_reserved(self._device)
+        free -= torch.cuda.memory_allocated(self._device)
+        return max(least, min(1024, int(0.9 * free / self._of_row)))
 
 
 def how_to_choose(settings: Decode) -> dict[str, Any]:
@@ -67,8 +99,9 @@ def decode(
 
     Equal prompts are decoded once, and the longest first, so that a batch that does not fit in
     memory fails at once. Unless texts are sampled, the size of batches does not matter: all prompts
-    of a batch may write equally much. Each batch has its own seed, and so the same texts in any
-    process of ``cohort``. The model's own generation config is not used.
+    of a batch may write equally much. With ``batch_size=auto`` the first batches show how many
+    prompts fit. Each batch has its own seed, and so the same texts in any process of ``cohort``.
+    The model's own generation config is not used.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
@@ -76,6 +109,7 @@ def decode(
     encoder = bool(getattr(model.config, "is_encoder_decoder", False))
     padding = tokenizer.pad_token_id if encoder else end
     start = model.config.decoder_start_token_id if encoder else None
+    memory = _Memory(model.device)
 
     def write(batch: _Batch) -> list[tuple[str, bool]]:
         number, new, given = batch
@@ -88,15 +122,16 @@ def decode(
             place = slice(len(prompt)) if encoder else slice(width - len(prompt), width)
             ids[row, place] = torch.tensor(prompt)
             mask[row, place] = 1
-        output = model.generate(  # type: ignore[operator]
-            input_ids=ids.to(model.device),
-            attention_mask=mask.to(model.device),
-            max_new_tokens=new,
-            **how_to_choose(settings),
-            eos_token_id=end,
-            pad_token_id=padding,
-            **({"decoder_start_token_id": start} if encoder else {}),
-        )[:, 1 if encoder else width :]
+        with memory.measured(len(given)):
+            output = model.generate(  # type: ignore[operator]
+                input_ids=ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                max_new_tokens=new,
+                **how_to_choose(settings),
+                eos_token_id=end,
+                pad_token_id=padding,
+                **({"decoder_start_token_id": start} if encoder else {}),
+            )[:, 1 if encoder else width :]
         # What is short may be padded with end tokens too: a row without any is one that had none.
         finished = (output == end).any(1).tolist()
         # The tokens as they are: a tokenizer may take the blank before a full stop away.
@@ -105,18 +140,36 @@ def decode(
         )
         return list(zip(map(str.strip, replies), finished, strict=True))
 
-    with evaluating(model), own_settings(model, end, padding, start):
-        for batch, replies in answered(_batches(model, times, settings, encoder), write, cohort):
-            for prompt, reply in zip(batch[2], replies, strict=True):
-                texts[prompt] = Written(*reply)
-            advance(sum(times[prompt] for prompt in batch[2]))
+    longest_first = sorted(times, key=lambda prompt: (-len(prompt), prompt))
+    size, parts, ranks = settings.rows, [longest_first], 1 if cohort is None else cohort.size
+    if settings.batch_size == "auto" and not settings.sample and memory.limited:
+        parts = [longest_first[: size * ranks], longest_first[size * ranks :]]
+    narrow = settings.precision == "bfloat16" and multiplies_halves(model.device)
+    with (
+        evaluating(model),
+        own_settings(model, end, padding, start),
+        weights_in_bfloat16(model) if narrow else nullcontext(),
+    ):
+        for part in parts:
+            batches = _batches(model, part, settings, encoder, size)
+            for batch, replies in answered(batches, write, cohort):
+                for prompt, reply in zip(batch[2], replies, strict=True):
+                    texts[prompt] = Written(*reply)
+                advance(sum(times[prompt] for prompt in batch[2]))
+            if part is not parts[-1]:
+                fits = memory.rows_that_fit(size)
+                size = fits if cohort is None else min(cohort.gather(fits))
     return [texts[prompt] for prompt in prompts]
 
 
 def _batches(
-    model: PreTrainedModel, prompts: Iterable[tuple[int, ...]], settings: Decode, encoder: bool
+    model: PreTrainedModel,
+    longest_first: Iterable[tuple[int, ...]],
+    settings: Decode,
+    encoder: bool,
+    size: int,
 ) -> list[_Batch]:
-    """Return batches of prompts after which equally many tokens may be written, longest first.
+    """Return batches of prompts after which equally many tokens may be written.
 
     Else a prompt that leaves the model little room would stop the other texts of its batch.
     """
@@ -129,13 +182,27 @@ def _batches(
         left = most if encoder else most - len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 
-    ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
     pieces = (
-        (new, piece)
-        for new, group in groupby(ordered, room)
-        for piece in blocks(group, settings.batch_size)
+        (new, piece) for new, group in groupby(longest_first, room) for piece in blocks(group, size)
     )
     return [(number, new, piece) for number, (new, piece) in enumerate(pieces)]
+
+
+@contextmanager
+def weights_in_bfloat16(model: nn.Module) -> Iterator[None]:
+    """Round the parameters of a model to bfloat16 in this context; give them back as they were.
+
+    Buffers, such as frequencies of rotary positions, keep their type.
+    """
+    kept = [(parameter, parameter.data) for parameter in model.parameters()]
+    try:
+        for parameter, data in kept:
+            if data.is_floating_point():
+                parameter.data = data.bfloat16()
+        yield
+    finally:
+        for parameter, data in kept:
+            parameter.data = data
 
 
 @contextmanager

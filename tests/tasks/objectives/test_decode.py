@@ -1,14 +1,18 @@
 """Decoding in batches is decoding one by one, by the run's settings alone."""
 
+import copy
+
 import pytest
+import torch
 from transformers import GenerationConfig
 
 from dpft.config.schema import Adapt, Decode, Model
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
+from dpft.privacy.precision import as_on_gpu
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.decode import _Memory, decode
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
@@ -85,3 +89,47 @@ def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, method):
     texts = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
     assert texts == expected
     assert core.generation_config is theirs
+
+
+def test_on_a_gpu_weights_are_in_bfloat16_while_a_model_writes(tiny, prompts):
+    settings = Decode(beams=2, max_new_tokens=12, precision="bfloat16")
+    before = [(weight, weight.data_ptr()) for weight in tiny.model.parameters()]
+    types = set()
+    hook = tiny.model.register_forward_hook(lambda *call: types.add(call[2].logits.dtype))
+    with as_on_gpu():
+        texts = decode(tiny.model, tiny.tokenizer, prompts, settings, 0)
+    assert types == {torch.bfloat16}
+    decode(tiny.model, tiny.tokenizer, prompts, settings, 0)
+    hook.remove()
+    assert types == {torch.bfloat16, torch.float32}
+    after = [(weight, weight.data_ptr()) for weight in tiny.model.parameters()]
+    assert [(id(weight), place) for weight, place in after] == [(id(w), p) for w, p in before]
+    narrow = copy.deepcopy(tiny.model).bfloat16()
+    assert decode(narrow, tiny.tokenizer, prompts, settings, 0) == texts
+
+
+def test_a_batch_has_as_many_prompts_as_fit_on_a_gpu(tiny, prompts, monkeypatch):
+    """By a pretended GPU, on which a prompt takes 10 bytes and 67 are free."""
+    many = [(*prompts[0], token) for token in range(5, 22)]
+    usual = decode(tiny.model, tiny.tokenizer, many, Decode(beams=1, max_new_tokens=4), 0)
+    rows = []
+    generate = tiny.model.generate
+    monkeypatch.setattr(
+        tiny.model,
+        "generate",
+        lambda **how: (rows.append(len(how["input_ids"])), generate(**how))[1],
+    )
+    monkeypatch.setattr(Decode, "rows", 2)
+    monkeypatch.setattr(_Memory, "limited", True)
+    cuda = {
+        "reset_peak_memory_stats": 0, "memory_allocated": 5, "max_memory_allocated": 25,
+        "mem_get_info": (60, 100), "memory_reserved": 12,
+    }  # fmt: skip
+    for name, value in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    settings = Decode(beams=1, max_new_tokens=4)
+    assert decode(tiny.model, tiny.tokenizer, many, settings, 0) == usual
+    assert rows == [2, 6, 6, 3]
+    sampled = Decode(beams=1, max_new_tokens=4, sample=True)
+    decode(tiny.model, tiny.tokenizer, many, sampled, 0)
+    assert rows[4:] == [2] * 8 + [1]
