@@ -43,18 +43,6 @@ def check_choices(place: Path) -> None:
             raise ConfigError(f"{file} is never read, since dpft has that choice too; rename it")
 
 
-def typed(group: str) -> str:
-    """Return what is typed before a choice: ``task=``, ``+experiment=``."""
-    return f"{'+' if group in PRESETS else ''}{group}="
-
-
-def summary(group: str, name: str) -> str:
-    """Return the comment on the first line of a choice's file."""
-    lines = _file(group, name).read_text(encoding="utf-8").splitlines()
-    first = next((line for line in lines if "@package" not in line), "")
-    return first.lstrip("# ") if first.startswith("#") else ""
-
-
 @cache
 def main() -> Config:
     """Return ``config.yaml`` without default choices and Hydra's settings; not to be changed."""

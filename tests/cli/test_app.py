@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from dpft.cli.app import VERBS, app
+from dpft.cli.ls import typed
 from dpft.cli.score import decoding
 from dpft.cli.validate import check
 from dpft.config import folder
@@ -23,7 +24,7 @@ from dpft.config.schema import parse
 from tests.processes import dpft
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
+SHIPPED = [f"{typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
 
 
 def invoke(*arguments):

@@ -6,11 +6,12 @@ import shlex
 import hydra
 import pytest
 
+from dpft.cli.ls import typed
 from dpft.config import folder
 from dpft.config.compose import compose, initialised, resolved
 from dpft.config.errors import ConfigError
 
-BY_GROUP = [[f"{folder.typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
+BY_GROUP = [[f"{typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
 # Each choice at least once, with one of every other group; not what an extra installs.
 TOGETHER = [
     tuple(words[i % len(words)] for words in BY_GROUP if not words[0].startswith("+"))
