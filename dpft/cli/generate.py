@@ -11,14 +11,17 @@ from pydantic.dataclasses import dataclass
 
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.cli.score import decoding, read_value
+from dpft.cli.score import decoding
 from dpft.config.errors import ConfigError, DataError, Missing, SettingError
+from dpft.config.overrides import value_of
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
 from dpft.runs import atomic
 
 if TYPE_CHECKING:
     from dpft.training.trained import TrainedRun
+
+_TEXTS = ("sources=", "out=", "system=")  # as they are typed: in them nothing is a number
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -60,11 +63,10 @@ def main(
     model writes whole texts.
     """
     changes = [word for word in overrides or () if word.startswith("decode.")]
-    pairs = (word.partition("=") for word in overrides or () if word not in changes)
-    texts = ("sources", "out")  # in which nothing is a number or a date
-    settings = build(
-        GenerateSettings, {key: v if key in texts else read_value(v) for key, _, v in pairs}
-    )
+    others = [word for word in overrides or () if word not in changes]
+    texts = dict(word.split("=", 1) for word in others if word.startswith(_TEXTS))
+    numbers = dict(value_of(word) for word in others if not word.startswith(_TEXTS))
+    settings = build(GenerateSettings, texts | numbers)
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)

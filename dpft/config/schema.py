@@ -12,7 +12,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import Missing, SettingError, one_of, suggestion
+from dpft.config.errors import Missing, SettingError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -114,7 +114,7 @@ class Adapt:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
         others = [n for n in _hints(Adapt) if n not in ("name", *needs, *may_have)]
-        _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
+        _check_unchanged("adapt", self, others, "on another adapt")
 
 
 _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
@@ -151,27 +151,17 @@ class Clip:
             said = f"{reason}: type clip={self.style} with its own plan"
             raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
         if not self.private:
-            names = ("threshold", "thresholds", *_QUANTILE)
-            _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        if self.own_groups:
-            those = ("count", "boundary", "patterns", "thresholds")
-            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
-        else:
+        if not self.own_groups:
             try:
                 object.__setattr__(self, "patterns", self.partition.patterns)
             except ValueError as error:
                 advice = f"{error}; its settings are typed as ++clip.count=4"
                 raise SettingError("clip.groups", self.groups, advice=advice) from error
-        if self.groups == "flat":
-            several = ("thresholds", "allocation", "rescale")
-            _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
         if (self.threshold is None) == (self.thresholds is None):
             advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
             raise SettingError("clip.threshold", self.threshold, "one of both", advice)
         if not self.adaptive:
-            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
-            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
             return
         for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
             if getattr(self, name) is None:
@@ -218,11 +208,6 @@ class Privacy:
     max_batch: Count | None = None
     noise_seed: Annotated[Seed | None, Effect.REPETITION] = None
 
-    def __post_init__(self) -> None:
-        if self.sampling != "truncated_poisson":
-            when, choice = f"on sampling={self.sampling}", "sampling=truncated_poisson"
-            _without_effect("privacy", self, ["max_batch"], when, choice)
-
 
 Optimizer = Literal["adam", "adamw", "sgd"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
@@ -252,17 +237,6 @@ class Optim:
         if self.batch_size is None and self.sampling_rate is None:
             advice = "type it, or optim.sampling_rate: type optim.batch_size=1024"
             raise SettingError("optim.batch_size", Missing.UNSET, advice=advice)
-        if self.batch_size is not None:
-            when = f"next to optim.batch_size={self.batch_size}"
-            _without_effect("optim", self, ["sampling_rate"], when, "optim.batch_size=null")
-        else:
-            when = "without a batch size"
-            _without_effect("optim", self, ["rate_like"], when, "optim.batch_size=1024")
-        if self.warmup_ratio is not None:
-            when = f"next to optim.warmup_ratio={self.warmup_ratio}"
-            _without_effect("optim", self, ["warmup_steps"], when, "optim.warmup_ratio=null")
-        if self.name != "sgd":
-            _without_effect("optim", self, ["momentum"], f"on optim={self.name}", "optim=sgd")
 
     @property
     def tokens(self) -> int:
@@ -304,9 +278,6 @@ class Decode:
         if self.sample and self.beams > 1:
             advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
             raise SettingError("decode.beams", self.beams, "one beam", advice)
-        if not self.sample:
-            choice = "decode.sample=true decode.beams=1"
-            _without_effect("decode", self, ["top_p"], "on beam search", choice)
 
     @property
     def rows(self) -> int:
@@ -322,10 +293,6 @@ class Evaluate:
     split: Literal["dev", "test"] = "dev"
     max_records: Count | None = None
     public: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every is None:
-            _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
 
     def steps_between(self, epoch: int) -> int:
         """Return ``every`` as a number of steps, of which an epoch has so many."""
@@ -393,11 +360,6 @@ class Parallel:
 
     name: Literal["data", "fsdp", "pipeline"] = "data"
     microbatches: Count | None = None
-
-    def __post_init__(self) -> None:
-        if self.name != "pipeline":
-            when = f"on parallel={self.name}"
-            _without_effect("parallel", self, ("microbatches",), when, "parallel=pipeline")
 
 
 SERVICES = ("wandb", "mlflow")
@@ -606,10 +568,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     known = [name for name in _hints(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
-            close = suggestion(str(key), known).removeprefix("; ")
-            listed = f"known: {', '.join(f'{dot}{name}' for name in known)}"
-            advice = f"{close}; {listed}" if close else listed
-            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
+            listed = ", ".join(f"{dot}{name}" for name in known)
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=f"known: {listed}")
         if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:
@@ -617,7 +577,7 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         if not hasattr(cls, "__pydantic_config__"):
             checked = _checker(group)(**values)
             values = {key: getattr(checked, key) for key in values}
-        return cls(**values, **others)
+        built = cls(**values, **others)
     except ValidationError as error:
         errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
         first = min(errors, key=lambda one: one["type"] in missing)
@@ -627,25 +587,24 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             raise SettingError(typed, Missing.UNSET, advice=f"type {typed}=VALUE") from error
         texts = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
         expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(texts)))
-        if first["type"] == "literal_error":
-            names = re.findall(r"'(.*?)'", expected)
-            advice = suggestion(str(mapping[key]), names).removeprefix("; ")
         if first["type"] == "string_type" and type(mapping[key]) in (int, float):
             advice = f"as text, type \"{typed}='{mapping[key]}'\""
         expected = expected.replace("tuple", "list")
         raise SettingError(typed, mapping[key], expected, advice) from error
+    for of, names, when, has_effect in _CASES:
+        if of == where and not has_effect(built):
+            _check_unchanged(where, built, names, when)
+    return built
 
 
-def _without_effect(
-    group: str, settings: Any, names: Iterable[str], when: str, choice: str
-) -> None:
-    """Raise SettingError if a setting that has no effect here is not its default."""
+def _check_unchanged(group: str, settings: Any, names: Iterable[str], where: str) -> None:
+    """Raise SettingError if one of these settings, which have no effect, is not its default."""
     changed, cls = _changed(settings), settings.__class__
     for name in names:
         if name in changed:
             default = _defaults(cls)[name]
             expected = "null" if default is None else str(default)
-            advice = f"it has no effect {when}: leave it out, or type {choice}"
+            advice = f"it has an effect only {where}: leave it out"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
 
 
@@ -691,3 +650,25 @@ GROUPS: Mapping[str, Any] = {
     for name, hint in _hints(Run).items()
     if dataclasses.is_dataclass(_plain(hint))
 }
+# Settings that have an effect in some cases only, and must keep their defaults in all others.
+_CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (
+    ("clip", ("threshold", "thresholds"), "with clipping", lambda s: s.private),
+    ("clip", _QUANTILE, "on adaptive thresholds", lambda s: s.private and s.adaptive),
+    ("clip", ("count", "boundary", "patterns"), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds",), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds", "rescale"), "on several groups", lambda s: s.groups != "flat"),
+    ("clip", ("allocation",), "on several groups", lambda s: s.groups != "flat"),
+    (
+        "privacy",
+        ("max_batch",),
+        "on truncated_poisson",
+        lambda s: s.sampling == "truncated_poisson",
+    ),
+    ("optim", ("sampling_rate",), "on optim.batch_size=null", lambda s: s.batch_size is None),
+    ("optim", ("rate_like",), "next to a batch size", lambda s: s.batch_size is not None),
+    ("optim", ("warmup_steps",), "on optim.warmup_ratio=null", lambda s: s.warmup_ratio is None),
+    ("optim", ("momentum",), "on optim=sgd", lambda s: s.name == "sgd"),
+    ("decode", ("top_p",), "on decode.sample=true", lambda s: s.sample),
+    ("evaluate", tuple(_hints(Evaluate)), "with evaluate.every", lambda s: s.every is not None),
+    ("parallel", ("microbatches",), "on parallel=pipeline", lambda s: s.name == "pipeline"),
+)

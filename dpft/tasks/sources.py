@@ -181,16 +181,13 @@ def _advice(name: str) -> str:
 
 def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
     """Return a split of the hub as a data set; raise DataError if the hub does not answer."""
-    from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
+    from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
     absent = (
         f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
         f"hub's copy {hub.id} could not be loaded"
     )
-    if is_offline() and not is_downloaded("datasets", hub.id):
-        why = "the hub does not answer, or HF_HUB_OFFLINE is set"
-        raise DataError(f"{absent} ({why}). {_advice(name)}")
     from datasets import load_dataset
 
     try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpft.config.errors import ConfigError
-from dpft.config.folder import settings_of
+from dpft.config.folder import choices, settings_of
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism
@@ -64,7 +64,7 @@ def known_size(run: Run) -> int | None:
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.train_size is {size!r}; expected a whole number above 0")
     other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
-    if other and size == (settings_of("task", name) or {}).get("train_size"):
+    if other and size == settings_of("task", name).get("train_size"):
         return None  # the published number is of other records
     if size is None:
         return None
@@ -79,7 +79,9 @@ def expected_batch_size(optim: Optim, dataset_size: int) -> int:
     assert optim.batch_size is not None
     if optim.rate_like is None:
         return optim.batch_size
-    size = (settings_of("task", optim.rate_like) or {}).get("train_size")
+    size = None
+    if optim.rate_like in choices("task"):
+        size = settings_of("task", optim.rate_like).get("train_size")
     if not size:
         raise ConfigError(
             f"optim.rate_like is {optim.rate_like!r}; expected a task of known size, such as sst2"

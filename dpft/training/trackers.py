@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft import runs
-from dpft.config.errors import NotInstalledError
+from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import VOIDS, Void
@@ -41,12 +41,10 @@ class Tracking:
     def of(
         cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
     ) -> Iterator[Tracking]:
-        """Yield the tracking of a run; raise NotInstalledError if a package is missing."""
+        """Yield the tracking of a run; raise ConfigError if a package is missing."""
         name = run.track.name
         if name != "csv" and importlib.util.find_spec(name) is None:
-            raise NotInstalledError(
-                f"track={name} is not installed; type pip install 'dpft[{name}]'"
-            )
+            raise ConfigError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
         tracking = cls(partial(make_tracker, run, directory.path), warn)
         try:
             yield tracking

@@ -132,7 +132,7 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
         (["n=3"], "no sources given: .* are private themselves"),
         (["n=3", "sources=train"], "would copy the sources of the training records"),
         (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),
-        (["n=9", "sources=dev", "decode.sample=false"], "type decode.sample=true"),
+        (["n=9", "sources=dev", "decode.sample=false"], "only on decode.sample=true"),
     ],
 )
 def test_what_cannot_be_done_is_refused(private, overrides, message):

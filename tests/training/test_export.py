@@ -1,6 +1,5 @@
 """What people take home: it loads without dpft, computes what the run's model does, and is all."""
 
-import csv
 import json
 import math
 import shutil
@@ -114,11 +113,11 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     first, second = (json.loads(line)["prediction"] for line in decoded)
     assert [row["prediction"] for row in found] == [second, first, second]
     assert found[0]["id"] == 7
-    for place in ([], ["--out", tmp_path / "no" / "x.csv"]):
+    for place in ([], ["--out", tmp_path / "no" / "x.jsonl"]):
         assert "expected a new file" in invoke("predict", made, file, *place).output
-    for column in ("id", "late"):  # of the first row, and of another one
-        done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", column)
-        assert f"has a column '{column}'" in done.output
+    file.write_text(file.read_text().replace('"late"', '"prediction"'))  # of the last row alone
+    done = invoke("predict", made, file, "--out", tmp_path / "x.jsonl")
+    assert "has a column 'prediction'" in done.output
 
 
 def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
@@ -127,19 +126,12 @@ def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     words = ("task=classification", "task.source=auto", *OWN_ROWS)
     folder = run_experiment(settings(tmp_path / "runs", *words)).path
-    file = tmp_path / "new.csv"
-    file.write_text("text,label\na fine film,yes\nnothing works in it,no\n")
-    done = invoke("predict", folder, file, "--probabilities", "--out", "out.csv")
+    Path("new.csv").write_text("text,label\na fine film,yes\nnothing works in it,no\n")
+    done = invoke("predict", folder, "new.csv", "--out", "out.jsonl")
     assert done.exit_code == 0, done.output
-    first, *others = found = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
-    names = [name for name in first if name.startswith("probability_")]
-    assert len(names) == 2
-    assert len(others) == 1
+    found = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert len(found) == 2
     for row in found:
-        likely = {name: float(row[name]) for name in names}
+        likely = {name: row[f"probability_{name}"] for name in ("no", "yes")}
         assert math.isclose(sum(likely.values()), 1)
-        assert f"probability_{row['prediction']}" == max(likely, key=likely.get)
-    # The rows come back with all their columns.
-    again = ("--probabilities", "--column", "x", "--out", "two.csv")
-    done = invoke("predict", folder, "out.csv", *again)
-    assert "out.csv has a column 'probability_" in done.output
+        assert row["prediction"] == max(likely, key=likely.get)

@@ -16,8 +16,6 @@ import functools
 import math
 from typing import Any
 
-from scipy import optimize
-
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.printed import epsilon_gdp_clt, epsilon_prv
 from dpft.privacy.accounting.rdp import RDPCurve, composed, epsilon_rdp, rdp_curve, run_curve
@@ -125,6 +123,7 @@ def _search_noise(*, target: float, tol: float, **event: Any) -> float:
     the noise there (2% more noise for epsilon 0.01 of E2E), and it evaluates epsilon 11 to 62 times
     in place of 6.
     """
+    from scipy import optimize  # half a second, and most answers are on disk
 
     @functools.cache  # brentq asks again for the ends of the bracket
     def excess(log_sigma: float) -> float:

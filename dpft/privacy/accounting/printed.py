@@ -9,7 +9,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy import integrate
 
 from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp, rdp_curve
@@ -66,6 +65,8 @@ def _prv_bounds(
         raise ArithmeticError(
             f"bounds tighter than epsilon itself need a grid of over {PRV_MAX_POINTS} points"
         )
+    from scipy import integrate
+
     prv_accountant = importlib.import_module("prv_accountant")
     with warnings.catch_warnings():
         warnings.simplefilter("error", integrate.IntegrationWarning)
