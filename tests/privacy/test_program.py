@@ -1,6 +1,9 @@
 """A step that is one program gives what the eager step gives, for every model and style."""
 
 import math
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -156,13 +159,17 @@ def test_no_record_exceeds_its_threshold_in_bfloat16(style):
     assert (together - alone.sum(0)).norm() < 1e-4 * threshold * size
 
 
-def test_a_clip_function_of_the_users_is_in_the_program():
+def test_the_style_of_the_page_is_a_program():
+    page = Path(__file__).parents[2] / "docs/explanation/program.md"
+    text = page.read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(compile(example, "program.md", "exec"), made)
     case = build("vit")
-    clipper = make_clipper(
-        case.model, threshold=1.0, clip_function=lambda n, C: C / (n.square() + C**2).sqrt()
-    )
+    clipper = made["clipped"](case.model)
+    assert [group.name for group in clipper.groups] == ["rest", "head"]
     found = program_of(clipper, case)([*case.data.values()], None)
-    assert (found.factors * found.norms < 1).all()
+    assert (found.factors * found.norms < torch.tensor(clipper.thresholds)).all()
     clipper.backward(case.all_losses())
     same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()})
 

@@ -1,6 +1,7 @@
 """The clipping algorithms by themselves: no checks, no modules without rules, no late imports."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dpft.privacy import clipping
 from dpft.privacy.clipping import CLIP_FUNCTIONS, Clipper, Observer
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
+from tests.privacy.reference import reference_clip, same_grads
 
 C = 0.5
 FILES = list(Path(clipping.__file__).parent.rglob("*.py"))
@@ -32,6 +34,25 @@ def two_layers():
 def test_no_file_imports_by_a_name_that_no_contract_sees():
     late = re.compile(r"import_module|__import__|importlib|sys\.modules")
     assert [path.name for path in FILES if late.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_ghost_equals_the_autograd_loop_and_runs_through_ten_files_at_most():
+    model, x = two_layers(), torch.randn(6, 7, 4).double()
+
+    def losses():
+        return model(x).square().sum((1, 2))
+
+    norms, total = reference_clip(model, lambda i: losses()[i], 6, lambda n: (C / n).clamp(max=1))
+    ran = set()
+    sys.setprofile(lambda frame, event, argument: ran.add(frame.f_code.co_filename))
+    try:
+        clipper = bare_clipper(model)
+        clipper.backward(losses())
+    finally:
+        sys.setprofile(None)
+    torch.testing.assert_close(clipper.norms[:, 0], norms)
+    same_grads(model, total, 1e-10)
+    assert 5 < len(ran.intersection(map(str, FILES))) <= 10
 
 
 def test_without_a_handler_a_parameter_without_a_rule_is_refused():
