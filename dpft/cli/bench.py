@@ -106,16 +106,15 @@ def main(
 
 
 def _whole_run(words: list[str], threads: int, steps: int | None) -> None:
-    """Time the steps of a run, private or not, compiled or not."""
+    """Time the steps of a run, and print where their time goes."""
     from dpft.reproduce.bench import whole_run
 
     check_budget(words)
     facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
-    load = os.getloadavg()[0]
-    found: dict[str, measure.Result] = {}
+    load, cuda = os.getloadavg()[0], facts["device"] == "cuda"
+    asked = (steps or whole_run.STEPS) * (1 + cuda)
     with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder:
-        jobs = whole_run.jobs_of(words, Path(folder), threads, steps or whole_run.STEPS)
-        for label, job in jobs.items():
-            echo(label, err=True)
-            found[label] = measure.WorkerProcess(job).finish()
+        jobs = whole_run.jobs_of(words, Path(folder), threads, asked)
+        together = [list(jobs)] if not cuda else [[label] for label in jobs]
+        found = measure.measure_runs(jobs, together, measure.WorkerProcess, partial(echo, err=True))
     whole_run.table(facts, load, found).show(make_console())

@@ -14,7 +14,7 @@ from dpft.config.errors import DpftError
 from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
-from dpft.runs.finished import damages
+from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
@@ -120,7 +120,7 @@ def gather(target: Target) -> Gathered:
     config = section(record or identity, "config")
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
-    for damage in damages(path, thorough=False):
+    for damage in damages(path, (RECORD, LEDGER, CONFIG, GENERATIONS)):
         report(
             f"{damage}, though the run was finished: do not rely on it before you know why; "
             "dpft train resume=RUN makes again what can be made again"

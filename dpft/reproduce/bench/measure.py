@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -180,3 +180,28 @@ def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> 
             return []
         times.append(seconds)
     return times
+
+
+def measure_runs(
+    jobs: Mapping[str, Mapping[str, Any]],
+    together: Sequence[Sequence[str]],
+    open_session: OpenSession,
+    progress: Progress,
+) -> dict[str, Result]:
+    """Return the results of whole runs by label.
+
+    Runs that are ``together`` take turns with their steps once all of them have warmed up.
+    """
+    found: dict[str, Result] = {}
+    for group in together:
+        sessions: dict[str, WorkerProcess] = {}
+        for label in group:
+            progress(label)
+            sessions[label] = open_session(jobs[label])
+            sessions[label].ready()
+        for turn in range(jobs[group[0]]["steps"]):
+            start = turn % len(group)  # over the turns, each takes each place
+            for label in [*group[start:], *group[:start]]:
+                sessions[label].step()
+        found |= {label: session.finish() for label, session in sessions.items()}
+    return found

@@ -20,7 +20,7 @@ from dpft.reproduce.bench import workloads
 from dpft.reproduce.bench.catalog import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
 from dpft.reproduce.bench.workloads import Inputs, Step
-from dpft.runs import memory
+from dpft.runs.environment import forget_peak, peak
 
 Report = Callable[[float], None]
 
@@ -47,7 +47,7 @@ def main(job: dict[str, Any], requests: Iterable[Report] | None = None) -> dict[
         if job["kind"] == "run":
             from dpft.reproduce.bench import whole_run
 
-            return {"status": "ok", **whole_run.measure(job)}
+            return {"status": "ok", **whole_run.measure(job, requests or ())}
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, requests)}
         return {"status": "ok", **environment(job)}
@@ -145,11 +145,11 @@ class Meter:
         # Freed heap would count as in use. Other C libraries than GNU's have no such function.
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)
-        memory.forget_peak()
+        forget_peak()
 
     def peak(self) -> int:
         """Return the bytes of the peak since the last reset."""
-        return torch.cuda.max_memory_allocated() if self.cuda else memory.peak()
+        return torch.cuda.max_memory_allocated() if self.cuda else peak()
 
 
 def _requests() -> Iterator[Report]:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpft.config.folder import settings_of
+from dpft.privacy.spec import Partition
 from dpft.privacy.token_losses import IGNORED, token_losses
 
 _SHORT = 8  # tokens of a record where their number does not matter
@@ -155,9 +156,10 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     style, _, number = name.partition(":")
     options: dict[str, Any] = {} if style == "none" else {"threshold": threshold}
     if style == "uniform":
-        options["count"] = int(number or min(4, workload.blocks))
+        options["groups"] = Partition(style, int(number or min(4, workload.blocks)))
     elif style == "two_group":
-        options["boundary"] = int(number or max(1, workload.blocks // 2))
+        first = int(number or max(1, workload.blocks // 2))
+        options["groups"] = Partition(style, boundary=first)
     clipper = make_clipper(workload.model, style, **options)
     forward = partial(losses, workload, workload.model, dtype=dtype, own=style != "none")
 

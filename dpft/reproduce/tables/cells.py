@@ -24,8 +24,6 @@ WITHIN = 0.03
 _GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
 _PART_OR_OTHER = (Flag.LIMITED_TRAIN, Flag.LIMITED_EVAL, Flag.OTHER_FILES, Flag.LOSSY_COPIES)
 _STAND_INS = (Flag.BUNDLED_MODEL, Flag.STAND_IN_MODEL, Flag.QUANTISED_WEIGHTS, *TRAINED_BASE)
-# The weights that a metric of the task is computed with; they belong to the score.
-_WEIGHTS = {"BERTScore": "bertscore", "BLEURT": "bleurt"}
 NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 
@@ -153,17 +151,10 @@ def chosen(
     Of several one of the paper's data and the scale's model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
-
-    def scored_with(task: Mapping[str, Any]) -> list[str]:
-        """Return the names of the weights that the column's metrics are computed with."""
-        paths = (task.get(_WEIGHTS.get(metric, "")) for metric in column.metrics)
-        return [PurePosixPath(str(path)).name for path in paths]
-
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        same_weights = scored_with(found.record["config"]["task"]) == scored_with(planned.run.task)
         wanted = plan.any_seed or found.seed in plan.seeds
-        if wanted and same_weights and found.score(column) is not None:
+        if wanted and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
     # A stand-in that this scale asks for is no reason to take another record.
     own = replace(planned, paper_model=planned.model_path)

@@ -5,23 +5,33 @@ from functools import partial
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.whole_run import figures, jobs_of, measure, table
+from dpft.reproduce.bench.whole_run import WARM_UP, figures, jobs_of, measure, table
 from dpft.training.executors import Programs
 from tests.small_runs import WORDS
 
 
 def words(*more):
-    return [word for word in WORDS if not word.startswith(("name=", "optim.steps="))] + list(more)
+    return [word for word in WORDS if not word.startswith("name=")] + list(more)
 
 
 @pytest.mark.parametrize("label", ["none, eager", "bk, compiled"])
-def test_every_step_of_a_run_is_timed_after_it_has_warmed_up(label, tmp_path, monkeypatch):
+def test_every_phase_of_a_run_is_timed_after_it_has_warmed_up(label, tmp_path, monkeypatch):
     monkeypatch.setattr("dpft.training.session.Programs", partial(Programs, backend="graph"))
-    found = measure(jobs_of(words("clip=bk"), tmp_path, threads=1, steps=2)[label])
-    assert len(found["steps"]) == 2
-    assert all(step["seconds"] > 0 and step["microbatches"] >= 1 for step in found["steps"])
+    settings = words("clip=bk", f"optim.steps={WARM_UP + 3}")
+    job = jobs_of(settings, tmp_path, threads=1, steps=2)[label]
+    reported = []
+    found = measure(job, iter([reported.append] * 2))
+    assert reported == [sum(step["seconds"].values()) for step in found["steps"]]
+    phases = {"data", "clipped sums", "noise", "ledger", "optimizer", "logs", "waiting"}
+    assert all(step["seconds"].keys() == phases for step in found["steps"])
+    assert min(step["microbatches"] for step in found["steps"]) >= 1
     assert found["records"] == 12
-    assert found["private"] is (label != "none, eager")
+
+
+def test_a_run_of_too_few_steps_is_an_error(tmp_path):
+    job = jobs_of(words("compile=false"), tmp_path, threads=1, steps=2)["none, eager"]
+    with pytest.raises(ConfigError, match=f"type optim.steps={WARM_UP + 3}"):
+        measure(job, [])
 
 
 def test_what_is_typed_is_not_varied(tmp_path):
@@ -39,8 +49,9 @@ def test_what_is_typed_is_not_varied(tmp_path):
         labels("runs_dir=here")
 
 
-def step(seconds):
-    return {"seconds": seconds, "records": 10, "microbatches": 3}
+def step(seconds, records=10):
+    return {"seconds": {"data": seconds / 2, "waiting": seconds / 2}, "records": records,
+            "microbatches": 3}  # fmt: skip
 
 
 def result(*seconds, private=False):
@@ -49,8 +60,10 @@ def result(*seconds, private=False):
 
 
 def test_a_step_that_compiles_does_not_count():
-    found = figures(result(1, 1, 1, 1, 1, 1, 90, 0.1))
-    assert found == {"records a second": 10, "ms of a step": 1000, "microbatches": 3}
+    found = figures(result(1, 1, 1, 1, 1, 1, 90, 0.1), cuda=False)
+    assert found["records a second"] == 10
+    assert found["ms of a step"] == 1000
+    assert found["ms of host work"] == found["ms of data"] == 500
 
 
 def test_the_table_has_ratios_to_the_fastest_run_without_privacy():
