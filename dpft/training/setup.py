@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -31,6 +32,7 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
+from dpft.runs.atomic import sha256_file
 from dpft.runs.ledger import LedgerContents
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
@@ -465,9 +467,13 @@ def own_parts(run: Run) -> list[dict[str, str]]:
 
 
 def deciding_parts(run: Run) -> dict[str, str]:
-    """Return the code of the user that a step's sum follows from, for the head of the ledger."""
-    return {
+    """Return code and templates of the user that a step's sum follows from, for the ledger."""
+    found = {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
         for part in own_parts(run)
         if part["kind"] != "metric"
     }
+    template = run.task.get("template", "auto") if run.task["name"] == "chat" else "auto"
+    if template not in ("auto", "plain"):
+        found["chat template"] = sha256_file(Path(template))
+    return found
