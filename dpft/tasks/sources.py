@@ -176,14 +176,14 @@ def _advice(name: str) -> str:
 
 def load_hub(hub: Hub, name: str, split: str) -> Any:
     """Return a split as a data set of ``datasets``; raise DataError if the hub does not answer."""
-    from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
+    from dpft.config import offline
 
-    stay_offline_if_unreachable()
+    offline.stay_offline_if_unreachable()
     absent = (
         f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
         f"hub's copy {hub.id} could not be loaded"
     )
-    if is_offline() and not is_downloaded("datasets", hub.id):
+    if offline.is_offline() and not offline.is_downloaded("datasets", hub.id):
         why = "the hub does not answer, or HF_HUB_OFFLINE is set"
         raise DataError(f"{absent} ({why}). {_advice(name)}")
     from datasets import load_dataset
@@ -194,7 +194,8 @@ def load_hub(hub: Hub, name: str, split: str) -> Any:
             trust_remote_code=False,
         )  # fmt: skip
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(f"{absent} ({type(error).__name__}). {_advice(name)}") from error
+        why = offline.refusal(error, "datasets", hub.id)
+        raise DataError(f"{absent} ({why}). {_advice(name)}") from error
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:

@@ -95,7 +95,7 @@ class Prepared:
         header: of the ledger; the run cannot continue where any of it differs.
         data: keyed fingerprint of the records.
         model: keyed fingerprint of the model that the run starts from.
-        weights: SHA-256 of the weight files, on the first rank; None if weights are random.
+        weights: their digest and revision, on the first rank; empty if they are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
         own: code of other packages that a step's sum follows from.
@@ -114,7 +114,7 @@ class Prepared:
     header: Mapping[str, Any]
     data: str
     model: str
-    weights: str | None
+    weights: Mapping[str, str | None]
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Auditor | None
@@ -240,7 +240,7 @@ def prepare(
         header=header,
         data=header["data"],
         model=header["model"],
-        weights=stored_weights(run.model) if cohort.rank == 0 else None,
+        weights=stored_weights(run.model) if cohort.rank == 0 else {},
         instances=instances,
         planted=planted,
         auditor=auditor,
