@@ -2,7 +2,7 @@
 # Variables that may be given on the command line:
 #   PYTHON=python3.12       which Python builds the environment
 #   VENV=.venv              folder of the environment
-#   EXTRAS=dev,docs,sweep   which of pyproject.toml's extras are installed
+#   EXTRAS=dev,docs,peers   which of pyproject.toml's extras are installed
 #   WORKERS=4               how many tests run at once, on one thread each
 #   ARGS="-k clipping"      more arguments for pytest
 #   KILLS=1000              how many times `make torture` kills a run

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
+from dpft.runs import CheckpointError, Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.log import NormsLog, read_norms
-from dpft.sweep.folder import BEGAN, Event, Journal, SweepFolder
+from dpft.sweep.folder import SweepFolder
 from dpft.sweep.points import read_list
 from dpft.tasks import load_task
 from tests.report.pages.example import record
@@ -35,9 +35,8 @@ def whole(tmp_path_factory):
     rows = [{"source": "one", "target": "eins"}] * 3
     (base / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (base / "list.txt").write_text("seed=1\nseed=2\n")
-    sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
+    sweep = {"words": [], "config_dir": None, "lines": [], "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
-    Journal(base / "journal.jsonl").add(Event(BEGAN))
     return base
 
 
@@ -65,7 +64,6 @@ REFUSED = {
     "data.jsonl": data_of,
     "list.txt": lambda base: read_list(base / "list.txt"),
     "sweep.json": lambda base: SweepFolder(base).points(),
-    "journal.jsonl": lambda base: Journal(base / "journal.jsonl").read(),
 }
 DAMAGES = {
     "empty": lambda data: b"",
@@ -79,11 +77,7 @@ DAMAGES = {
 # Not damage: a torn end that a kill explains, or settings, which are checked when they are used.
 GOOD = {
     ("half", "ledger.jsonl"),
-    *(
-        (kind, name)
-        for kind in ("empty", "half", "noise")
-        for name in ("private/norms.jsonl", "journal.jsonl")
-    ),
+    *((kind, "private/norms.jsonl") for kind in ("empty", "half", "noise")),
     *((kind, "list.txt") for kind in ("half", "null")),
     ("half", "config.yaml"),
 }
@@ -113,9 +107,12 @@ def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "part-00000.safetensors"])
-def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
+def test_a_damaged_checkpoint_is_refused(whole, name, tmp_path):
     for kind in ("empty", "half", "noise", "directory"):
         copy = shutil.copytree(whole, tmp_path / kind)
         damage(copy / "checkpoints/step-00000002" / name, kind)
-        with RunDirectory.open(copy, CONFIG, "task: e2e\n") as run:
-            assert checkpoint.load_latest(run) is None, kind
+        with (
+            RunDirectory.open(copy, CONFIG, "task: e2e\n") as run,
+            pytest.raises(CheckpointError, match="step-00000002 is damaged"),
+        ):
+            checkpoint.load(run)

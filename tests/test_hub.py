@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 import dpft
 from tests.hub_server import COMMIT, LARGE, Hub, Repository, serving
 
+SAMSUM = "knkarthick/samsum"
 SHORT = [
     "task=e2e", "task.source=hub", "model=gpt2", "eps=3", "optim.batch_size=8", "optim.steps=2",
     "task.limit_eval=2", "decode=greedy", "decode.max_new_tokens=3", "threads=1",
@@ -65,12 +66,16 @@ def hub(model):
     glue = {f"sst2/{split}-00000-of-00001.parquet": parquet(sentences) for split in splits}
     files = "".join(f"  - split: {one}\n    path: sst2/{one}-*\n" for one in splits)
     glue["README.md"] = f"---\nconfigs:\n- config_name: sst2\n  data_files:\n{files}---\n".encode()
+    talk = [
+        {"id": f"{n}", "dialogue": f"A: {n}?\r\nB: Yes.", "summary": f"{n}."} for n in range(40)
+    ]
+    talks = {f"data/{split}-00000-of-00001.parquet": parquet(talk) for split in splits}
     with serving(
         Repository("models", "openai-community/gpt2", model),
         Repository("models", "owner/gated", model, token="hf_secret"),
         Repository("datasets", "tuetschek/e2e_nlg", e2e, branches=("refs/convert/parquet",)),
         Repository("datasets", "nyu-mll/glue", glue),
-        Repository("datasets", "owner/gated", glue, token="hf_secret"),
+        Repository("datasets", SAMSUM, talks, token="hf_secret"),
     ) as served:
         yield served
 
@@ -121,26 +126,25 @@ def test_what_was_downloaded_needs_no_network(fetched):
 
 def test_messages_name_what_the_hub_wants(hub, fetched):
     own = ["train", *SHORT, "model=custom", "model.name=own", f"runs_dir={fetched.parent}"]
-    data = ["data", "check", "text2text"]
     ends, said = commands(
         hub,
         fetched,
         [*own, "model.path=owner/gated", "name=a"],
         [*own, "model.path=owner/absent", "name=b"],
-        [*data, "task.hub=owner/gated"],
-        [*data, "task.hub=owner/absent"],
+        ["data", "check", "samsum", "task.source=hub"],
+        ["data", "check", "dart", "task.source=hub"],
         ["data", "check", "sst2", "task.source=hub"],
     )
     assert ends == [2, 2, 2, 2, 0], said
-    for page in ("owner/gated", "datasets/owner/gated"):
+    for page in ("owner/gated", f"datasets/{SAMSUM}"):
         assert f"accept the terms at {hub.address}/{page}, and log in by hf auth login" in said
-    for page in ("owner/absent", "datasets/owner/absent"):
+    for page in ("owner/absent", "datasets/GEM/dart"):
         assert f"the hub has no {hub.address}/{page}, or it is private" in said
     assert "sst2 train: 40 records" in said
 
 
 def test_a_token_opens_a_gated_repository(hub, fetched):
-    words = ["data", "check", "classification", "task.hub=owner/gated", "task.hub_config=sst2"]
-    words += ["task.text_column=sentence", "task.classes=['0','1']"]
+    words = ["data", "check", "samsum", "task.source=hub"]
     ends, said = commands(hub, fetched, words, HF_TOKEN="hf_secret")
     assert ends == [0], said
+    assert "samsum train: 40 records" in said

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dpft.cli.options import AsJson, Benches, Records
+from dpft.cli.options import Benches, Records
 from dpft.cli.output import make_console, warn_left_out
 from dpft.report.terminal import echo
 from dpft.reproduce.claims.claim import load
@@ -14,14 +14,13 @@ def main(
     name: Annotated[
         str | None, typer.Argument(help="A paper, such as li2022, or a claim, such as li2022/c05.")
     ] = None,
-    as_json: AsJson = False,
     runs: Records = None,
     benches: Benches = None,
 ) -> None:
     """The papers' headline claims: do they hold? By print and by your runs: dpft claims li2022
 
-    Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
-    tested here. With a claim's name: every number. docs/how-to/tables.md says what counts.
+    Five paired seeds confirm or contradict a claim, three show a tendency, one is only consistent
+    with it or not. With a claim's name: every number. docs/how-to/tables.md has the rule.
     """
     claims = load(name)
     from dpft.reproduce.bench.documents import read_benches
@@ -33,9 +32,7 @@ def main(
     files, damaged = read_benches(benches or None)
     evidence = Evidence(index, files)
     results = [evaluate(claim, evidence) for claim in claims]
-    if as_json:
-        echo(show.as_json(results), nl=False)
-    elif name is not None and "/" in name:
+    if name is not None and "/" in name:
         show.table_of(results[0]).show(make_console())
     else:
         show.list_of(results).show(make_console())

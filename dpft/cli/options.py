@@ -44,7 +44,3 @@ OnlyMissing = Annotated[
     bool, typer.Option("--missing", help="Print only the commands of the missing runs.")
 ]
 MakeRuns = Annotated[bool, typer.Option("--run", help="Make the missing runs, by dpft sweep.")]
-KeepGoing = Annotated[
-    bool,
-    typer.Option("--keep-going/--fail-fast", help="Run the others after one failed, or stop."),
-]

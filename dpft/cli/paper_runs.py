@@ -56,7 +56,7 @@ class Request:
             return make_index(dict.fromkeys([*usual_folders(FOLDERS), *own]))
         return make_index([*self.folders, *(own if made else [])])
 
-    def make(self, stem: str, missing: Sequence[Missing], *, keep_going: bool) -> typer.Exit | None:
+    def make(self, stem: str, missing: Sequence[Missing]) -> typer.Exit | None:
         """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
 
         Their settings are written to a file of that ``stem`` below the runs' folder.
@@ -72,7 +72,7 @@ class Request:
         echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
         words = [*self.launcher, *(w for w in self.settings if w.startswith("runs_dir="))]
         try:
-            sweep.run_sweep(words, file=file, keep_going=keep_going)
+            sweep.run_sweep(words, file=file)
         except typer.Exit as stopped:
             return stopped
         return None

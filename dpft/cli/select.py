@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
+from dpft.runs.directory import DirectoryLock
 from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points
 from dpft.sweep.selection.draw import Selection, Trials, check, draw
-from dpft.sweep.state import DONE, Display, PointState, States
+from dpft.sweep.state import DONE, States
 
 
 def main(
@@ -39,7 +39,7 @@ def main(
     from dpft.runs.record import read_record
     from dpft.sweep.selection.release import best, price, release
     from dpft.tasks import load_task
-    from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
+    from dpft.tasks.scores import check_metric, lower_is_better
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
@@ -47,10 +47,9 @@ def main(
     trials, parsed = Trials(mean), parse_arguments(arguments)
     plan = make_plan(parsed)
     check(plan)
-    assert plan.points is not None
     task = load_task(plan.runs[0].task)
     check_metric(metric, task, plan.runs[0].decode.split)
-    lowest = lower_is_better(metric, {"lower": lower_ones(task)})
+    lowest = lower_is_better(metric)
     name = checked_name(name or default_name(parsed, ()))
     selection = Selection(plan.runs_dir / "selections" / name)
     with selection.lock():
@@ -65,7 +64,7 @@ def main(
             echo("this selection has released its run before; nothing is run again", err=True)
             _show(selection, read_record(selection.chosen), metric)
             return
-        paths = run_trials(selection, parsed, lines, metric)
+        paths = run_trials(selection, parsed, lines)
         trial, record, size = best(paths, metric, lowest)
         mechanisms = [make_mechanism(run, size) for run in plan.runs]
         rule: dict[str, Any] = {"metric": metric, "lowest": lowest, "trials": trials}
@@ -77,29 +76,27 @@ def main(
 
 
 def run_trials(
-    selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]], metric: str
+    selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]]
 ) -> list[Path]:
     """Run what was drawn as a sweep below ``private/``; return the trials' folders."""
     own = [word for word in parsed.overrides if word.startswith(("hydra/", "hydra."))]
-    typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
+    typed = [*own, override("runs_dir", str(selection.trials))]
     if parsed.config_dir is not None:
         typed += ["--config-dir", str(parsed.config_dir)]
     trials = parse_arguments(typed)
     plan, folder = make_plan(trials, lines), folder_of(selection.trials, "trials")
-    assert plan.points is not None
     assert all(selection.trials in point.path.parents for point in plan.points)
     secho("The number of trials is secret, and so is every trial but the best", err=True)
     before = os.umask(0o077)  # started processes inherit it
     try:
-        with folder.lock(), Display(lines=False) as display:  # a file would tell how many there are
+        with DirectoryLock.acquire(folder.path):
             folder.describe(trials, lines, plan)
-            states = States(folder)
-            status = run_points(
-                trials, lines, folder, True, lambda: display.show(list(map(_hidden, states.rows())))
-            )
+            status = run_points(trials, lines, folder)  # progress would tell how many there are
+            rows = States(folder).rows()
     finally:
         os.umask(before)
-    if status or any(_hidden(row).state != DONE for row in states.rows()):
+    # A trial that diverged is done, with the worst of scores: it is one of the outcomes.
+    if status or not all(row.state == DONE or row.diverged for row in rows):
         # What failed tells settings, and how many trials there are at least.
         secho(
             f"not every trial is done, for reasons that are secret too: see {folder.log}. The same "
@@ -109,16 +106,6 @@ def run_trials(
         )
         raise typer.Exit(1)
     return [point.path for point in plan.points]
-
-
-def _hidden(row: PointState) -> PointState:
-    """Leave out the score; a trial that diverged is done.
-
-    The price of a selection is for one outcome. A user who stops it because of a trial's score
-    makes that score an outcome too. A trial that diverges has the worst of scores.
-    """
-    hidden = replace(row, score=None)
-    return replace(hidden, state=DONE, error=None) if row.diverged else hidden
 
 
 def _show(selection: Selection, chosen: dict[str, Any], metric: str) -> None:

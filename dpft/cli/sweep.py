@@ -1,7 +1,6 @@
 """``dpft sweep``: many runs by Hydra's multirun, checked beforehand, shown, and safe to kill."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +13,11 @@ from dpft.parallel.launch import check_launcher
 from dpft.report.console import Console
 from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho
+from dpft.runs.directory import DirectoryLock
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import FAILED, SweepFolder, default_name, folder_of, latest_attempt
+from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import (
     SweepPlan,
     chooses_by_test,
@@ -27,7 +27,7 @@ from dpft.sweep.points import (
     read_list,
 )
 from dpft.sweep.process import run_points
-from dpft.sweep.state import DONE, Display, PointState, States, as_table, summary
+from dpft.sweep.state import DONE, WAITING, PointState, States, as_table
 
 
 def main(
@@ -35,7 +35,6 @@ def main(
     file: Annotated[
         Path | None, typer.Option("--list", help="A file of points, one line of settings each.")
     ] = None,
-    keep_going: options.KeepGoing = True,
     name: options.SweepName = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
@@ -52,29 +51,28 @@ def main(
         float, typer.Option(min=1, max=1e6, help="With --select: the mean number of trials.")
     ] = 10.0,
 ) -> None:
-    """Many runs, with a live table: dpft sweep task=e2e eps=3,8 seed=1,2,3
+    """Many runs from one command: dpft sweep task=e2e eps=3,8 seed=1,2,3
 
-    Takes the arguments of dpft train -m: several values with commas, Hydra's sweepers and
-    launchers. All points are checked before the first one runs. The same command resumes a sweep
-    that was interrupted. docs/how-to/sweeps.md explains --select.
+    Takes the arguments of dpft train -m: several values with commas, and Hydra's launchers. All
+    points are checked before the first one runs. The same command resumes a sweep that was
+    interrupted. docs/how-to/sweeps.md explains --select.
     """
     if select is not None:
-        if file is not None or dry_run or not keep_going:
-            raise ConfigError("--select does not go with --list, --dry-run or --fail-fast")
+        if file is not None or dry_run:
+            raise ConfigError("--select does not go with --list or --dry-run")
         from dpft.cli.select import main as choose
 
         choose(arguments or (), metric=select, mean=trials, name=name)
         return
     if not arguments and file is None:
         raise ConfigError("got nothing to sweep; type dpft sweep task=e2e eps=3,8 seed=1,2,3")
-    run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
+    run_sweep(arguments or (), file=file, name=name, dry_run=dry_run)
 
 
 def run_sweep(
     arguments: Sequence[str],
     *,
     file: Path | None = None,
-    keep_going: bool = True,
     name: str | None = None,
     dry_run: bool = False,
 ) -> None:
@@ -96,42 +94,39 @@ def run_sweep(
     if dry_run:
         _show_plan(plan, folder)
         return
-    with folder.lock():
+    with DirectoryLock.acquire(folder.path):
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
+        printed: dict[str, str] = {}
+
+        def look() -> None:
+            rows = states.rows()
+            done = sum(row.state == DONE for row in rows)
+            for row in rows:
+                if row.state != printed.get(row.point.digest, WAITING):
+                    printed[row.point.digest] = row.state
+                    echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}", err=True)
+
         try:
-            with Display() as display:
-                status = run_points(
-                    parsed, lines, folder, keep_going, lambda: display.show(states.rows())
-                )
+            status = run_points(parsed, lines, folder, look)
         finally:
             rows = states.rows()
-            if rows:
-                Console().print(as_table(rows, summary(rows)))
+            as_table(rows).show(Console())
         failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
-        # Impossible settings, which belong to no run.
-        stray = [
-            e for e in latest_attempt(folder.journal.read()) if e.event == FAILED and not e.digest
-        ]
-        failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in stray]
+        if status and not failures:
+            failures = [f"Hydra ended with status {status}; see {folder.log}"]
         for failure in failures:
             secho(failure, fg=typer.colors.RED, err=True)
-        if status and not failures:
-            said = f"Hydra ended with status {status}; see {folder.log}"
-            secho(said, fg=typer.colors.RED, err=True)
-        _show_cost(rows, states.searched)
+        _show_cost(rows)
         done = all(row.state == DONE for row in rows)
         if not done:
             echo("not every run is done; the same command runs the others", err=True)
-        if status or failures or not done:
+        if failures or not done:
             raise typer.Exit(1)
 
 
 def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
-    if plan.points is None:
-        echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
-        return
     done = [is_intact(point.path, point.digest) for point in plan.points]
     names = labels(point.overrides for point in plan.points)
     for point, label, finished in zip(plan.points, names, done, strict=True):
@@ -139,20 +134,23 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     echo(f"{folder.path}: {len(plan.points)} points, {sum(done)} done")
 
 
-def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
+def _show_cost(rows: Sequence[PointState]) -> None:
     """Print the joint cost of the private runs that are done, and what the others add to it."""
-    private = [row for row in rows if row.point.private]
     records = []
-    for path in (row.point.path for row in private if row.state == DONE):
-        try:
-            records.append(read_record(path))
-        except DpftError as error:
-            echo(f"left out of the total: {error}", err=True)
     started: dict[str, LedgerContents | None] = {}
-    for row in private:
-        if row.state != DONE and (row.step or row.epsilon):
-            started[row.label] = None  # no bound is known on what a damaged ledger spent
-            with suppress(DpftError):
-                started[row.label] = read_ledger(row.point.path / "ledger.jsonl")
-    for text in remarks(records, searched, started):
+    for row in rows:
+        ledger = row.point.path / "ledger.jsonl"
+        try:
+            if row.state == DONE and row.point.private:
+                records.append(read_record(row.point.path))
+            elif row.state != DONE and ledger.exists():
+                contents = read_ledger(ledger)
+                if contents.steps_spent:
+                    started[row.label] = contents
+        except DpftError as error:
+            if row.state == DONE:
+                echo(f"left out of the total: {error}", err=True)
+            else:
+                started[row.label] = None  # no bound is known on what a damaged ledger spent
+    for text in remarks(records, started):
         warn(f"\n{text}")

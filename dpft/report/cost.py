@@ -14,8 +14,6 @@ from dpft.runs.noise_key import key_fingerprint, key_from_seed
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
 
-# What decides how much a mechanism spends; the last where batches may be cut.
-_SPENT = ("noise_multiplier", "sampling_rate", "steps", "overflow")
 # Published tasks of which one holds records of the other.
 _OVERLAPPING = {"e2e", "dart"}
 _OWN = ""
@@ -23,7 +21,6 @@ _OWN = ""
 
 def remarks(
     records: Sequence[Mapping[str, Any]],
-    searched: bool = False,
     unfinished: Mapping[str, LedgerContents | None] | None = None,
 ) -> list[str]:
     """Return a paragraph for each data set that several private runs were trained on.
@@ -35,7 +32,6 @@ def remarks(
 
     Args:
         records: of finished runs; those without privacy are ignored.
-        searched: whether a sweeper chose settings by the scores of earlier runs.
         unfinished: ledgers by name of private runs that took steps and have no record; None: one
             that is damaged.
     """
@@ -50,7 +46,7 @@ def remarks(
     counts = Counter(_key(record) for each in groups.values() for record in each)
     counts.update(_key_in(ledger) for ledger in unfinished.values())
     shared = {key for key, times in counts.items() if key is not None and times > 1}
-    found = [_total(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]]
+    found = [_total(noun, each, shared) for (_, noun), each in groups.items() if each[1:]]
     named: dict[str, dict[str, None]] = {}
     for (group, _), each in groups.items():
         tasks = dict.fromkeys(record["dataset"]["task"] for record in each)
@@ -89,7 +85,7 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     parts of them, whose noise is independent, also where a later run's other settings, such as its
     learning rate, were chosen by what an earlier one showed. Where its noise, sampling rate or
     steps were chosen so, a sum that is looked at afterwards is not proven, only one fixed
-    beforehand (Feldman & Zrnic 2021); `remarks` says so.
+    beforehand (Feldman & Zrnic 2021).
     """
     from dpft.privacy import accounting
 
@@ -125,16 +121,13 @@ def _paragraph(kind: str, **data: Any) -> str:
     return " ".join(template.render(kind=kind, **data).split())
 
 
-def _total(
-    unit: str, records: Sequence[Mapping[str, Any]], searched: bool, shared: set[str]
-) -> str:
+def _total(unit: str, records: Sequence[Mapping[str, Any]], shared: set[str]) -> str:
     explicit = [key for key in map(_key, records) if key is not None]
     voided = [record["privacy"]["voided_by"] for record in records]
     refuted = sum("refuted" in one for one in voided)
     cancels = shared.intersection(explicit)
     # Where no total holds, none is computed.
     epsilon, at = (0.0, 0.0) if refuted or cancels else composed(records)
-    spent = {tuple(record["mechanism"].get(name, 0.0) for name in _SPENT) for record in records}
     return _paragraph(
         "total",
         count=len(records),
@@ -147,7 +140,6 @@ def _total(
         unit=unit,
         chosen=sum("selection" in record for record in records),
         explicit=len(explicit),
-        adaptive=searched and len(spent) > 1,
         shuffled=SHUFFLED if any("shuffled" in one for one in voided) else "",
     )
 

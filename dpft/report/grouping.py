@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DpftError
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.privacy.spec import style_in
-from dpft.report.gather import Gathered, finite, section
+from dpft.report.gather import Gathered, section
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
@@ -30,12 +30,9 @@ class Kind(NamedTuple):
 Scored = tuple[Kind, float] | None
 
 
-def ranked(runs: Sequence[Gathered], metric: str | None) -> list[tuple[Gathered, Scored]]:
-    """Sort runs by score, the best of one kind first, and those without a score last.
-
-    ``metric`` None means the first of each run's split.
-    """
-    found = [(run, _scored(run, metric)) for run in runs]
+def ranked(runs: Sequence[Gathered]) -> list[tuple[Gathered, Scored]]:
+    """Sort runs by their first score, the best of one kind first, those without a score last."""
+    found = [(run, _scored(run)) for run in runs]
     kinds = [scored[0] for _, scored in found if scored is not None]
 
     def rank(item: tuple[Gathered, Scored]) -> tuple[int, float]:
@@ -51,16 +48,15 @@ def metrics(run: Gathered) -> dict[str, float | None]:
     """Return the scores of the split that was decoded; None is not finite."""
     split = str(section(run.config, "decode").get("split"))
     scored = section(section(run.record, "scores"), split)
-    found = {name: finite(value) for name, value in section(scored, "metrics").items()}
     return {
         name: value if value is None else shown(name, value, scored.get("signature"))
-        for name, value in found.items()
+        for name, value in section(scored, "metrics").items()
     }
 
 
-def _scored(run: Gathered, metric: str | None) -> Scored:
+def _scored(run: Gathered) -> Scored:
     try:
-        name, _ = score(run.record or {}, metric)
+        name, _ = score(run.record or {}, None)
     except (DpftError, LookupError):  # not scored
         return None
     value = metrics(run).get(name)

@@ -15,9 +15,8 @@ from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
 from dpft.privacy.rounding import delta, number, up
-from dpft.report.charts import noiseless, released
 from dpft.report.cost import planned, remarks
-from dpft.report.gather import Found, Gathered, Sample, section
+from dpft.report.gather import Found, Gathered, section
 from dpft.report.grouping import (
     Scored,
     differing,
@@ -50,26 +49,22 @@ _FALSE_ALARMS = (0.01, 0.05)
 _ABOVE, _BELOW = 0.01, {"pld": 0.01, "rdp": 0.3}
 
 
-def page(found: Found, runs: Sequence[Gathered], private: bool) -> str:
-    """Return the whole file; ``private``: it shows figures that no guarantee covers."""
-    ordered, several = ranked(runs, found.metric), found.several
+def page(found: Found, runs: Sequence[Gathered]) -> str:
+    """Return the whole file."""
+    ordered, several = ranked(runs), found.several
     runs = [run for run, _ in ordered]
     pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
     pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
     pages.globals["figure"] = figure
     return pages.get_template("report.html").render(
         found=found,
-        private=private,
         without=[
             run.name
             for run in runs
             if not run.private and (not several or run.record or run.ledger)
         ],
         covered=any(run.private for run in runs),
-        overview=_overview(ordered, found.searched) if several else {},
-        released=released(runs),
-        noiseless=noiseless(runs),
-        samples=_samples(runs),
+        overview=_overview(ordered) if several else {},
         runs=[_view(run, several) for run in runs],
     )
 
@@ -95,19 +90,29 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "warnings": list(started) if given is None else given.warnings,
         "verdict": "" if given is None else given.verdict,
         "point": without_folders(run.target.label or ""),
-        "error": without_folders(run.target.error or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
         "figures": _figures(run),
         "review": None if several else review(run),
         "scores": scores,
         "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
+        "history": _history(record),
         "held_out": is_held_out(record),
         "audit": audit_rows(record),
         "machine": section(record, "environment"),
         "base": base_model(str(section(record, "model").get("base_model") or "new weights")),
         "origin": [(key, value_text(value)) for key, value in flat(origin).items()],
     }
+
+
+def _history(record: Mapping[str, Any]) -> list[list[str]]:
+    """Return names and figures of the evaluations while a run trained, if they are public."""
+    found = section(record, "evaluation").get("history") or ()
+    rows = [list(found[0])] if found else []
+    for one in found:
+        values = [one.get(name) for name in rows[0]]
+        rows.append(["–" if value is None else f"{value:.6g}" for value in values])
+    return rows
 
 
 def _figures(run: Gathered) -> Rows:
@@ -186,22 +191,7 @@ def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
     return PrivacyProfile(epsilons, deltas)
 
 
-def _samples(runs: Sequence[Gathered]) -> dict[str, Any]:
-    """Return generations by prompt, with every run's answer to it."""
-    given = [(run.name, run.generations) for run in runs if run.generations is not None]
-    rows: dict[tuple[str, tuple[str, ...]], list[tuple[str, Sample]]] = {}
-    for name, found in given:
-        for sample in found.samples:
-            rows.setdefault((sample.source, sample.references), []).append((name, sample))
-    return {
-        "rows": rows,
-        "shown": sum(map(len, rows.values())),
-        "total": sum(found.total for _, found in given),
-        "left_out": dict.fromkeys(found.left_out for _, found in given if found.left_out),
-    }
-
-
-def _overview(ordered: Sequence[tuple[Gathered, Scored]], searched: bool) -> dict[str, Any]:
+def _overview(ordered: Sequence[tuple[Gathered, Scored]]) -> dict[str, Any]:
     """Return a row for each run, and what releasing all of them, or the best one, costs."""
     runs = [run for run, _ in ordered]
     different = differing([run.config for run in runs])
@@ -238,7 +228,7 @@ def _overview(ordered: Sequence[tuple[Gathered, Scored]], searched: bool) -> dic
         "words": ["state", *columns],
         "rows": rows,
         "differing": [(key, *values) for key, values in different.items()],
-        "together": remarks(records, searched, unfinished),
+        "together": remarks(records, unfinished),
     }
 
 

@@ -18,8 +18,6 @@ from dpft.report.console import Console
 _GAP = 3
 # Longer words of a heading, or of text, may be broken.
 _WORD = 24
-# In a narrower console a table of texts has its cells below each other.
-_NARROW = 120
 Cell = str | Text
 
 
@@ -34,7 +32,7 @@ class TextTable:
         left: how many of the first columns are words; the others are numbers, aligned right and
             never broken. None: all are words.
         notes: heading and text of each, below the table.
-        wide: whether its words are sentences, which need a wide console.
+        stacked: whether its words are sentences: the cells of a row are printed below each other.
     """
 
     headings: Sequence[str]
@@ -42,14 +40,18 @@ class TextTable:
     title: str = ""
     left: int | None = None
     notes: Sequence[tuple[str, str]] = ()
-    wide: bool = False
+    stacked: bool = False
 
     def show(self, console: Console) -> None:
         """Print it. Numbers come in as many blocks as the width asks for, each with the words."""
         if self.title:
             console.print(Text(self.title, style="bold"))
-        if self.wide and console.width < _NARROW:
-            self._show_below_each_other(console)
+        if self.stacked:
+            for name, text, *cells in self.rows:
+                console.print(Text.assemble(name, "  ", text))
+                for heading, cell in zip(self.headings[2:], cells, strict=True):
+                    console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
+                console.print()
         else:
             self._show_blocks(console)
         for heading, text in self.notes:
@@ -73,23 +75,15 @@ class TextTable:
             blocks[-1].append(column)
             room -= _width(column) + _GAP
         for block in blocks:
-            table = Table(box=box.SIMPLE_HEAD, show_lines=self.wide)
-            for place, (column, width) in enumerate(zip(words, least, strict=True)):
-                share = 3 if self.wide and place == 1 else None  # the longest texts
-                table.add_column(column[0], min_width=width, overflow="fold", ratio=share)
+            table = Table(box=box.SIMPLE_HEAD)
+            for column, width in zip(words, least, strict=True):
+                table.add_column(column[0], min_width=width, overflow="fold")
             for column in block:
                 width = _width(column)
                 table.add_column(column[0], justify="right", min_width=width, overflow="fold")
             for row in zip(*(column[1:] for column in (*words, *block)), strict=True):
                 table.add_row(*row)
             console.print(table)
-
-    def _show_below_each_other(self, console: Console) -> None:
-        for name, text, *cells in self.rows:
-            console.print(Text.assemble(name, "  ", text))
-            for heading, cell in zip(self.headings[2:], cells, strict=True):
-                console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
-            console.print()
 
     def as_markdown(self) -> str:
         """Return title, table and notes as Markdown, in which no sign of a text has a meaning."""

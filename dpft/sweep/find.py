@@ -8,7 +8,7 @@ from dpft.report.gather import Found, Target
 from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, runs_below
 
 
-def find(paths: Sequence[Path], private: bool = False) -> Found:
+def find(paths: Sequence[Path]) -> Found:
     """Return the runs at ``paths``.
 
     Raises:
@@ -16,7 +16,7 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
     """
     if not paths:
         raise ConfigError("got no run; type dpft report RUN, a folder of runs or a sweep's folder")
-    for path in paths if not private else ():
+    for path in paths:
         check_no_trial(path)
     if len(paths) == 1 and (paths[0] / "sweep.json").is_file():
         return _of_sweep(paths[0])
@@ -45,17 +45,10 @@ def _of_sweep(path: Path) -> Found:
     from dpft.sweep.folder import SweepFolder
     from dpft.sweep.state import States
 
-    folder = SweepFolder(path)
-    states = States(folder)
-    rows = states.rows()
-    if not rows:
-        raise ConfigError(
-            f"the sweep {path} has no runs yet; run the same dpft sweep command again"
-        )
+    rows = States(SweepFolder(path)).rows()
     names = run_names([row.point.path for row in rows])
     targets = tuple(
-        Target(row.point.path, name, row.label, row.state or None, row.error)
+        Target(row.point.path, name, row.label, row.state, row.error)
         for row, name in zip(rows, names, strict=True)
     )
-    title = f"Sweep {path.resolve().name}"
-    return Found(title, path, targets, True, folder.metric(), states.searched)
+    return Found(f"Sweep {path.resolve().name}", path, targets, several=True)

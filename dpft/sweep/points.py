@@ -12,8 +12,8 @@ from typing import Any
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.files import regular
-from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
-from dpft.config.schema import Run, Sweep, build, parse
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, setting_of
+from dpft.config.schema import Run, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
 
@@ -23,16 +23,15 @@ REFUSED = {
     "force": "it would run every finished point again at each start: type dpft train ... "
     "force=true for the one that is meant",
     "sweep.folder": "type --name NAME",
-    "sweep.keep_going": "type --fail-fast or --keep-going",
     "sweep.list": "type --list FILE",
     "sweep.point": "type --list FILE",
     "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
+    "hydra.searchpath": "type --config-dir DIR",
     "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
 }
 # Groups of settings that one tunes.
 _TUNED = ("adapt", "clip", "optim", "decode")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_SEARCH = "hydra.searchpath="
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,9 @@ class SweepPoint:
 class SweepPlan:
     """The runs of a sweep."""
 
-    # Each configuration once, in Hydra's order; None where a sweeper chooses them as it goes.
-    points: tuple[SweepPoint, ...] | None
+    points: tuple[SweepPoint, ...]  # each configuration once, in Hydra's order
     merged: int  # how many further points have the configuration of an earlier one
     runs_dir: Path  # where run directories are made
-    metric: str | None = None  # by which runs are compared; None: the first of each run's split
     runs: tuple[Run, ...] = ()  # the points' settings, checked, in the same order
 
 
@@ -87,7 +84,6 @@ def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
                 "configuration, or leave it out"
             )
         _check_allowed(word)
-    overrides = [readable(word) for word in overrides]
     if flags.config_dir is not None and not flags.config_dir.is_dir():
         raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
     return ParsedOverrides(tuple(overrides), flags.config_dir and flags.config_dir.absolute())
@@ -121,7 +117,7 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         if words:
-            points.append(tuple(map(readable, words)))
+            points.append(words)
     if not points:
         raise ConfigError(f"{file} holds no points; expected the settings of one run a line")
     return tuple(points)
@@ -143,19 +139,23 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
             check_budget(task)
-            search = _search_path(parsed, arguments.config_dir)
-            fixed = _fixed(parsed, search)
+            folder = arguments.config_dir
+            search = [] if folder is None else [f'hydra.searchpath=["file://{folder}"]']
+            for one in parsed:
+                if one.is_hydra_override() and one.is_sweep_override():
+                    raise ConfigError(
+                        f"got {one.input_line}; expected one value: Hydra's own settings are not "
+                        "swept"
+                    )
+            fixed = [*search, *(o.input_line for o in parsed if not o.is_sweep_override())]
             base, chosen = compose(fixed), sweeper(fixed)
         runs_dir = Path(str(base["runs_dir"]))
-        metric = build(Sweep, base["sweep"], "sweep").metric
         if chosen["_target_"] != _BASIC:
-            if lines:
-                raise ConfigError(
-                    f"got --list and {chosen['_target_'].rpartition('.')[2]}; a list is run by "
-                    "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
-                )
-            parse(base)
-            return SweepPlan(None, 0, runs_dir, metric)
+            raise ConfigError(
+                f"got {chosen['_target_'].rpartition('.')[2]}, which chooses points by the scores "
+                "of earlier ones; dpft sweep checks all points before the first one runs, so give "
+                "values: leave out hydra/sweeper=..."
+            )
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
         with hydra_errors():
             from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -169,7 +169,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
         ]
     unique = _unique(choices, runs)
     points, settings = tuple(point for point, _ in unique), tuple(run for _, run in unique)
-    return SweepPlan(points, len(runs) - len(unique), runs_dir, metric, settings)
+    return SweepPlan(points, len(runs) - len(unique), runs_dir, settings)
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
@@ -196,25 +196,6 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
     # The loader is asked for the choices that a glob(...) matches.
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     return parser.parse_overrides(list(overrides))
-
-
-def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
-    """Return where Hydra looks for further configs, as an override, if it was typed."""
-    search = [o.input_line for o in parsed if o.input_line.startswith(_SEARCH)]
-    if config_dir is None:
-        return search
-    if search:
-        raise ConfigError("got --config-dir and hydra.searchpath; expected one of them")
-    return [f'{_SEARCH}["file://{config_dir}"]']
-
-
-def _fixed(parsed: Sequence[Any], search: list[str]) -> list[str]:
-    """Return the overrides that are not swept."""
-    swept = [o.input_line for o in parsed if o.is_hydra_override() and o.is_sweep_override()]
-    if swept:
-        raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
-    lines = [o.input_line for o in parsed if not o.is_sweep_override()]
-    return [*search, *(line for line in lines if line not in search)]
 
 
 def _checked(place: str, overrides: Sequence[str], search: Sequence[str]) -> Run:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dpft.config.overrides import override
 from dpft.runs.atomic import Closing
-from dpft.sweep.folder import BEGAN, Event, SweepFolder
+from dpft.sweep.folder import SweepFolder
 from dpft.sweep.points import ParsedOverrides
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
@@ -32,21 +32,22 @@ def run_points(
     parsed: ParsedOverrides,
     lines: Sequence[Sequence[str]],
     folder: SweepFolder,
-    keep_going: bool,
-    look: Callable[[], None],
+    look: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a sweep that `SweepFolder.describe` has written, and return Hydra's exit status."""
+    """Run a sweep that `SweepFolder.describe` has written, and return Hydra's exit status.
+
+    ``look`` is called every second.
+    """
     typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
     typed += [override("hydra.sweep.dir", str(folder.hydra.absolute())), "hydra.sweep.subdir=."]
     typed += parsed.overrides
     typed += [override("sweep.folder", str(folder.path.absolute()))]
-    typed += [override("sweep.keep_going", keep_going)]
     if lines:
         text = "".join(f"{shlex.join(line)}\n" for line in lines)
         folder.list.write_text(text, encoding="utf-8")
         typed.append(override("sweep.list", str(folder.list.absolute())))
         typed.append(f"sweep.point=range(0,{len(lines)})")
-    folder.journal.add(Event(BEGAN))
+    folder.forget_failures()
     status = None
     with Multirun(typed, folder.log) as process:
         while status is None:

@@ -17,7 +17,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, text_room, texts
 from dpft.tasks.objectives.records import ANSWERS, Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import file_text, well_formed
-from dpft.tasks.table_files import TableRow, brief, write_lines
+from dpft.tasks.table_files import TableRow, brief
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ class Chat(Generation, OwnData):
     messages_column: str = "messages"
     tools_column: str = "tools"
     template: str = "auto"
-    train_on: Literal["assistant", "last", "all"] = "assistant"
+    train_on: Literal["assistant", "last"] = "assistant"
     max_length: int = 512
 
     name = "chat"
@@ -83,17 +83,11 @@ class Chat(Generation, OwnData):
         )
 
     @property
-    def writes_whole(self) -> bool:
-        return self.train_on == "all"
-
-    @property
-    def writes_nothing(self) -> str | None:
-        if self.writes_whole:
-            return None
+    def writes_nothing(self) -> str:
         return (
-            "this model was trained on the assistant's turns alone and cannot write what users "
-            "say; expected one that was trained with task.train_on=all. Both runs together spend "
-            "both budgets"
+            "a chat model was trained on the assistant's turns alone and cannot write what users "
+            "say; expected a model of whole conversations as texts: dpft train "
+            "task=language_modeling. Both runs together spend both budgets"
         )
 
     def record(self, row: TableRow) -> Conversation:
@@ -131,14 +125,6 @@ class Chat(Generation, OwnData):
         tools = _tools(row.values.get(self.tools_column), row.place, self.tools_column)
         return tuple(turn for turn in (tools, *turns) if turn is not None)
 
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines of conversations; ``targets`` are role and text of turns, as JSON."""
-
-        def messages(target: str) -> list[dict[str, str]]:
-            return [{"role": role, "content": text} for role, text in json.loads(target)]
-
-        write_lines(path, ({self.messages_column: messages(target)} for target in targets))
-
     def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str:
         return self._objective(tokenizer).shown(self.record(self.rows("train")[0]))
 
@@ -156,9 +142,9 @@ class Chat(Generation, OwnData):
         }
 
     def signature(self) -> str:
-        of = {"all": "all turns", "last": "last answers"}.get(self.train_on, "answers")
-        cut = f"of conversations|cut to {self.max_length} tokens"
-        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} {cut}"
+        of = "last answers" if self.train_on == "last" else "answers"
+        cut = f"{of} of conversations|cut to {self.max_length} tokens"
+        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str] | None:

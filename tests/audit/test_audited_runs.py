@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from dpft.audit.canaries import Canaries
-from dpft.audit.stage import Auditor
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import AuditError, ConfigError
@@ -49,7 +47,7 @@ def test_a_right_run_is_not_refuted(tmp_path):
 
     assert not audit["refuted"]
     assert audit["epsilon_lower"] <= record["privacy"]["epsilon"]["rdp"]
-    assert audit["parts"]["gradients"]["canaries"] == 300
+    assert audit["canaries"] == 300
     # Slots are sampled as records are; what is counted as data are the records.
     assert record["mechanism"]["dataset_size"] == 364
     assert record["dataset"]["counts"] == {"train": 64}
@@ -82,29 +80,15 @@ def test_noise_that_is_the_same_at_every_step_is_caught(tmp_path, monkeypatch):
     audit = run_experiment(parse(config(tmp_path, *BOUND))).record["audit"]
 
     assert audit["refuted"], audit
-    assert audit["parts"]["gradients"]["score"] == "range"
-
-
-def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):
-    """Every record counts in full, whatever its norm: what is released shows them."""
-    overrides = ["audit=bound", "audit.gradients=0", "audit.records=60", "eps=0.3"]
-    overrides += ["model=random-gpt2", "task=language_modeling", "task.max_length=24"]
-    overrides += ["task.limit_train=8", "optim.batch_size=40", "optim.steps=8"]
-    right = run_experiment(parse(config(tmp_path, "name=right", *overrides))).record["audit"]
-    whole = {"abadi": lambda norms, threshold: norms * 0 + 1}
-    monkeypatch.setattr("dpft.privacy.styles.CLIP_FUNCTIONS", whole)
-    broken = run_experiment(parse(config(tmp_path, "name=broken", *overrides))).record["audit"]
-
-    assert not right["refuted"], right
-    assert broken["refuted"], broken
+    assert audit["score"] == "range"
 
 
 def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
-    words = ["audit=bound", "audit.gradients=30", "audit.records=4", "optim.steps=4"]
+    words = ["audit=bound", "audit.gradients=30", "optim.steps=4"]
     words += ["task.limit_train=64", "checkpoint_every=1", "privacy.noise_seed=5"]
     whole, killed = (settings(tmp_path, *words, f"name={name}") for name in ("whole", "killed"))
     expected = trained(whole).auditor.state()
-    observe, steps = Auditor.observe, []
+    observe, steps = Canaries.observe, []
 
     def stop(self):
         steps.append(1)
@@ -112,10 +96,10 @@ def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         observe(self)
 
-    monkeypatch.setattr(Auditor, "observe", stop)
+    monkeypatch.setattr(Canaries, "observe", stop)
     with pytest.raises(KeyboardInterrupt):
         trained(killed)
-    monkeypatch.setattr(Auditor, "observe", observe)
+    monkeypatch.setattr(Canaries, "observe", observe)
     checkpoints = sorted((tmp_path / "killed/checkpoints").iterdir())
     for folder in checkpoints:
         # A release less a score is a noiseless sum: a checkpoint has no score.
@@ -143,51 +127,12 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     assert "3 canary texts in the training data, 20 times each" in sentences(trained["flags"])
 
 
-class Idle(Canaries):
-    """Canaries that are never inserted."""
-
-    def __init__(self, count):
-        super().__init__(count, np.random.default_rng(0))
-
-    def insert(self, slots):
-        pass
-
-    def observe(self):
-        pass
-
-
-def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
-    """With the whole confidence each, one of two would be too high twice as often as is said."""
-    epsilons = iter((1.0, 2.0) * 2)
-
-    def stand_in(scores, included, claim, *, confidence):
-        return {"epsilon": next(epsilons), "confidence": confidence}
-
-    monkeypatch.setattr("dpft.audit.stage.lower_bound", stand_in)
-    auditor = Auditor({"one": Idle(3), "other": Idle(2)})
-    mechanism = Mechanism(100, 10, 5, 1.0, (1.0,), 1e-3)
-    refuted, allowed = (
-        auditor.result(mechanism, confidence=0.95, epsilon=epsilon) for epsilon in (1.5, 2.0)
-    )
-
-    assert (refuted["refuted"], allowed["refuted"]) == (True, False)
-    assert refuted["epsilon_lower"] == 2.0
-    assert refuted["confidence"] == 0.95
-    assert [part["confidence"] for part in refuted["parts"].values()] == pytest.approx([0.975] * 2)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["clip=none", "audit=bound"], "guarantees nothing"),
         (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
         (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
-        (["audit=bound", "audit.records=10", "precision=bfloat16"], "rounds the slopes"),
-        (["audit=bound", "audit.records=10", "adapt=rgp"], "does not change with the carriers"),
-        (
-            ["audit=bound", "audit.records=10", "task=cifar10", "model=random-wrn"],
-            r"Conv2d.*audit.records=0",
-        ),
     ],
 )
 def test_audits_that_mean_nothing_are_refused(tmp_path, overrides, message):

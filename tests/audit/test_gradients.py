@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.audit.canaries import GradientCanaries
+from dpft.audit.canaries import Canaries
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
 
 STYLES = ("bk", "per_layer", "per_param")
 
 
-def setup(style: str, sigma: float = 1.0, count: int = 6) -> tuple[nn.Module, GradientCanaries]:
+def setup(style: str, sigma: float = 1.0, count: int = 6) -> tuple[nn.Module, Canaries]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     clipper = make_clipper(model, style, threshold=0.3)
@@ -29,7 +29,7 @@ def setup(style: str, sigma: float = 1.0, count: int = 6) -> tuple[nn.Module, Gr
         delta=1e-3,
         sampling="poisson",
     )
-    return model, GradientCanaries(count, clipper, mechanism, b"key")
+    return model, Canaries(count, clipper, mechanism, b"key")
 
 
 def grads(model: nn.Module) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_an_included_canary_counts_as_a_norm_at_its_threshold() -> None:
     mechanism = Mechanism(40, 4, 10, 1.0, thresholds, 1e-3).over(
         thresholds, quantiles=quantiles, quantile_budget=0.1
     )
-    canaries = GradientCanaries(6, clipper, mechanism, b"key")
+    canaries = Canaries(6, clipper, mechanism, b"key")
     canaries.insert(range(6))
 
     assert 0 < canaries.included.sum() < 6
@@ -90,3 +90,12 @@ def test_scores_go_on_from_a_checkpoint() -> None:
 
     assert other.scores["sum"].tolist() == [0] * 6
     assert other.scores["range"].tolist() == (2 * values).tolist()
+
+
+def test_only_a_bound_above_the_claim_refutes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpft.audit.canaries.lower_bound", lambda *_, **__: {"epsilon": 2.0})
+    _, canaries = setup("bk")
+    refuted, allowed = (canaries.result(epsilon=epsilon) for epsilon in (1.5, 2.0))
+
+    assert (refuted["refuted"], allowed["refuted"]) == (True, False)
+    assert refuted["epsilon_lower"] == 2.0

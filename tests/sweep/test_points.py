@@ -77,6 +77,7 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
         (["hydra/launcher=basic,joblib"], [], "Hydra's own settings are not swept"),
         (["eps=interval(1,3)"], [], "does not support sweep type"),
         (["seed=1,[2"], [], "cannot read"),
+        (["hydra.sweeper._target_=a.Other"], [], "got Other, which chooses points by the scores"),
     ],
 )
 def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
@@ -102,11 +103,12 @@ def test_flags_and_overrides_in_any_order(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("--epsilon 3", "there is no flag --epsilon; did you mean 'eps'?"),
+        ("--epsilon 3", "there is no flag --epsilon; did you mean 'privacy.epsilon'?"),
         ("--cfg job", "does not take Hydra's flag --cfg"),
         ("--config-dir nowhere", "expected a folder"),
         ("++force=true", "type dpft train"),
         ("sweep.list=x", "type --list FILE"),
+        ("hydra.searchpath=[file://x]", "type --config-dir DIR"),
     ],
 )
 def test_what_a_sweep_does_not_take(typed, message):

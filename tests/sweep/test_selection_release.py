@@ -110,7 +110,7 @@ def by_hand(tmp_path, monkeypatch):
     swept = []
 
     def run(scores, sizes=(48, 48), repeated=0, **others):
-        def stand_in(parsed, lines, folder, keep_going, look):
+        def stand_in(parsed, lines, folder):
             swept.append(folder.path)
             folder.log.write_text("")
             os.utime(folder.path.parents[3] / "selection.json", (1, 1))
@@ -138,8 +138,6 @@ def by_hand(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))
         monkeypatch.setattr(select, "run_points", stand_in)
-        monkeypatch.setattr(select, "_hidden", lambda row: row)
-        monkeypatch.setattr(select, "DONE", "done")
         monkeypatch.setattr(select.States, "rows", lambda self: [])
         words = [*SMALL, "optim.batch_size=6,12", f"runs_dir={tmp_path}"]
         select.main(words, **{**RULE, "name": "one", **others})

@@ -1,22 +1,19 @@
 """States read from run directories made by hand."""
 
 import json
-import os
 
 import pytest
 
 from dpft.cli import sweep
-from dpft.config.errors import ConfigError, LogError
+from dpft.config.errors import ConfigError
+from dpft.report.console import Console
 from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
-from dpft.sweep import folder as events
-from dpft.sweep.folder import Event, SweepFolder, default_name, folder_of
+from dpft.sweep.folder import Failure, SweepFolder, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
-from dpft.sweep.state import States, cells, summary
+from dpft.sweep.state import States, as_table, summary
 from tests.report.pages.example import epsilon, mechanism
 from tests.report.pages.example import record as whole
-
-NOBODY = 2**22 + 1  # no process has so high a number
 
 
 @pytest.fixture
@@ -60,39 +57,33 @@ def finished(path, digest, bleu=0.25, **sections):
     (path / "DONE").write_text(marked(path, digest).spelled())
 
 
-def started(folder, point, **fields):
-    return Event(events.STARTED, point.digest, folder.outside(point.path), **fields)
-
-
-def test_every_state_is_told(folder, tmp_path):
-    points = [point(tmp_path, seed) for seed in range(7)]
+def test_every_state_is_told(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    points = [point(tmp_path, seed) for seed in range(4)]
     describe(folder, *points)
-    journal = folder.journal
-    journal.add(started(folder, points[6]))  # of an earlier attempt
-    journal.add(Event(events.BEGAN))
     finished(points[0].path, points[0].digest)
-    journal.add(Event(events.FINISHED, points[0].digest))
     ledger(points[1].path, 3)
-    journal.add(started(folder, points[1], pid=os.getpid()))
-    ledger(points[2].path, 5)
-    journal.add(started(folder, points[2], pid=NOBODY))
-    journal.add(started(folder, points[3]))
-    journal.add(Event(events.FAILED, points[3].digest, error="no data"))
-    journal.add(Event(events.SKIPPED, points[4].digest))
-    journal.add(started(folder, points[5], pid=NOBODY, host="elsewhere"))
+    folder.fail(points[2].digest, Failure(error="no data", diverged=False))
     rows = States(folder).rows()
-    assert [row.state for row in rows] == [
-        *("done", "running", "stopped", "failed", "skipped", "running", "waiting")
-    ]
+    assert [row.state for row in rows] == ["done", "started", "failed", "waiting"]
     assert [row.label for row in rows[:2]] == ["seed=0", "seed=1"]
-    assert cells(rows[0])[2:5] == ("8/8", "2.900", "0.25")
-    assert (rows[1].step, rows[1].steps, rows[1].epsilon) == (3, 8, spent(3))
-    assert (rows[2].step, rows[2].epsilon) == (5, spent(5))
-    assert rows[3].error == "no data"
-    assert rows[1].seconds is not None
-    assert summary(rows) == (
-        "7 points: 1 done, 2 running, 1 failed, 1 stopped, 1 skipped, 1 waiting"
-    )
+    assert rows[2].error == "no data"
+    assert summary(rows) == "4 points: 1 done, 1 started, 1 failed, 1 waiting"
+    as_table(rows).show(Console())
+    assert "seed=0 done 2.900 BLEU 0.2500 0:01:01" in " ".join(capsys.readouterr().out.split())
+    folder.forget_failures()
+    assert [row.state for row in States(folder).rows()][2] == "waiting"
+    folder.failures.joinpath(f"{points[2].digest}.json").write_text("{")
+    assert "cannot be read" in States(folder).rows()[2].error
+
+
+def test_a_refuted_run_is_done_with_an_error(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    audit = {"epsilon_lower": 9.0, "confidence": 0.95, "refuted": True}
+    finished(one.path, one.digest, audit=audit)
+    (row,) = States(folder).rows()
+    assert (row.state, row.error[:9]) == ("done", "the audit")
 
 
 def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_path, capsys):
@@ -100,15 +91,14 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     describe(folder, *points)
     for one, steps in zip(points, (3, 0, 2), strict=True):
         ledger(one.path, steps)
-        folder.journal.add(started(folder, one, pid=NOBODY))
-    folder.journal.add(Event(events.DIVERGED, points[2].digest, error="not finite"))
-    sweep._show_cost(States(folder).rows(), searched=False)
+    folder.fail(points[2].digest, Failure(error="not finite", diverged=True))
+    sweep._show_cost(States(folder).rows())
     told = " ".join(capsys.readouterr().out.split())
     both = "seed=0: epsilon 2.442 at delta 1e-05 (2.220 so far); seed=2: epsilon "
     assert f"{both}2.442 at delta 1e-05 (2.146 so far). The smaller number" in told
     with (points[2].path / "ledger.jsonl").open("a") as file:
         file.write('{"step": 2, "epsilon_rdp":::::}\n')
-    sweep._show_cost(States(folder).rows(), searched=False)
+    sweep._show_cost(States(folder).rows())
     told = " ".join(capsys.readouterr().out.split())
     assert f"{both}no finite number. The smaller number" in told
 
@@ -118,42 +108,15 @@ def test_a_score_with_another_digit_is_not_shown_and_the_run_is_to_be_made_again
     one = point(tmp_path, 1)
     describe(folder, one)
     finished(one.path, one.digest)
-    folder.journal.add(Event(events.FINISHED, one.digest))
     record = one.path / "record.json"
     sound = record.read_text()
     record.write_text(sound.replace('"BLEU": 0.25', '"BLEU": 0.95'))
     states = States(folder)
     (row,) = states.rows()
-    assert (row.state, row.score) == ("waiting", None)
+    assert (row.state, row.score) == ("started", "-")
     record.write_text(sound)
     (row,) = states.rows()
-    assert (row.state, row.score) == ("done", 0.25)
-
-
-def test_of_a_run_without_privacy_only_the_step_is_read(folder, tmp_path):
-    one = point(tmp_path, 1, private=False)
-    describe(folder, one)
-    (one.path / "private").mkdir(parents=True)
-    (one.path / "private/metrics.jsonl").write_text('{"step": 4, "loss": 9.5}\n')
-    (row,) = States(folder).rows()
-    assert (row.step, row.epsilon) == (5, None)
-    assert cells(row)[2:4] == ("5", "none")
-    assert "9.5" not in str(row)
-
-
-def test_points_that_a_sweeper_chooses_are_met_one_by_one(folder, tmp_path):
-    folder.describe(ParsedOverrides(("hydra/sweeper=optuna",)), (), SweepPlan(None, 0, tmp_path))
-    assert States(folder).rows() == []
-    journal = folder.journal
-    for seed in (3, 4):
-        one = point(tmp_path, seed)
-        run = folder.outside(one.path)
-        journal.add(Event(events.STARTED, one.digest, run, one.overrides))
-    rows = States(folder).rows()
-    assert [(row.label, row.state) for row in rows] == [
-        ("seed=3", "running"),
-        ("seed=4", "running"),
-    ]
+    assert (row.state, row.score) == ("done", "BLEU 0.2500")
 
 
 def test_a_sweep_may_be_moved_with_its_runs(folder, tmp_path):
@@ -185,13 +148,4 @@ def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
     for words in (alone, launched, alone):
         folder.describe(words, (), plan)
     with pytest.raises(ConfigError, match="holds another sweep"):
-        folder.describe(ParsedOverrides(("seed=1,2", "hydra/sweeper=optuna")), (), plan)
-
-
-@pytest.mark.parametrize("line", ["nonsense", '{"event": "dreamt"}', '{"event": "began", "a": 1}'])
-def test_a_damaged_line_of_the_journal_is_named(folder, line):
-    folder.journal.add(Event(events.BEGAN))
-    file = folder.path / "journal.jsonl"
-    file.write_text(f"{line}\n{file.read_text()}")
-    with pytest.raises(LogError, match=r"journal.jsonl, line 1: .*runs do not depend on it"):
-        folder.journal.read()
+        folder.describe(ParsedOverrides(("seed=1,2", "eps=1")), (), plan)

@@ -1,22 +1,21 @@
 """The content of a file of claims; ``docs/how-to/tables.md`` explains each key."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, TypeAdapter
+from pydantic import Discriminator, Field, Strict, Tag, TypeAdapter
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce.papers import (
     PAPERS,
     FileSchema,
-    Number,
     Pattern,
     Range,
     Text,
     Words,
-    in_order,
     strict_yaml,
     validated,
 )
@@ -24,63 +23,58 @@ from dpft.reproduce.papers import (
 ROOT = Path(__file__).resolve().parent / "data"
 
 
-@dataclass(frozen=True)
-class Expected(FileSchema):
-    """The expected relation of the first of two numbers to the second.
-
-    ``best``: the best of the first rows is above the best of all others; ``apart``: better by
-    ``low`` to ``high``; ``ratio``: first / second is in that range. Two means over seeds of ours
-    are as good as each other within ``equivalence`` per cent of the second.
-    """
-
-    kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
-    low: Number | None = None
-    high: Number | None = None
-    equivalence: Annotated[Number, Field(gt=0)] | None = None
-
-    @property
-    def no_difference(self) -> bool:
-        """Return whether it expects no difference that matters."""
-        return self.kind in ("not_below", "on_par")
-
-    def __post_init__(self) -> None:
-        in_order((self.low, self.high))
-        if (self.kind in ("apart", "ratio", "value")) == (self.low is self.high is None):
-            raise ValueError(f"got {self.kind}, expected numbers for apart, ratio and value alone")
+def limits(ends: tuple[float | None, float | None]) -> tuple[float, float]:
+    """Return the ends of a range, None being no bound."""
+    return -math.inf if ends[0] is None else ends[0], math.inf if ends[1] is None else ends[1]
 
 
-def _unfolded(value: Any) -> Any:
-    """Return ``above``, ``{on_par: 2}`` or ``{apart: [3, 5]}`` as the fields of `Expected`."""
-    if not (isinstance(value, Mapping) and len(value) == 1):
-        return {"kind": value}
-    ((kind, ends),) = value.items()
-    if kind in ("not_below", "on_par"):
-        return {"kind": kind, "equivalence": ends}
-    low, high = ends if isinstance(ends, list) and len(ends) == 2 else (ends, ends)
-    return {"kind": kind, "low": low, "high": high}
+def in_words(ends: tuple[float | None, float | None], unit: str = "") -> str:
+    """Return a range for people: ``at least 3``."""
+    low, high = ends
+    if low is None or high is None:
+        return f"at most {high:g}{unit}" if low is None else f"at least {low:g}{unit}"
+    return f"{low:g}{unit}" if high - low < 1e-6 else f"{low:g} to {high:g}{unit}"
 
 
 @dataclass(frozen=True)
 class CellsCheck(FileSchema):
-    """Rows of a table against other rows of it, column by column.
+    """Rows of a table against other rows of it, without ``second`` against all others, by column.
 
+    The first number less the second, positive where the first is better, must be in a range of
+    ``points`` or of ``percent`` of the second; or the first ``value`` itself.
     With variants each row that ``where`` allows is replaced by one for every variant, which has
-    these overrides in addition to its own and the label ``variant``.
+    these overrides in addition to its own and the label ``variant``. Columns ``columns_of`` another
+    table have no printed numbers here. ``scale``: ``printed`` numbers alone, these and runs at the
+    ``paper`` scale, or runs at the ``laptop`` scale alone; None: all of them.
     """
 
     table: Annotated[Text, Field(alias="cells")]
-    expected: Annotated[Expected, BeforeValidator(_unfolded), Field(alias="expect")]
+    expected: Annotated[
+        Mapping[Literal["points", "percent", "value"], Range],
+        Field(alias="expect", min_length=1, max_length=1),
+    ]
     first: Pattern
     second: Pattern = field(default_factory=dict)
     where: Pattern = field(default_factory=dict)
     free: Words = ()
     columns: Words = ()
+    columns_of: Text | None = None
     variants: Mapping[str, Words] = field(default_factory=dict)
-    sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("printed", "paper", "laptop")
+    scale: Literal["printed", "paper", "laptop"] | None = None
 
-    def __post_init__(self) -> None:
-        if (self.expected.kind in ("best", "value")) == bool(self.second):
-            raise ValueError("expected no `second` for best and value, and one for the others")
+    def bounds(self, second: float) -> tuple[float, float]:
+        """Return the range of the difference in points, for the second number."""
+        ((unit, ends),) = self.expected.items()
+        low, high = limits(ends)
+        one = abs(second) / 100 if unit == "percent" else 1.0
+        return low * one, high * one
+
+    @property
+    def in_words(self) -> str:
+        """The expectation for people: ``difference at least -3%``."""
+        ((unit, ends),) = self.expected.items()
+        before = "" if unit == "value" else "difference "
+        return before + in_words(ends, "%" * (unit == "percent"))
 
 
 @dataclass(frozen=True)
@@ -88,14 +82,13 @@ class FigureCheck(CellsCheck):
     """The same in a figure's own list of runs, which prints no numbers."""
 
     table: Annotated[Text, Field(alias="figure")]
-    sides: tuple[Literal["printed", "paper", "laptop"], ...] = ("paper", "laptop")
 
 
 @dataclass(frozen=True)
 class BenchCheck(FileSchema):
     """A ratio of two clipping styles in files of ``dpft bench``.
 
-    No ``command`` measures ``batch``, the largest batch, and ``speed`` at it again.
+    ``speed`` is at the largest ``batch``; no ``command`` measures these two again.
     """
 
     quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]
@@ -122,33 +115,29 @@ class ComputedCheck(FileSchema):
     shows: Text = "{value:.6g}"
 
 
-@dataclass(frozen=True)
-class Untestable(FileSchema):
-    """A part of a claim that no run of dpft can test, and why."""
-
-    why: Annotated[Text, Field(alias="cannot")]
-
-
-_KINDS = ("cells", "figure", "bench", "computed", "cannot")
+_KINDS = ("cells", "figure", "bench", "computed")
 Check = Annotated[
     Annotated[CellsCheck, Tag("cells")]
     | Annotated[FigureCheck, Tag("figure")]
     | Annotated[BenchCheck, Tag("bench")]
-    | Annotated[ComputedCheck, Tag("computed")]
-    | Annotated[Untestable, Tag("cannot")],
+    | Annotated[ComputedCheck, Tag("computed")],
     Discriminator(lambda check: next((kind for kind in _KINDS if kind in check), None)),
 ]
 
 
 @dataclass(frozen=True)
 class Claim(FileSchema):
-    """A headline claim: all of its checks; ``reading`` says how words like "about" are taken."""
+    """A headline claim: all of its checks, and why a part of it ``cannot`` be tested.
+
+    ``reading`` says how words like "about" are taken.
+    """
 
     paper: str
     number: Annotated[str, Field(pattern=r"^c\d{2}$")]
     says: Text
     source: Text
-    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+    checks: tuple[Check, ...] = ()
+    cannot: Words = ()
     reading: Text | None = None
 
     @property

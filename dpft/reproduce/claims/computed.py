@@ -13,17 +13,18 @@ import importlib.metadata
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpft
-from dpft.privacy.cached import cache_folder
-from dpft.reproduce.figures import computed as figures
 from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from dpft.reproduce.figures.computed import Layer
 
 Numbers = dict[str, Any]
 Groups = Sequence[tuple[int, int]]
@@ -46,6 +47,13 @@ def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
             write_atomic(cache_folder() / "claims.json", json.dumps({_code(): known}))
     numbers: Numbers = known[key]
     return numbers
+
+
+def cache_folder() -> Path:
+    """Return ``$DPFT_CACHE_DIR``, else ``dpft`` in the user's cache folder."""
+    if folder := os.environ.get("DPFT_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dpft")
 
 
 @functools.cache
@@ -97,6 +105,8 @@ def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers
     group processed first to the highest; ``highest``: that to the peak without privacy; ``fall``:
     of the highest peaks from one group to one a layer, the largest ratio of one to the last.
     """
+    from dpft.reproduce.figures import computed as figures
+
     layers = figures.vit(1024, 24)
     groupings: dict[str, Groups] = {"one group": ((0, len(layers)),)}
     groupings |= {
@@ -120,7 +130,7 @@ def vit_large_peaks(quantity: str, groups: str = "one group a layer") -> Numbers
     return {"value": max(more / fewer for fewer, more in falls), "peaks": listed}
 
 
-def peaks_as_printed(layers: Sequence[figures.Layer], groups: Groups) -> list[int]:
+def peaks_as_printed(layers: Sequence[Layer], groups: Groups) -> list[int]:
     """Return Equation 8: inputs below a group's last layer, output gradients between its ends."""
     return [
         sum(one.T * one.d for one in layers[: last - 1])
@@ -135,6 +145,8 @@ def square_root_rule(k: int) -> Numbers:
     ``c`` is the geometric mean of ``sigma / sqrt(q)`` from 2^-2, the largest rate that the figure
     shows, to 2^-7, where Tramèr and Boneh (2021) let the rule hold.
     """
+    from dpft.reproduce.figures import computed as figures
+
     sigmas = {i: figures.least_noise(2.0**-i, figures.EPOCHS * 2**i) for i in {*range(2, 8), k}}
     c = math.exp(sum(math.log(sigmas[i] / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
     rule, sigma = c * math.sqrt(2.0**-k), sigmas[k]

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-import shlex
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from typing import Literal
 
-from dpft.config.errors import ConfigError, suggestion
+from dpft.config.errors import ConfigError
 from dpft.reproduce import papers
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import BenchFile
@@ -16,55 +16,73 @@ from dpft.reproduce.claims.claim import (
     CellsCheck,
     Claim,
     ComputedCheck,
-    Expected,
     FigureCheck,
-    Untestable,
-)
-from dpft.reproduce.claims.comparison import (
-    Comparison,
-    Judgement,
-    Outcome,
-    Score,
-    Side,
-    contrast,
-    in_range,
     in_words,
-    judge,
+    limits,
 )
 from dpft.reproduce.claims.computed import numbers_of
+from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Difference, Word, combined, judge
 from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Row
-from dpft.reproduce.tables.cells import Cell, cell_of, shown_path
-from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, key_of, make_plan, words_at
-from dpft.reproduce.tables.record_index import Index
-from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, at_least
+from dpft.reproduce.tables.cells import Cell, cell_of, missing, shown_path
+from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, make_plan, may_hold, words_at
+from dpft.reproduce.tables.record_index import Answers, Index
+from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
+from dpft.tasks.metrics.shown import paired_error
 
-# One seed leaves the margin to decide; a laptop has time for three.
-LAPTOP_SEEDS = (0, 1, 2)
-# A record is of another run where one of these differs, which is known without composing the run.
-CHOICES = ("task", "adapt")
-NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
-_QUANTITIES = {
-    "time": "time of a step",
-    "memory": "peak memory",
-    "batch": "largest batch",
-    "speed": "records per second at the largest batch",
-}
-_NO_SEARCH = (
-    "dpft bench measures no largest batch; results/bench has those that were measured, and dpft "
-    "plan --largest predicts others"
-)
-Compared = tuple[list[Comparison], list[str]]
+SEEDS = tuple(range(SEEDS_TO_CONFIRM))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The number of a row; None: there is none yet, or never because of ``why``.
+
+    ``error`` is its standard error: of a printed number that over the seeds, with this ``freedom``,
+    of runs that of the test set. ``setting`` names model and data that are not the paper's.
+    ``idle``: it is no better than that of an answer that never changes.
+    """
+
+    name: str
+    value: float | None
+    error: float = 0.0
+    freedom: float = math.inf
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    answers: Mapping[int, Answers] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    setting: str = ""
+    idle: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two numbers in words; no text where they are missing.
+
+    ``where``: the table, or what a benchmark is of; ``settings``: models and data that are not the
+    paper's, or machines; ``why`` it cannot be tested; ``test``: what `judge` is given.
+    """
+
+    origin: Literal["printed", "runs", "computed", "measured"]
+    what: str
+    expected: str
+    word: Word = Word.NOT_YET
+    text: str = ""
+    where: str = ""
+    settings: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    seeds: int = 0
+    why: str = ""
+    test: tuple[Difference, float, float] | None = None
 
 
 @dataclass
 class Evidence:
-    """Records and benchmarks, and the cells that the records fill."""
+    """Records and benchmarks, and the tables and cells that the records fill."""
 
     index: Index
     benches: Sequence[BenchFile]
+    known: Known = field(default_factory=dict)
     _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
-    _known: Known = field(default_factory=dict)
 
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """Return the table ``li2022/2``, or the list of runs of the figure of that name."""
@@ -75,124 +93,81 @@ class Evidence:
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """Return a cell with its records at a scale, or the printed number alone."""
         alone = replace(table, rows=(row,), columns=(column,))
-        if scale in SCALES and self._may_be_recorded(table, row, column, scale):
-            plan = make_plan(alone, scale, known=self._known)
+        runnable = scale in SCALES and row.run is not None
+        if runnable and may_hold(self.index, words_at(table, column, row, scale)):
+            plan = make_plan(alone, scale, known=self.known)
         else:
             plan = empty_plan(replace(alone, laptop=None), scale)
         return cell_of(plan, 0, 0, self.index)
-
-    def commands(self, table: PaperTable, scale: str) -> list[str]:
-        """Return the commands of those runs of a table that have no number at a scale."""
-        plan = make_plan(table, scale, known=self._known)
-        lacking: dict[str, None] = {}
-        for (i, j), run in plan.runs.items():
-            cell = cell_of(plan, i, j, self.index)
-            if cell.ours is None or (scale == "paper" and NOT_THE_PAPERS & {*cell.marks}):
-                for seed in LAPTOP_SEEDS if scale == "laptop" else (0,):
-                    lacking[shlex.join(["dpft", "train", *run.overrides(seed)])] = None
-        return list(lacking)
-
-    def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
-        """Return whether a record has the run's choices; composing every run takes seconds."""
-        asked: set[tuple[str, object]] = set()
-        for word in words_at(table, column, row, scale):
-            key, value = key_of(word), word.partition("=")[2]
-            if key in CHOICES:
-                asked.add((key, value))
-            elif key in NUMBERS and value != "null" and "$" not in value:  # no interpolation
-                asked.add((key, float(value)))
-        return row.run is not None and any(asked <= one for one in self._recorded)
-
-    @cached_property
-    def _recorded(self) -> set[frozenset[tuple[str, object]]]:
-        paths = [(key, *key.split(".")) for key in NUMBERS]
-        paths += [(key, key, "name") for key in CHOICES]
-        configs = (x.record["config"] for group in self.index.records.values() for x in group)
-        return {
-            frozenset((key, config[group].get(name)) for key, group, name in paths)
-            for config in configs
-        }
 
 
 @dataclass
 class Result:
     """A claim with its comparisons of the paper's own numbers and of ours.
 
-    ``ours`` has from each check those at the paper's setting; where that has no number those at the
-    paper's scale with stand-ins, else a laptop's; ``aside`` has the others. ``reasons`` say why
-    parts cannot be tested; ``commands`` would give the missing numbers.
+    ``reasons`` say why parts cannot be tested; ``commands`` would give the missing numbers.
     """
 
     claim: Claim
     printed: list[Comparison] = field(default_factory=list)
     ours: list[Comparison] = field(default_factory=list)
-    aside: list[Comparison] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
     @property
-    def all(self) -> list[Comparison]:
-        """All comparisons, the printed ones first."""
-        return [*self.printed, *self.ours, *self.aside]
+    def by_print(self) -> Word:
+        """The word by the paper's own numbers, if it prints any."""
+        return combined([one.word for one in self.printed])
 
     @property
-    def by_print(self) -> Judgement | None:
-        """The verdict by the paper's own numbers; None where it prints none."""
-        return judge(self.printed) if self.printed else None
-
-    @property
-    def by_us(self) -> Judgement:
-        """The verdict by our numbers."""
-        return judge(self.ours)
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The origins of our numbers."""
-        present = {one.side for one in self.ours if one.known}
-        return tuple(side for side in Side if side in present)
+    def by_us(self) -> Word:
+        """The word by our numbers."""
+        return combined([one.word for one in self.ours])
 
 
 def evaluate(claim: Claim, evidence: Evidence) -> Result:
-    """Make every comparison of a claim; a PaperError names a check of what is not there."""
-    result = Result(claim)
+    """Make and judge every comparison of a claim; a PaperError names a check that is wrong."""
+    result = Result(claim, reasons=list(claim.cannot))
     for number, check in enumerate(claim.checks, 1):
-        compared: list[Comparison] = []
-        missing: list[str] = []
         try:
-            match check:
-                case CellsCheck():
-                    compared, missing = compare_cells(check, evidence)
-                case BenchCheck():
-                    compared, missing = compare_benches(check, evidence.benches)
-                case ComputedCheck():
-                    compared = list(compute(check))
-                case Untestable():
-                    result.reasons.append(check.why)
+            if isinstance(check, CellsCheck):
+                compare_cells(check, evidence, result)
+            elif isinstance(check, BenchCheck):
+                compare_benches(check, evidence, result)
+            else:
+                result.ours += compute(check)
         except (ConfigError, PaperError) as error:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
-        compared = [replace(one, check=number) for one in compared]
-        by_side = {side: [one for one in compared if one.side is side] for side in Side}
-        # Of ours the first scale that has numbers counts, else the first that could have some.
-        scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
-        ranks = [
-            min((0 if x.known else 1 + (x.outcome is Outcome.CANNOT) for x in scale), default=2)
-            for scale in scales
-        ]
-        best = ranks.index(min(ranks))
-        ours = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]]
-        result.printed += by_side[Side.PRINTED]
-        result.ours += ours
-        result.aside += [one for scale in scales[best + 1 :] for one in scale if one.known]
-        result.reasons += [one.why for one in ours if one.outcome is Outcome.CANNOT]
-        result.commands += missing
-    result.reasons = list(dict.fromkeys(result.reasons))
+    result.printed, result.ours = judged(result.printed), judged(result.ours)
+    reasons = [*result.reasons, *(one.why for one in result.ours if one.word is Word.CANNOT)]
+    result.reasons = list(dict.fromkeys(reasons))
     result.commands = list(dict.fromkeys(result.commands))
     return result
 
 
+def judged(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons of a claim with the words that the rule gives to scores."""
+    words = iter(judge([one.test for one in comparisons if one.test is not None]))
+    found = []
+    for one in comparisons:
+        if one.test is not None:
+            word, p = next(words)
+            text = f"{one.text}, adjusted p {p:.2g}" if one.test[0].error else one.text
+            one = replace(one, word=word, text=text)
+        found.append(one)
+    return found
+
+
+def exactly(low: float, high: float, ends: tuple[float | None, float | None]) -> Word:
+    """Return whether numbers from ``low`` to ``high`` are in a range."""
+    least, most = limits(ends)
+    if least <= low and high <= most:
+        return Word.HOLDS
+    return Word.FAILS if high < least or low > most else Word.INCONCLUSIVE
+
+
 def compute(check: ComputedCheck) -> Iterator[Comparison]:
     """Yield the comparisons of numbers that follow without a run."""
-    expected = in_words(Expected("value", *check.within))
     for case in check.of:
         lists = [value if isinstance(value, list) else [value] for value in case.values()]
         for values in itertools.product(*lists):
@@ -203,58 +178,91 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
             value = float(numbers["value"])
-            outcome = in_range(value, value, check.within)
-            yield Comparison(Side.COMPUTED, what, expected, outcome, text, {"value": value})
+            word, expected = exactly(value, value, check.within), in_words(check.within)
+            yield Comparison("computed", what, expected, word, text)
 
 
-def compare_benches(check: BenchCheck, benches: Sequence[BenchFile]) -> Compared:
-    """Return one comparison for each file and pair of styles, and commands, as `compare_cells`.
+def compare_benches(check: BenchCheck, evidence: Evidence, result: Result) -> None:
+    """Add one comparison for each file and pair of styles: of the ratio in all rounds.
 
     The papers' memory is a GPU's. On a CPU the peak is of the whole process, and with few records
-    most of it is the model: it is shown and decides nothing.
+    most of it is the model, so that it is no evidence.
     """
-    expected, quantity = in_words(Expected("ratio", *check.ratio)), _QUANTITIES[check.quantity]
+    expected = f"ratio {in_words(check.ratio)}"
+    is_memory = check.quantity == "memory"
     named, both = {BASELINE: "non-private"}, itertools.product(check.first, check.second)
     pairs = {(a, b): f"{named.get(a, a)} to {named.get(b, b)}" for a, b in both if a != b}
-    compared: list[Comparison] = []
-    usable = (x for x in benches if x.model in check.models and (x.length or 0) >= check.tokens)
-    for file, ((first, second), name) in itertools.product(usable, pairs.items()):
-        if (ratio := file.ratio(check.quantity, first, second)) is None:
-            continue
-        undecided = check.quantity == "memory" and file.device == "cpu"
-        outcome = in_range(ratio.min, ratio.max, check.ratio)
-        compared.append(
-            Comparison(
-                side=Side.MEASURED,
-                what=f"{quantity}: {name}",
-                expected=f"{expected}, decided on a GPU only" if undecided else expected,
-                outcome=Outcome.CLOSE if undecided else outcome,
-                text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
-                numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
-                where=", ".join(file.labels),
-                brief=f"{file.model} on {file.device}",
-                runs=(file.path.name,),
-            )
+    files = [x for x in evidence.benches if not (is_memory and x.device == "cpu")]
+    files = [x for x in files if x.model in check.models and (x.length or 0) >= check.tokens]
+    none = Comparison("measured", f"{check.quantity}: {' or '.join(pairs.values())}", expected)
+    found = [
+        replace(
+            none,
+            what=f"{check.quantity}: {name}",
+            word=exactly(ratio.min, ratio.max, check.ratio),
+            text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
+            where=", ".join(file.labels),
+            settings=(f"{file.model} on {file.device}",),
+            runs=(file.path.name,),
         )
-    if not compared:
-        what = f"{quantity}: {' or '.join(pairs.values())}"
-        none = Comparison(Side.MEASURED, what, expected, Outcome.NOT_YET)
-        if check.command is None:
-            return [replace(none, outcome=Outcome.CANNOT, why=_NO_SEARCH)], []
-        return [none], [check.command]
-    on_gpu = check.quantity == "memory" and all(one.outcome is Outcome.CLOSE for one in compared)
-    return compared, [f"{check.command} --device cuda"] if on_gpu else []
+        for file, ((first, second), name) in itertools.product(files, pairs.items())
+        if (ratio := file.ratio(check.quantity, first, second)) is not None
+    ]
+    if not found and check.command is None:
+        found = [replace(none, word=Word.CANNOT, why=f"dpft bench measures no {check.quantity}")]
+    elif not found and check.command is not None:
+        found = [none]
+        result.commands.append(check.command + " --device cuda" * is_memory)
+    result.ours += found
 
 
-def compare_cells(check: CellsCheck, evidence: Evidence) -> Compared:
-    """Return every comparison that the check asks for, and the commands that fill missing cells."""
-    figure = isinstance(check, FigureCheck)
-    table = evidence.table(check.table, figure=figure)
-    if check.columns:
-        columns = tuple(column for column in table.columns if column.key in check.columns)
-        if len(columns) < len(check.columns):
-            raise PaperError(f"{table.name} lacks one of the columns {', '.join(check.columns)}")
-        table = replace(table, columns=columns)
+def compare_cells(check: CellsCheck, evidence: Evidence, result: Result) -> None:
+    """Add every comparison that the check asks for, and the commands for cells without five seeds.
+
+    Of the runs those at the paper's scale count, where there are none those at a laptop's.
+    """
+    table = _table_of(check, evidence)
+    scales = [x for x in table.scales if check.scale in (None, x)]
+    by_scale: dict[str, list[Comparison]] = {}
+    for scale in [*(["printed"] if check.scale != "laptop" else []), *scales]:
+        part = table.at(scale)
+        groups = _groups(check, [row for row in part.rows if row.matches(check.where)])
+        pairs = itertools.product(groups, part.columns)
+        compared = (
+            _compare(check, table, *group, column, scale, evidence) for group, column in pairs
+        )
+        by_scale[scale] = [one for one in compared if one is not None]
+    if not any(by_scale.values()):
+        raise PaperError(
+            f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
+            "what `first` and `second` say, or `free: [...]`"
+        )
+    result.printed += by_scale.pop("printed", [])
+    if not by_scale:
+        return
+    tested = [x for x in by_scale if any(one.test is not None for one in by_scale[x])]
+    awaited = [x for x in reversed(by_scale) if any(y.word is Word.NOT_YET for y in by_scale[x])]
+    scale = [*tested, *awaited, *by_scale][0]
+    result.ours += by_scale[scale]
+    if all(x.word is Word.CANNOT or x.seeds >= SEEDS_TO_CONFIRM for x in by_scale[scale]):
+        return
+    if check.variants:
+        plan = make_plan(table, scale, SEEDS, known=evidence.known)
+        result.commands += [f"dpft train {one.line}" for one in missing(plan, evidence.index)]
+    else:
+        verb = "figure" if isinstance(check, FigureCheck) else "table"
+        seeds = ",".join(map(str, SEEDS))
+        result.commands.append(f"dpft {verb} {check.table} scale={scale} --seeds {seeds} --run")
+
+
+def _table_of(check: CellsCheck, evidence: Evidence) -> PaperTable:
+    """Return the check's table with the check's columns and variants."""
+    table = evidence.table(check.table, figure=isinstance(check, FigureCheck))
+    rows, columns = table.rows, table.columns
+    if check.columns_of is not None:
+        columns = evidence.table(check.columns_of).columns
+        unknown = {column.key: math.nan for column in columns}
+        rows = tuple(replace(row, printed=unknown | dict(row.printed)) for row in rows)
     if check.variants:  # a row for each variant of each row in question, without numbers
         rows = tuple(
             replace(
@@ -263,59 +271,26 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> Compared:
                 printed=dict.fromkeys(row.printed, math.nan),
                 run=(*row.run, *words),
             )
-            for row in table.rows
+            for row in rows
             if row.run is not None and row.matches(check.where)
             for name, words in check.variants.items()
         )
-        if not rows:
-            raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
-        table = replace(table, rows=rows)
-    # A label or a value that no row has would silently compare nothing.
-    for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
-        for name, values in pattern.items():
-            if name not in table.label_names:
-                raise PaperError(
-                    f"{table.name} has no label {name!r}; expected {table.label_names}"
-                )
-            known = [*dict.fromkeys(papers.show_label(row.labels.get(name)) for row in table.rows)]
-            for value in map(papers.show_label, values):
-                if value not in known:
-                    near = suggestion(value, known)
-                    raise PaperError(
-                        f"{table.name} has no {name} {value!r}{near}; expected {known}"
-                    )
-    sides = [side for side in Side if side in check.sides and side in ("printed", *table.scales)]
-    compared: list[Comparison] = []
-    for side in sides:
-        part = table.at(side)
-        groups = _groups(check, [row for row in part.rows if row.matches(check.where)])
-        for (first, second), column in itertools.product(groups, part.columns):
-            compared += _compare(check, table, first, second, column, side, evidence)
-    if not compared:
-        raise PaperError(
-            f"the check compares nothing in {table.name}; expected rows that differ in nothing but "
-            "what `first` and `second` say, or `free: [...]`"
-        )
-    lacking = {one.side for one in compared if one.outcome is Outcome.NOT_YET}
-    if check.variants:
-        return compared, [one for x in sides if x in lacking for one in evidence.commands(table, x)]
-    typed = shlex.join(["dpft", "figure" if figure else "table", check.table])
-    seeds = f"--seeds {','.join(map(str, LAPTOP_SEEDS))}"
-    commands = [f"{typed} scale=laptop {seeds} --run"] if Side.LAPTOP in lacking else []
-    return compared, commands + ([f"{typed} --run"] if Side.PAPER in lacking else [])
+    if check.columns:
+        columns = tuple(column for column in columns if column.key in check.columns)
+    return replace(table, rows=rows, columns=columns)
 
 
 def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[tuple[Sequence[Row], Sequence[Row]]]:
     """Return rows in question with the rows that they are compared with."""
     first = [row for row in rows if row.matches(check.first)]
-    if check.expected.kind == "value":
+    if "value" in check.expected:
         return [([row], []) for row in first]
     loose = {*check.first, *check.second, *check.free}
 
     def rest(row: Row) -> tuple[Label, ...]:
         return tuple(value for name, value in row.labels.items() if name not in loose)
 
-    if check.expected.kind == "best":
+    if not check.second:
         by_rest: dict[tuple[Label, ...], tuple[list[Row], list[Row]]] = {}
         for row in rows:
             by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
@@ -330,77 +305,109 @@ def _compare(
     first: Sequence[Row],
     second: Sequence[Row],
     column: Column,
-    side: Side,
+    scale: str,
     evidence: Evidence,
-) -> list[Comparison]:
-    expected = check.expected
-    stated = expected.low if expected.kind == "value" else None
-    groups = [part for part in (first, second) if part]
-    names = (f"best of {len(part)}" if len(part) > 1 else part[0].name for part in groups)
-    what = f"{column.label}: {' against '.join(names)}"
-    blank = Comparison(side, what, in_words(expected), Outcome.NOT_YET, where=check.table)
-    cells = [
-        [(row, evidence.cell(table, row, column, side)) for row in part] for part in (first, second)
+) -> Comparison | None:
+    """Compare the best of some rows with the best of others; None for a printed dash."""
+    both = [
+        [_score(table, row, column, scale, evidence) for row in part] for part in (first, second)
     ]
-
-    def scores(side: Side) -> list[list[Score]]:
-        found = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
-        return [[score for score in part if score is not None] for part in found]
-
-    firsts, seconds = scores(side)
-    if not firsts or not (seconds or stated is not None):
-        return []
-    both = [*firsts, *seconds]
-    missing = [score for score in both if score.value is None]
-    if missing or (side is not Side.PRINTED and all(score.copied for score in both)):
-        why = "" if missing else "the paper took both numbers from elsewhere"
-        why = next((score.why for score in missing if score.why), why)
-        runs = tuple(run for score in both for run in score.runs)
-        outcome = Outcome.CANNOT if why else Outcome.NOT_YET
-        return [replace(blank, outcome=outcome, why=why, runs=runs)]
-    compared = []
-    if side is Side.PAPER and any(score.stands_in for score in both):
-        # The paper's setting has no number. What the text states, and what the paper copied, is of
-        # the paper's models; stand-ins are compared with each other alone.
-        compared = [blank]
-        if stated is not None or any(score.copied for score in both):
-            return compared
-        blank = replace(blank, side=Side.STAND_IN)
-        firsts, seconds = scores(blank.side)
-    if stated is not None:
-        seconds = [Score("the text", stated)]
-    sign = 1 if column.higher_is_better else -1
-    best, other = _best(firsts, sign), _best(seconds, sign)
-    return [*compared, contrast(blank, expected, column, best, other)]
-
-
-def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
-    """Return the cell's number on a side; None for a printed dash."""
-    if cell.printed is None:
+    firsts, seconds = ([score for score in part if score is not None] for part in both)
+    if "value" in check.expected:
+        seconds = [Score("", 0.0, by_seed=dict.fromkeys(x.by_seed, 0.0)) for x in firsts]
+    if not firsts or not seconds:
         return None
-    unknown = math.isnan(cell.printed)  # of a figure whose numbers are not to be had
-    if side is Side.PRINTED:
-        return None if unknown else Score(row.name, cell.printed, cell.printed_spread)
+    scores = [*firsts, *seconds]
+    names = (f"best of {len(part)}" if part[1:] else part[0].name for part in (firsts, seconds))
+    none = Comparison(
+        "printed" if scale == "printed" else "runs",
+        f"{column.label}: {' against '.join(filter(None, names))}",
+        check.in_words,
+        where=check.table,
+        runs=tuple(dict.fromkeys(run for score in scores for run in score.runs)),
+    )
+    if why := next((score.why for score in scores if score.why), ""):
+        return replace(none, word=Word.CANNOT, why=why)
+    if any(score.value is None for score in scores):
+        return none
+    raw = column.higher_is_better or "value" in check.expected
+    sign = 1 if raw else -1
+    return contrast(none, check, column, sign, _best(firsts, sign), _best(seconds, sign))
+
+
+def contrast(
+    none: Comparison, check: CellsCheck, column: Column, sign: int, first: Score, second: Score
+) -> Comparison:
+    """Compare two numbers; ``none`` says whose they are and what is compared."""
+    assert first.value is not None
+    assert second.value is not None
+    a, b, seeds = first.value, second.value, sorted({*first.by_seed} & {*second.by_seed})
+    error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
+    difference = Difference(sign * (a - b), error, len(seeds), freedom)
+    if len(seeds) > 1:
+        a, b = (statistics.fmean(one.by_seed[s] for s in seeds) for one in (first, second))
+        known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
+        # Of answers to the same records the paired error is known; else that of two shares counts.
+        if len(known) == 2 * len(seeds) and len({(x.references, len(x.right)) for x in known}) == 1:
+            right = [{s: one.answers[s].right for s in seeds} for one in (first, second)]
+            error = column.factor * paired_error(*right)
+        differences = [sign * (first.by_seed[s] - second.by_seed[s]) for s in seeds]
+        difference = Difference.over_seeds(differences, error)
+    digits, (low, high) = column.decimals, difference.interval
+    text = f"{a:.{digits}f}"
+    if "value" not in check.expected:
+        text += f" and {b:.{digits}f}: {difference.mean:+.{digits}f}"
+    text += f", 95% interval {low:+.{digits}f} to {high:+.{digits}f}" if low < high else ""
+    if none.origin == "runs":
+        text += f" over {len(seeds)} seed{'s' * (len(seeds) != 1)}"
+    if idle := [one.name for one in (first, second) if one.idle]:
+        text += f"; {' and '.join(idle)} learned nothing"
+        difference = replace(difference, error=math.inf)
+    return replace(
+        none,
+        text=text,
+        settings=tuple(dict.fromkeys(x.setting for x in (first, second) if x.setting)),
+        seeds=len(seeds),
+        test=(difference, *check.bounds(b)),
+    )
+
+
+def _score(
+    table: PaperTable, row: Row, column: Column, scale: str, evidence: Evidence
+) -> Score | None:
+    """Return the number of a row at a scale; None for a printed dash."""
+    cell = evidence.cell(table, row, column, scale)
+    if cell.printed is None or (scale == "printed" and math.isnan(cell.printed)):
+        return None
+    if scale == "printed":
+        # A printed interval is of the mean, a printed deviation of single runs.
+        runs = 1 if cell.std is None or table.seeds is None else table.seeds
+        error = (cell.printed_spread or 0.0) / math.sqrt(runs)
+        return Score(row.name, cell.printed, error, runs - 1 or math.inf)
     if cell.ours is not None:
-        # The printed deviation is of the paper's setting.
-        spread = cell.spread
-        if unknown or side is not Side.PAPER:
-            spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
         return Score(
-            *(row.name, cell.ours, spread, cell.sampling),
+            *(row.name, cell.ours, cell.sampling),
             by_seed=cell.by_seed,
             answers=cell.answers,
             runs=tuple(map(shown_path, cell.paths)),
-            marks="".join(mark.letter for mark in cell.marks),
+            setting=_setting(cell),
+            idle=Mark.CONSTANT in cell.marks,
         )
-    why = ""
-    if cell.verdict is CellVerdict.COPIED:
-        if side is Side.PAPER:  # compared with what the paper itself took over
-            return Score(row.name, cell.printed, cell.printed_spread, copied=True)
-        why = f"{row.name} is copied from {row.taken_from}, which no run at this scale compares to"
-    if cell.verdict is CellVerdict.CANNOT_RUN:
-        why = row.why or f"{column.label} is no score"
+    why = row.why or ("" if column.metrics else f"{column.label} is no score of a run")
+    if row.run is None and row.taken_from is not None:
+        why = f"{row.name} is copied from {row.taken_from}"
     return Score(row.name, None, why=why)
+
+
+def _setting(cell: Cell) -> str:
+    """Return model and data of a cell's runs where they are not the paper's."""
+    if not NOT_THE_PAPERS & {*cell.marks}:
+        return ""
+    record = cell.runs[0].record
+    model, task = record["config"]["model"], record["config"]["task"]["name"]
+    records = record["dataset"]["counts"].get("train")
+    size = "" if records is None else f" ({records:,} records)"
+    return f"{model.get('name') or model['path']} on {task}{size}"
 
 
 def _best(scores: Sequence[Score], sign: int) -> Score:
@@ -409,21 +416,19 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
     Chosen by the seeds that it is then compared with, the best of many would be ahead by chance.
     """
     best = max(scores, key=lambda one: sign * (one.value or 0.0))
+    seeds = sorted(set.intersection(*({*one.by_seed} for one in scores)))
     if len(scores) == 1:
         return best
-    seeds = sorted(set.intersection(*({*one.by_seed} for one in scores)))
-    if len(seeds) < 2:  # no other seeds to choose by: a margin decides, and no interval
+    if len(seeds) < 2:  # no other seeds to choose by
         return replace(best, by_seed={seed: best.by_seed[seed] for seed in seeds})
 
     def by_others(seed: int) -> Score:
         return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds if s != seed))
 
     chosen = {seed: by_others(seed) for seed in seeds}
-    runs = (run for one in (best, *chosen.values()) for run in one.runs)
     return replace(
         best,
-        name=" or ".join(dict.fromkeys(x.name for x in chosen.values())) + ", by the other seeds",
         by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
-        runs=tuple(dict.fromkeys(runs)),
+        idle=any(one.idle for one in chosen.values()),
     )

@@ -9,7 +9,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import SHORTHANDS, Run, parse
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row
-from dpft.reproduce.tables.record_index import match_key
+from dpft.reproduce.tables.record_index import CHOICES, NUMBERS, Index, match_key
 from dpft.runs.identity import config_hash
 
 SCALES = ("paper", "laptop")
@@ -117,6 +117,18 @@ def empty_plan(table: PaperTable, scale: str) -> TablePlan:
     part = table.at(scale)
     skipped = tuple(row for row in table.rows if row not in part.rows)
     return TablePlan(table, scale, (0,), True, part.columns, part.rows, {}, skipped, ())
+
+
+def may_hold(index: Index, words: Sequence[str]) -> bool:
+    """Return whether a record may be of a run with these overrides; to compose it takes longer."""
+    asked: set[tuple[str, object]] = set()
+    for word in words:
+        key, value = key_of(word), word.partition("=")[2]
+        if key in CHOICES:
+            asked.add((key, value))
+        elif key in NUMBERS and value != "null" and "$" not in value:  # no interpolation
+            asked.add((key, float(value)))
+    return any(asked <= one for one in index.choices)
 
 
 def make_plan(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,13 @@ from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.folders import check_no_trial, runs_below
 from dpft.runs.identity import config_hash
 from dpft.runs.record import check_record, read_record, read_table
-from dpft.tasks.metrics.shown import is_constant, unpacked
+from dpft.tasks.metrics.shown import unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
+# A record is of another run where one of these differs, which is known without composing the run.
+CHOICES = ("task", "adapt")
+NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
 _PUBLISHED = ("auto", "files", "hub")
 _SELECTED = "dpft sweep --select chose it by its score: its seed and epsilon are no table's"
 _REPEATED = "some of its steps were released twice: its epsilon is more than it was calibrated to"
@@ -79,10 +82,13 @@ class IndexedRun:
             error = math.inf if deviation is None else deviation / math.sqrt(fitted)
         return column.factor * error
 
-    def is_constant(self, column: Column) -> bool:
-        """Return whether an answer that never changes would score as much; False if unknown."""
-        measured, scores = self._measured(column), self.record.get("scores", {})
-        return measured is not None and is_constant(scores[column.split], measured[0])
+    def above_constant(self, column: Column) -> float | None:
+        """Return how far it is above an answer that never changes, as printed; None if unknown."""
+        if (measured := self._measured(column)) is None:
+            return None
+        baselines = self.record["scores"][column.split].get("baselines") or {}
+        constant = baselines.get(measured[0])
+        return None if constant is None else column.factor * (measured[1] - constant)
 
     def answers(self, column: Column) -> Answers | None:
         """Return which records were answered rightly; None where that is absent or contradicted."""
@@ -122,9 +128,16 @@ class Index:
         """Return the records of a run with any seed."""
         return self.records.get(key, ())
 
-    @property
-    def tasks(self) -> set[str]:
-        return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
+    @cached_property
+    def choices(self) -> set[frozenset[tuple[str, object]]]:
+        """The values of `CHOICES` and `NUMBERS` that each of the records has."""
+        paths = [(key, *key.split(".")) for key in NUMBERS]
+        paths += [(key, key, "name") for key in CHOICES]
+        configs = (found.record["config"] for group in self.records.values() for found in group)
+        return {
+            frozenset((key, config[group].get(name)) for key, group, name in paths)
+            for config in configs
+        }
 
 
 def usual_folders(names: Iterable[str]) -> list[Path]:

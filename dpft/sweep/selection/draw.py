@@ -16,9 +16,9 @@ from dpft.config.schema import SERVICES, Run
 from dpft.privacy import keys
 from dpft.privacy.accounting.rdp import RDPCurve
 from dpft.runs.atomic import owners_folder, parse_json, write_atomic
+from dpft.runs.directory import DirectoryLock
 from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import differences
-from dpft.runs.lock import DirectoryLock
 from dpft.sweep.points import SweepPlan, SweepPoint
 
 _KEY_BYTES = 32
@@ -152,10 +152,8 @@ def check(plan: SweepPlan) -> None:
     Raises:
         ConfigError: for a candidate without privacy, with shuffled batches, with a folder or noise
             that several trials would share, with a tracker that shows trials to others, or on
-            other records than the first; for candidates that a sweeper chooses by scores.
+            other records than the first.
     """
-    if plan.points is None:
-        raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
     for point, run in zip(plan.points, plan.runs, strict=True):
         wrong = None
         others = differences(_common(plan.runs[0]), _common(run))

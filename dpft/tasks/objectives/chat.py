@@ -3,18 +3,18 @@
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, groupby, pairwise, takewhile
+from itertools import chain, groupby, takewhile
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import ANSWERS, Conversation
-from dpft.tasks.objectives.tokens import plain_ids, special_texts, token_ids
+from dpft.tasks.objectives.tokens import plain_ids, special_texts
 
 Turns = Sequence[tuple[str, str]]
 # Tokens of what precedes an answer, those of the answer, and whether it calls tools.
@@ -39,88 +39,6 @@ _ONE_DAY = (
     + " }}{%- endmacro -%}"
 )
 
-# Between them every order of roles that a template may take.
-_ORDERS = (
-    ("system", "user", "assistant", "user", "assistant"),
-    ("user", "assistant", "user", "assistant"),
-    ("user", "user", "assistant", "assistant"),
-    ("system", "assistant"),
-    ("assistant",),
-)
-_TEXT = "\ue0d7{}\ue0d7"  # of private use, and in no text
-
-
-@dataclass
-class ChatForm:
-    """The texts that a template puts around turns, found by rendering turns of known texts.
-
-    Attributes:
-        render: writes turns as the template does. It raises DataError for turns that it rejects.
-        special: tokens as text that no turn may hold.
-        starts: by role, what precedes the first text.
-        between: by the roles of two consecutive turns, the text between theirs.
-        tail: what follows the text of a last answer.
-    """
-
-    render: Callable[[Turns], str]
-    special: Collection[str] = ()
-    starts: dict[str, str] = field(default_factory=dict)
-    between: dict[tuple[str, str], str] = field(default_factory=dict)
-    tail: str = ""
-
-    def __post_init__(self) -> None:
-        for roles in _ORDERS:
-            marks = [_TEXT.format(n) for n in range(len(roles))]
-            try:
-                *pieces, tail = re.split(
-                    "|".join(marks), self.render([*zip(roles, marks, strict=True)])
-                )
-            except DataError:
-                continue
-            if len(pieces) < len(marks):
-                continue
-            self.starts.setdefault(roles[0], pieces[0])
-            for pair, piece in zip(pairwise(roles), pieces[1:], strict=True):
-                self.between.setdefault(pair, piece)
-            self.tail = tail
-
-    def opening(self, system: str) -> str:
-        """Return what precedes the first words of a user who follows this system prompt.
-
-        Without blanks at its end, which a tokenizer joins to the first word.
-        """
-        marked = self.render([("system", system), ("user", _TEXT), ("assistant", "x")])
-        return marked.partition(_TEXT)[0].rstrip(" ")
-
-    def read(self, text: str) -> Turns | None:
-        """Return the turns of a text, the last an answer; None if it is not of the template.
-
-        Rendered again the turns are the text, character for character.
-        """
-        fitting = [role for role, start in self.starts.items() if text.startswith(start)]
-        if not fitting:
-            return None
-        role = max(fitting, key=lambda one: len(self.starts[one]))
-        place, turns = len(self.starts[role]), list[tuple[str, str]]()
-        while following := [
-            (at, -len(piece), second)
-            for (first, second), piece in self.between.items()
-            if first == role and (at := text.find(piece, place)) >= 0
-        ]:
-            at, less, second = min(following)
-            turns.append((role, text[place:at]))
-            place, role = at - less, second
-        last = len(text) - len(self.tail)
-        if role != "assistant" or last < place or not text.endswith(self.tail):
-            return None
-        turns.append((role, text[place:last]))
-        if any(not said.strip() or any(s in said for s in self.special) for _, said in turns):
-            return None
-        try:
-            return turns if len(turns) > 1 and self.render(turns) == text else None
-        except DataError:
-            return None
-
 
 @dataclass(frozen=True)
 class ChatObjective(Causal):
@@ -135,15 +53,11 @@ class ChatObjective(Causal):
     so that what is trained is what will be asked. A prompt that opens a thought (``<think>``) is
     continued by the end of an empty one, unless the answer has a thought.
 
-    With ``train_on="all"`` every token carries loss, given one end token, and a conversation ends
-    with `closing`. A first exchange that is too long by itself loses its end. Prompts for an answer
-    have no end token before them, as in other programs.
-
     ``<|im_end|>`` in a message ends no turn: the text of a special token is plain text there.
 
     Args:
         template: in Jinja, of the model; see `PLAIN`.
-        train_on: ``assistant``, ``last`` or ``all``.
+        train_on: ``assistant`` or ``last``.
     """
 
     cut: str = "source"  # of a prompt to answer
@@ -159,7 +73,7 @@ class ChatObjective(Causal):
         if self.train_on == "last":
             return self._of_exchanges([self._last(turns)])
         if len(answers) > 2:  # rendering all that precedes each answer takes quadratic time
-            with suppress(ConfigError, DataError):
+            with suppress(_RewrittenError, DataError):
                 text, exchanges = self._exchanges(turns, answers, near=True)
                 if text != self._rendered(turns[: answers[len(exchanges) - 1] + 1]):
                     exchanges = None
@@ -167,11 +81,8 @@ class ChatObjective(Causal):
             try:
                 _, exchanges = self._exchanges(turns, answers, near=False)
             except _RewrittenError:
-                if self.train_on == "all":
-                    raise
                 return replace(self._of_exchanges([self._last(turns)]), untrained=len(answers) - 1)
-        made = self._of_all if self.train_on == "all" else self._of_exchanges
-        return made(exchanges)
+        return self._of_exchanges(exchanges)
 
     def _last(self, turns: Turns) -> Exchange:
         """Return the tokens of the newest exchanges before the last answer, and of the answer."""
@@ -228,17 +139,6 @@ class ChatObjective(Causal):
         )
         return "".join(text if silent else f"[[{text}]]" for silent, text in pieces)
 
-    @cached_property
-    def form(self) -> ChatForm:
-        """The form in which the template writes turns."""
-        return ChatForm(self._rendered, self.tokenizer.all_special_tokens)
-
-    @cached_property
-    def closing(self) -> tuple[int, ...]:
-        """Tokens behind the end token of the last answer, where all turns are trained."""
-        _, rest = self._up_to_end(token_ids(self.tokenizer, [self.form.tail])[0])
-        return *rest, self._end
-
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
 
@@ -255,11 +155,7 @@ class ChatObjective(Causal):
                 done = self._rendered(shown[: answers[k - 1] - number])
             asked, answered = self._rendered(shown[:-1], asks=True), self._rendered(shown)
             if not (asked.startswith(done) and answered.startswith(asked)):
-                raise _RewrittenError(
-                    "the model's chat template writes an earlier turn in another way once a later "
-                    "one follows, so that what is trained would not be what is asked; type "
-                    "task.template=plain"
-                )
+                raise _RewrittenError
             yield asked[len(done) :], answered[len(asked) :]
             done = answered
 
@@ -317,26 +213,6 @@ class ChatObjective(Causal):
             tuple(silent),
             cut_source=max(0, len(given) - len(prompt)) + sum(len(given) for given, _, _ in lost),
             cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
-        )
-
-    def _of_all(self, exchanges: Sequence[Exchange]) -> CausalExample:
-        """Return an example all of whose tokens carry loss, behind one end token."""
-        room, target, whole = self.max_length - 1, list[int](), 0
-        fits, rest = True, list[int]()
-        for given, answered, calls in exchanges:
-            answer, more = self._up_to_end(answered, calls)
-            words = [*rest, *given, *answer]
-            whole += len(words)
-            fits = fits and len(target) + len(words) <= room
-            if fits or not target:
-                target += words
-            rest = more
-        closing = [*rest, self._end]
-        if fits and len(target) + len(closing) <= room:
-            target += closing
-        target = target[:room]
-        return CausalExample(
-            (self._end,), tuple(target), cut_target=whole + len(closing) - len(target)
         )
 
     def _up_to_end(self, answer: list[int], calls: bool = False) -> tuple[list[int], list[int]]:
@@ -425,7 +301,7 @@ class ChatObjective(Causal):
         return found
 
 
-class _RewrittenError(ConfigError):
+class _RewrittenError(Exception):
     """A template writes an earlier turn in another way once a later one follows."""
 
 

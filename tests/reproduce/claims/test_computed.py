@@ -2,8 +2,8 @@
 
 from dpft.reproduce.claims import computed
 from dpft.reproduce.claims.claim import ComputedCheck, load
-from dpft.reproduce.claims.comparison import Outcome
 from dpft.reproduce.claims.evaluate import compute
+from dpft.reproduce.claims.rule import Word
 from dpft.reproduce.figures.computed import Layer, peaks
 
 CHECKS = [one for claim in load() for one in claim.checks if isinstance(one, ComputedCheck)]
@@ -12,8 +12,8 @@ CHECKS = [one for claim in load() for one in claim.checks if isinstance(one, Com
 def test_every_function_is_used_and_one_claim_fails_in_part():
     assert {check.function for check in CHECKS} == set(computed.FUNCTIONS)
     results = [(check.function, one) for check in CHECKS for one in compute(check)]
-    assert all(one.what and one.text and "value" in one.numbers for _, one in results)
-    fails = [function for function, one in results if one.outcome is not Outcome.HOLDS]
+    assert all(one.what and one.text and one.origin == "computed" for _, one in results)
+    fails = [function for function, one in results if one.word is not Word.HOLDS]
     assert fails == ["embedding_memory"]
 
 

@@ -55,20 +55,19 @@ def test_missing_prints_commands_and_nothing_else(tmp_path):
 def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
     calls = []
 
-    def swept(words, *, file, keep_going):
-        calls.append((list(words), file.read_text(), keep_going))
+    def swept(words, *, file):
+        calls.append((list(words), file.read_text()))
         write_record(tmp_path / "mine" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
         raise typer.Exit(1)  # as where one of them failed
 
     monkeypatch.setattr(sweep, "run_sweep", swept)
     result = invoke(
         *("demo/1", "scale=laptop", "--run", "hydra/launcher=joblib", "runs_dir=mine"),
-        *("--fail-fast", "--out", "table.csv"),
+        *("--out", "table.csv"),
     )
     assert result.exit_code == 1
-    ((words, text, keep_going),) = calls
+    ((words, text),) = calls
     assert words == ["hydra/launcher=joblib", "runs_dir=mine"]
-    assert not keep_going
     assert [shlex.split(line)[-2:] for line in text.splitlines()] == [
         ["runs_dir=mine", "seed=0"]
     ] * 2
