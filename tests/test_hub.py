@@ -111,6 +111,7 @@ def test_a_broken_download_is_resumed_and_the_revision_recorded(hub, fetched):
     assert record["model"]["hub_model"] == "openai-community/gpt2"
     assert record["model"]["hub_revision"] == COMMIT
     assert record["dataset"]["source"] == "hub"
+    assert record["dataset"]["hub_revision"] == COMMIT
 
 
 def test_what_was_downloaded_needs_no_network(fetched):

@@ -103,6 +103,7 @@ class Dataset(_Section):
 
     task: str
     source: str
+    hub_revision: str | None = None  # the commit that was downloaded
     fingerprint: str
     counts: dict[str, Count]
 

@@ -199,6 +199,12 @@ def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
         raise DataError(f"{absent} ({why}). {_advice(name)}") from error
 
 
+def hub_revision(hub: Hub, name: str) -> str:
+    """Return the commit of the hub's copy that was downloaded last."""
+    (train, *_) = load_hub(hub, name, hub.splits["train"].split("+")[0]).cache_files
+    return Path(train["filename"]).parent.name  # .../0.0.0/COMMIT/NAME.arrow
+
+
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Sequence[Any]:
     """Return rows of the hub as the task's; raise DataError for a missing column."""
     try:

@@ -47,6 +47,7 @@ def make_record(
         "dataset": {
             "task": task.name,
             "source": task.location[0],
+            "hub_revision": prepared.revision,
             "fingerprint": prepared.header["data"],
             "counts": counts,
         },

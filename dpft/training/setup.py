@@ -92,6 +92,7 @@ class Prepared:
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
         header: of the ledger, with keyed fingerprints of data and model; the run cannot continue
             where any of it differs.
+        revision: commit of the hub's copy of the data; None if they were not the hub's.
         weights: their digest and revision, on the first rank; empty if they are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
@@ -107,6 +108,7 @@ class Prepared:
     units: TrainingSet
     key: bytes
     header: Mapping[str, Any]
+    revision: str | None
     weights: Mapping[str, str | None]
     instances: Sequence[Instance]
     planted: Planted | None
@@ -226,6 +228,7 @@ def prepare(
         units=units,
         key=key,
         header=header,
+        revision=task.hub_revision if cohort.rank == 0 else None,
         weights=stored_weights(run.model) if cohort.rank == 0 else {},
         instances=instances,
         planted=planted,
