@@ -138,10 +138,11 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
                 "that each of them occurs and is not covered by the guarantee"
             )
-        names = sorted(
-            {row.name(self.label_column, "task.label_column") for row in self._table("train")}
-        )
+        names = sorted({*self._labels(self._table("train"))})
         return tuple({_folded(name): name for name in reversed(names)}.values())[::-1]
+
+    def _labels(self, rows: Iterable[TableRow]) -> Iterator[str]:
+        return (row.name(self.label_column, "task.label_column") for row in rows)
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
