@@ -63,10 +63,9 @@ def resolved(config: Any, words: Sequence[str]) -> Config:
 def _composed(words: tuple[str, ...]) -> Config:
     """Return the resolved config as Hydra composes it; not to be changed."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     with hydra_errors():
-        parsed = OverridesParser.create().parse_overrides(list(words))
+        parsed = [_parsed(word) for word in words]
         groups = folder.groups()
         values = [
             one
@@ -79,6 +78,14 @@ def _composed(words: tuple[str, ...]) -> Config:
         config = copy.deepcopy(_of_choices(choices))
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         return _plain(config)
+
+
+@cache
+def _parsed(word: str) -> Any:
+    """Return Hydra's reading of an override; not to be changed."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_overrides([word])[0]
 
 
 @cache
