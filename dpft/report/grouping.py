@@ -32,7 +32,7 @@ Scored = tuple[Kind, float] | None
 
 def ranked(runs: Sequence[Gathered]) -> list[tuple[Gathered, Scored]]:
     """Sort runs by their first score, the best of one kind first, those without a score last."""
-    found = [(run, _scored(run)) for run in runs]
+    found = [(run, first_score(run)) for run in runs]
     kinds = [scored[0] for _, scored in found if scored is not None]
 
     def rank(item: tuple[Gathered, Scored]) -> tuple[int, float]:
@@ -54,7 +54,8 @@ def metrics(run: Gathered) -> dict[str, float | None]:
     }
 
 
-def _scored(run: Gathered) -> Scored:
+def first_score(run: Gathered) -> Scored:
+    """Return the first score of the split that was decoded; None if it was not scored."""
     try:
         name, _ = score(run.record or {}, None)
     except (DpftError, LookupError):  # not scored
@@ -62,6 +63,31 @@ def _scored(run: Gathered) -> Scored:
     value = metrics(run).get(name)
     task, split = section(run.config, "task").get("name"), run.config["decode"]["split"]
     return None if value is None else (Kind(str(task), str(split), name), value)
+
+
+def references(run: Gathered, others: Sequence[Gathered]) -> dict[str, tuple[Gathered, float]]:
+    """Return the best run without privacy and one that was not trained, with their scores.
+
+    Only runs of the same base model and the same task, scored on as many of the same records.
+    """
+    found: dict[str, tuple[Gathered, float]] = {}
+    for other, scored in ranked(others):
+        if other is not run and scored is not None and _scale(other) == _scale(run):
+            if not other.private:
+                found.setdefault("without privacy", (other, scored[1]))
+            elif other.guarantee is not None and other.guarantee.kind == "nothing released":
+                found.setdefault("before training", (other, scored[1]))
+    return found
+
+
+def _scale(run: Gathered) -> list[Any]:
+    """Return what scores of two runs have in common if they can be compared."""
+    scored, model, record = first_score(run), section(run.record, "model"), run.record or {}
+    kind = None if scored is None else scored[0]
+    of = section(section(record, "scores"), kind.split if kind else "")
+    base = model.get("weights_sha256") or model.get("base_model")
+    task = section(run.config, "task")
+    return [kind, base, task, *(of.get(part) for part in ("examples", "references", "signature"))]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -16,13 +16,15 @@ from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
 from dpft.privacy.rounding import delta, number, up
 from dpft.report.cost import planned, remarks
-from dpft.report.gather import Found, Gathered, section
+from dpft.report.gather import Found, Gathered, section, siblings
 from dpft.report.grouping import (
     Scored,
     differing,
+    first_score,
     flat,
     metrics,
     ranked,
+    references,
     value_text,
     without_folders,
 )
@@ -35,10 +37,11 @@ from dpft.report.guarantee import (
     score_warnings,
 )
 from dpft.report.markdown import environment
+from dpft.report.plot import by_epsilon, by_step, drawn
 from dpft.report.terminal import clock, plain
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.shown import cautions_of, figure
+from dpft.tasks.metrics.shown import cautions_of, figure, shown
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
@@ -53,6 +56,7 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
     """Return the whole file."""
     ordered, several = ranked(runs), found.several
     runs = [run for run, _ in ordered]
+    top = _top(ordered, several)
     pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
     pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
     pages.globals["figure"] = figure
@@ -64,9 +68,50 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
             if not run.private and (not several or run.record or run.ledger)
         ],
         covered=any(run.private for run in runs),
+        empty=not any(
+            run.record or run.problems or (run.ledger and run.ledger.steps_spent) for run in runs
+        ),
+        top=top,
+        written=[run for run in runs if run.samples][:3],
         overview=_overview(ordered) if several else {},
-        runs=[_view(run, several) for run in runs],
+        runs=[_view(run, True) for run in runs] if several else [top["view"]],
     )
+
+
+def _top(ordered: Sequence[tuple[Gathered, Scored]], several: bool) -> dict[str, Any]:
+    """Return the first screen's run, the best with privacy, what it compares with, and a plot."""
+    runs = [run for run, _ in ordered]
+    lead = min(runs, key=_last_to_show)
+    found: dict[str, Any] = {"view": _view(lead, False), "by": {}, "gap": None, "plot": None}
+    found["private"] = sum(run.private and bool(run.mechanism.get("steps")) for run in runs)
+    scored = first_score(lead)
+    if scored is None:
+        return found | {"kind": None}
+    kind, value = scored
+    of = section(section(lead.record, "scores"), kind.split)
+    better = "lower" if lower_is_better(kind.metric, of) else "higher"
+    constant = section(of, "baselines").get(kind.metric)
+    level = None if constant is None else shown(kind.metric, constant, of.get("signature"))
+    by = references(lead, runs if several else siblings(lead))
+    if "without privacy" in by:
+        found["gap"] = (by["without privacy"][1] - value) * (-1 if better == "lower" else 1)
+    history = section(lead.record, "evaluation")
+    name, steps = by_step(history)
+    points = [(lead, value), *by.values()]
+    if several:
+        points = [(run, one[1]) for run, one in ordered if one is not None and one[0] == kind]
+    if not several and len(steps) > 1:
+        found["plot"] = {"of": name, **drawn(steps, history.get("baseline") if name == "accuracy" else None)}
+    elif len(points) > 1 or level is not None:
+        found["plot"] = {"of": "", **drawn(by_epsilon(points), level)}
+    return found | {"kind": kind, "by": by, "value": value, "level": level, "better": better}
+
+
+def _last_to_show(run: Gathered) -> tuple[bool, bool]:
+    given = run.guarantee
+    if given is None:
+        return True, run.ledger is None
+    return given.kind != "private", bool(given.voided_by)
 
 
 def _fit(value: object) -> object:
@@ -78,6 +123,7 @@ def _fit(value: object) -> object:
 def _view(run: Gathered, several: bool) -> dict[str, Any]:
     """Return what is shown of a run."""
     record, given = run.record or {}, run.guarantee
+    epsilon = None if given is None or given.strength == "none" else given.stated
     noise_seed = section(run.config, "privacy").get("noise_seed")
     started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
     parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
@@ -89,10 +135,15 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "labels": sentences(record.get("flags")),
         "warnings": list(started) if given is None else given.warnings,
         "verdict": "" if given is None else given.verdict,
+        "noun": given.noun if given is not None else "record",
+        "unit": given.unit if given is not None else run.ledger and run.ledger.header.get("unit"),
+        "count": run.mechanism.get("dataset_size"),
         "point": without_folders(run.target.label or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
         "figures": _figures(run),
         "review": None if several else review(run),
+        "sure": odds(epsilon)[1] if epsilon is not None and epsilon <= VACUOUS else "",
+        "cautions": cautions_of(record),
         "scores": scores,
         "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
