@@ -29,10 +29,12 @@ from dpft.report.grouping import (
     without_folders,
 )
 from dpft.report.guarantee import (
+    SEEN,
     Rows,
     audit_rows,
     evaluation_remarks,
     is_held_out,
+    may_be_seen,
     mechanism_rows,
     score_warnings,
 )
@@ -101,7 +103,10 @@ def _top(ordered: Sequence[tuple[Gathered, Scored]], several: bool) -> dict[str,
     if several:
         points = [(run, one[1]) for run, one in ordered if one is not None and one[0] == kind]
     if not several and len(steps) > 1:
-        found["plot"] = {"of": name, **drawn(steps, history.get("baseline") if name == "accuracy" else None)}
+        found["plot"] = {
+            "of": name,
+            **drawn(steps, history.get("baseline") if name == "accuracy" else None),
+        }
     elif len(points) > 1 or level is not None:
         found["plot"] = {"of": "", **drawn(by_epsilon(points), level)}
     return found | {"kind": kind, "by": by, "value": value, "level": level, "better": better}
@@ -143,7 +148,7 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "figures": _figures(run),
         "review": None if several else review(run),
         "sure": odds(epsilon)[1] if epsilon is not None and epsilon <= VACUOUS else "",
-        "cautions": cautions_of(record),
+        "cautions": [*cautions_of(record), *([SEEN] if may_be_seen(record) else [])],
         "scores": scores,
         "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),

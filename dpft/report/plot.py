@@ -55,12 +55,15 @@ def drawn(points: Sequence[Point], level: float | None) -> dict[str, Any]:
 
     marks, ticks = list[dict[str, Any]](), dict[float, str]()
     for where, tick, value, name, proven in points:
-        x, y = round(50 + 330 * where, 1), height(value)
+        x, y = round(54 + 330 * where, 1), height(value)
         text = f"{name if len(name) < 25 else name[:23] + '…'} {value:.4g}".strip()
+        wide = _LETTER * (len(text) + 1)
+        left = min(max(x - wide / 2, 52), 395 - wide)
         near = [m for m in marks if m["labelled"] and abs(m["y"] - y) < _LINE]
-        free = all(abs(m["x"] - x) > _LETTER * (len(m["text"] + text)) / 2 for m in near)
-        marks.append({"x": x, "y": y, "text": text, "labelled": free, "proven": proven})
-        if all(abs(x - other) > _LETTER * 10 for other in ticks):
+        free = all(m["right"] < left or left + wide < m["left"] for m in near)
+        mark = {"x": x, "y": y, "left": left, "right": left + wide, "text": text}
+        marks.append({**mark, "labelled": free, "proven": proven})
+        if all(abs(x - at) > _LETTER * len(tick + other) / 2 for at, other in ticks.items()):
             ticks[x] = tick
     ys = [(height(value), f"{value:.4g}") for value in sorted({min(values), max(values)})]
     return {
