@@ -1,7 +1,7 @@
 """Differentially private fine-tuning, from one command to one record."""
 
-from dpft.privacy.families import register
+from dpft.privacy import register_rules
 
 __version__ = "0.1.0"
 
-register("dpft.models.layers")
+register_rules("dpft.models.layers")

@@ -400,7 +400,7 @@ def kernels() -> None:
     sums = torch.zeros(size, device=NOW.device)
     slices = [noise.Slice(part, bytes(32), 0.7) for part in sums.chunk(148)]
     kernel = noise._kernel(sums.device, sums.dtype)
-    for name, add in {"torch": noise.in_tiles, "one kernel": kernel}.items():
+    for name, add in {"CPU": noise.on_cpu, "one kernel": kernel}.items():
         with turn(ALONE, f"noise, {name}"):
             if add is not None:
                 times = [seconds(partial(add, slices, 1 / 3)) for _ in range(3)]

@@ -10,9 +10,8 @@ from typing import cast
 
 import yaml
 
-from dpft.tasks.samples import e2e
+from dpft.tasks.samples import Words, article, e2e, upper
 from dpft.tasks.samples.e2e import Record, Split, gaps_of
-from dpft.tasks.samples.grammar import Words, article, upper
 
 _TEXT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _WORDS: dict[str, Words] = _TEXT["words"]

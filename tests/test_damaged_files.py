@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.runs import Ledger, RunDirectory, checkpoint, read_ledger, read_record
+from dpft.runs import CheckpointError, Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.log import NormsLog, read_norms
 from dpft.sweep.folder import SweepFolder
@@ -107,9 +107,12 @@ def test_a_damaged_file_is_refused_by_name(whole, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "part-00000.safetensors"])
-def test_a_damaged_checkpoint_is_passed_over(whole, name, tmp_path):
+def test_a_damaged_checkpoint_is_refused(whole, name, tmp_path):
     for kind in ("empty", "half", "noise", "directory"):
         copy = shutil.copytree(whole, tmp_path / kind)
         damage(copy / "checkpoints/step-00000002" / name, kind)
-        with RunDirectory.open(copy, CONFIG, "task: e2e\n") as run:
-            assert checkpoint.load_latest(run) is None, kind
+        with (
+            RunDirectory.open(copy, CONFIG, "task: e2e\n") as run,
+            pytest.raises(CheckpointError, match="step-00000002 is damaged"),
+        ):
+            checkpoint.load(run)

@@ -17,6 +17,8 @@ TEXTS = sorted(
     for file in (ROOT / folder).rglob("*")
     if file.suffix in {".py", ".yaml", ".md", ".sh"}
 )
+PAGE = re.compile(r"\bdocs/[\w/-]+(?:\.md)?")
+FILE = re.compile(r"\b(?:conf|dpft|scripts|tests)/[a-z0-9_/]+\.(?:py|yaml|sh)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -46,24 +48,14 @@ def test_links_of_all_pages_resolve_and_tables_end():
     assert broken == []
 
 
-def test_pages_that_code_names_exist():
+def test_files_that_pages_and_code_name_exist():
+    texts = (*TEXTS, ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "README.md")
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md"]
     named = {
-        (str(file.relative_to(ROOT)), page)
-        for file in (*TEXTS, ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "README.md")
-        for page in re.findall(r"\bdocs/[\w/-]+(?:\.md)?", file.read_text(encoding="utf-8"))
+        *((file, page) for file in texts for page in PAGE.findall(file.read_text("utf-8"))),
+        *((page, file) for page in pages for file in FILE.findall(page.read_text("utf-8"))),
     }
-    assert {(file, page) for file, page in named if not (ROOT / page).exists()} == set()
-
-
-def test_files_that_pages_name_exist():
-    named = {
-        (str(page.relative_to(ROOT)), file)
-        for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]
-        for file in re.findall(
-            r"\b(?:conf|dpft|scripts|tests)/[a-z0-9_/]+\.(?:py|yaml|sh)", page.read_text()
-        )
-    }
-    assert {(page, file) for page, file in named if not (ROOT / file).exists()} == set()
+    assert {(str(text), name) for text, name in named if not (ROOT / name).exists()} == set()
 
 
 def test_every_page_is_in_the_navigation():

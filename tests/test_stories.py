@@ -3,7 +3,6 @@
 What is quoted must be what is printed, in shape: numbers differ at another size.
 """
 
-import json
 import re
 import shlex
 import subprocess
@@ -91,41 +90,16 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     )
 
 
-def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
+def test_chats_become_a_model_that_others_load(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # Of what is written a third has no turn that ends in time, and a fifth one exchange that does.
-    # Either is quoted, so that one of 48 must be of each kind, whatever is drawn (1 in 10,000).
-    endless = ("user", "Aromi is a coffee shop. " * 6 + "Bad.")
-    hasty = ("user", "I want cheap Italian food near the river. " * 5)
-    talks = []
-    for name in ("Aromi", "Cotto", "Fitzbillies", "Zizzi"):
-        talk = [("user", f"{name} is cheap?"), ("assistant", f"{name} is cheap.")]
-        talks += [talk, [hasty, talk[1]], *[[*talk, endless, talk[1]]] * 3]
-    rows = [{"messages": [{"role": r, "content": text} for r, text in talk]} for talk in talks]
-    Path("few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     quick = ("task.limit_eval=2", "decode.max_new_tokens=8", "threads=1")
     small = {
-        # Learned by heart, so that what it writes are conversations.
-        "name=public": (
-            *("task.train_file=few.jsonl", "task.test_share=0.2", "optim.batch_size=8"),
-            *("optim.steps=60", "optim.lr=5e-3", "optim.schedule=linear", *quick),
-        ),
+        "name=public": (*quick, "optim.steps=2"),
         "name=patients": (*quick, "optim.batch_size=4", "optim.steps=2", "optim.lr=1e-6"),
-        "generate": ("n=48", "decode.max_new_tokens=44"),
-        "name=on-synthetic": (*quick, "optim.steps=1", "optim.batch_size=2"),
     }
-    verbs = ["data", "data", "data", "train", "train", "export", "generate", "data"]
-    verbs += ["generate", "train", "report"]
-    done = follow("chats_to_synthetic.md", small)
+    verbs = ["data", "data", "data", "train", "train", "export"]
+    done = follow("private_chats.md", small)
     assert [verb[5:] for verb in done if verb.startswith("dpft")] == verbs
     assert [verb.split()[0] for verb in done if not verb.startswith("dpft")] == ["grep", "python"]
     home = {path.name for path in Path("patients").iterdir()}
     assert {"model.safetensors", "chat_template.jinja", "README.md"} <= home
-    synthetic = Path("runs/patients/synthetic/train.jsonl")
-    written = [json.loads(line)["messages"] for line in synthetic.read_text().splitlines()]
-    assert 0 < len(written) < 48
-    assert {turn["role"] for turns in written for turn in turns} == {"user", "assistant"}
-    side = synthetic.with_name("train.jsonl.guarantee.md").read_text()
-    assert "adding or removing one user" in side
-    overlap = json.loads(Path("runs/patients/private/quality/train.json").read_text())
-    assert overlap["file"] == "train.jsonl"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import typer.core
 
-from dpft.cli.guard import guarded, one_message, refuse
+from dpft.cli.guard import guarded, one_message
 from dpft.cli.interrupts import end_at_signals, restore_signals
 from dpft.report.terminal import echo
 
@@ -92,10 +92,6 @@ def version(  # noqa: D103
 def main() -> None:
     """Run the command that was typed, for the ``dpft`` script (`dpft.__main__`)."""
     end_at_signals()
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        refuse("the working directory was deleted; go to another one, for instance by cd ..")
     # Threads of GNU OpenMP spin for milliseconds while they wait, which makes steps of the bundled
     # model up to ten times slower on a busy machine. Spinning for microseconds costs nothing
     # measurable on an idle one. torch reads this when it is imported.

@@ -4,17 +4,16 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpft.cli.options import AsJson, Settings
-from dpft.cli.output import make_console, progress_bar
+from dpft.cli.options import Settings
+from dpft.cli.output import make_console
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
@@ -45,17 +44,13 @@ def main(
     peers: Annotated[
         str,
         typer.Option(
-            help="Opacus' methods to compare with: opacus, opacus-ghost; opacus-linear and "
-            "opacus-ghost-linear swap Conv1D for Linear first. Implies --untied."
+            help="Opacus' methods to compare with: opacus, opacus-ghost. Implies --untied."
         ),
     ] = "",
     rounds: Annotated[
         int, typer.Option(help="Fresh processes per style, interleaved.")
     ] = catalog.DEFAULT_ROUNDS,
     steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Of each process; default: OMP_NUM_THREADS, or all cores.")
-    ] = None,
     untied: Annotated[
         bool, typer.Option("--untied", help="Output head and embedding are separate parameters.")
     ] = False,
@@ -64,44 +59,41 @@ def main(
         str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
     ] = "float32",
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = catalog.DEFAULT_OUT,
-    name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
-    Writes JSON, a Markdown table and a plot. dpft plan --largest finds the largest batch.
+    Writes JSON and a plot; OMP_NUM_THREADS sets the threads. dpft plan --largest finds the largest
+    batch.
 
     A whole run, private or not, compiled or not; writes nothing, spends no budget:
     dpft bench --run task=e2e model=gpt2 clip=bk precision=bfloat16
     """
     typed = dict(locals())  # all options by their names
-    for other in ("overrides", "run", "as_json"):
-        del typed[other]
+    del typed["overrides"], typed["run"]
     given = os.environ.get("OMP_NUM_THREADS", "")
-    cores = threads or (int(given) if given.isdecimal() else usable_cores()) or 1
+    threads = (int(given) if given.isdecimal() else usable_cores()) or 1
     if run:
         usual = inspect.signature(main).parameters
-        for key in typed.keys() - {"steps", "threads"}:
+        for key in typed.keys() - {"steps"}:
             if typed[key] != usual[key].default:
                 option = f"--{key.replace('_', '-')}"
                 raise ConfigError(
                     f"got {option} next to --run; type a setting of dpft train instead"
                 )
-        _whole_run(overrides or [], cores, steps, as_json)
+        _whole_run(overrides or [], threads, steps)
         return
-    if overrides or as_json:
-        raise ConfigError(f"got {(overrides or ['--json'])[0]}; expected it next to --run")
+    if overrides:
+        raise ConfigError(f"got {overrides[0]}; expected it next to --run")
     from dpft.reproduce.bench import documents
 
-    settings = catalog.BenchSettings.make(**typed | {"threads": cores})
+    settings = catalog.BenchSettings.make(**typed, threads=threads)
     if settings.peers and find_spec("opacus") is None:
         raise ConfigError(
             "peers need Opacus, which is not installed: type pip install 'dpft[peers]'"
         )
     facts = measure.environment(settings.job("environment"))
     settings = replace(settings, device=facts["device"])
-    with _progress() as progress:
-        rows = measure.measure(settings, measure.WorkerProcess, progress)
+    rows = measure.measure(settings, measure.WorkerProcess, partial(echo, err=True))
     summaries = documents.summarise(settings, rows)
     table = documents.table(settings, facts, rows, summaries)
     content = documents.document(settings, facts, rows, summaries)
@@ -109,12 +101,11 @@ def main(
     path.parent.mkdir(parents=True, exist_ok=True)
     documents.plot(summaries, table.title, path.with_name(f"{path.name}.png"))
     write_atomic(path.with_name(f"{path.name}.json"), json.dumps(content, indent=1) + "\n")
-    write_atomic(path.with_name(f"{path.name}.md"), table.as_markdown())
     table.show(make_console())
-    echo(f"written: {path}.json, .md, .png")
+    echo(f"written: {path}.json, .png")
 
 
-def _whole_run(words: list[str], threads: int, steps: int | None, as_json: bool) -> None:
+def _whole_run(words: list[str], threads: int, steps: int | None) -> None:
     """Time the steps of a run, and print where their time goes."""
     from dpft.reproduce.bench import whole_run
 
@@ -122,27 +113,8 @@ def _whole_run(words: list[str], threads: int, steps: int | None, as_json: bool)
     facts = measure.environment({"threads": threads, "device": parse(compose(words)).device})
     load, cuda = os.getloadavg()[0], facts["device"] == "cuda"
     asked = (steps or whole_run.STEPS) * (1 + cuda)
-    with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder, _progress() as progress:
+    with tempfile.TemporaryDirectory(prefix="dpft-bench-") as folder:
         jobs = whole_run.jobs_of(words, Path(folder), threads, asked)
-        found = measure.measure_runs(jobs, not cuda, measure.WorkerProcess, progress)
-    if as_json:
-        known = {"settings": words, **facts, "load": load, "jobs": jobs, "results": found}
-        echo(json.dumps(known, indent=1))
-    else:
-        whole_run.table(facts, load, found).show(make_console())
-
-
-@contextmanager
-def _progress() -> Iterator[measure.Progress]:
-    """Show a bar on standard error; plain lines where that is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with progress_bar(*columns, TextColumn("{task.description}", markup=False)) as (bars, bar):
-
-        def show(done: int, total: int, what: str) -> None:
-            bars.update(bar, completed=done, total=total, description=what)
-            if not bars.console.is_terminal and done < total:
-                echo(f"{done + 1}/{total} {what}", err=True)
-
-        yield show
+        together = [list(jobs)] if not cuda else [[label] for label in jobs]
+        found = measure.measure_runs(jobs, together, measure.WorkerProcess, partial(echo, err=True))
+    whole_run.table(facts, load, found).show(make_console())

@@ -1,4 +1,4 @@
-"""``dpft data``: where a task's data is, whether it can be read, and generated samples of it."""
+"""``dpft data``: whether a task's data can be read, and generated samples of it."""
 
 import shlex
 from pathlib import Path
@@ -10,34 +10,29 @@ from dpft.cli.output import progress_bar
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, SplitError
 from dpft.config.overrides import override
-from dpft.config.schema import Run, parse
+from dpft.config.schema import parse
 from dpft.report.terminal import echo
 from dpft.tasks import load_task
 from dpft.tasks.base import SPLITS, Task
 
-_PLACES = {
-    "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
-    "sample": "generated records (task.source=sample)",
-}
-
 
 def main(
     action: Annotated[
-        str, typer.Argument(help="where (is it found?), check (read it all), or sample.")
-    ] = "where",
+        str, typer.Argument(help="check (read it all), or sample (write generated records).")
+    ] = "check",
     task_name: Annotated[str, typer.Argument(metavar="task", help="A task, such as e2e.")] = "e2e",
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Settings, such as task.train_file=FILE.")
     ] = None,
     to: Annotated[Path | None, typer.Option(help="Folder to write to, for sample.")] = None,
 ) -> None:
-    """Find, check or generate a task's data: dpft data check e2e"""
+    """Check or generate a task's data: dpft data check e2e"""
     words = [f"task={task_name}", *(overrides or ())]
     if action == "sample":
         words.append("task.source=sample")
-    if action not in ("where", "check", "sample") or "=" in task_name:
+    if action not in ("check", "sample") or "=" in task_name:
         raise ConfigError(
-            f"got dpft data {action} {task_name}; expected one of where, check, sample, then a "
+            f"got dpft data {action} {task_name}; expected check or sample, then a "
             "task, as in dpft data check text2text task.train_file=FILE"
         )
     run = parse(compose(words))
@@ -51,17 +46,10 @@ def main(
             echo(f"{file}: {file.stat().st_size:,} bytes")
         typed = [f"task={task_name}", override("task.data_dir", str(to))]
         echo(f"use it with: {shlex.join(['dpft', 'train', *typed])}")
-    elif action == "check":
-        _check(run, task, any(word.startswith(("model=", "model.")) for word in words))
-    else:
-        kind, folder = task.location
-        echo(f"{task_name}: {folder if folder is not None else _PLACES.get(kind, kind)}")
-
-
-def _check(run: Run, task: Task, is_for_a_model: bool) -> None:
-    """Read every split and print counts, and the first record as the model is given it."""
-    lines = []
-    # On a terminal: ten million rows take minutes.
+        return
+    kind, folder = task.location
+    lines = [f"{task_name}: {kind if folder is None else folder}"]
+    # On a terminal, since ten million rows take minutes.
     with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
         task.advance_with(lambda count: bar.advance(rows, count))
         for split in SPLITS:
@@ -77,6 +65,7 @@ def _check(run: Run, task: Task, is_for_a_model: bool) -> None:
             lines += [f"  {detail}" for detail in task.details(split)]
     for line in lines:
         echo(line)
+    is_for_a_model = any(word.startswith(("model=", "model.")) for word in words)
     if is_for_a_model and type(task).rendered is not Task.rendered:
         from dpft.models.load import tokenizer_of
 

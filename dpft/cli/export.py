@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import RunFolder
-from dpft.cli.output import warn
 from dpft.report.terminal import echo
 
 
@@ -23,10 +22,6 @@ def main(
         str | None,
         typer.Option(help="Name of the adapter's base model, if the run's is not on a hub."),
     ] = None,
-    licence: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="License of the model, for the card."),
-    ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
 
@@ -35,19 +30,13 @@ def main(
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
-    from dpft.report.guarantee import chosen
-    from dpft.training.export import export, plan_export
+    from dpft.training.export import export
     from dpft.training.trained import loaded_run
 
     trained, folder = loaded_run(path), to or path / "export"
-    plan = plan_export(trained, merge=merge, base=base, licence=licence)
-    export(plan, folder)
-    what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
-    echo(f"{folder}: {what}, {plan.size() / 1e6:,.1f} MB")
-    if said := chosen(trained.record):
-        echo(said)
-    if code := loader(trained.record, plan.shape):
+    shape = export(trained, folder, merge=merge, base=base)
+    what = "a whole model" if shape.base is None else f"an adapter of {shape.base}"
+    echo(f"{folder}: {what}")
+    if code := loader(trained.record, shape):
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
     print_guarantee(trained.record)
-    if licence is None:
-        warn("note: the card names no license; before you share the model, type --license ID")

@@ -12,10 +12,8 @@ from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
 from dpft.report.table import TextTable
 from dpft.report.terminal import echo
-from dpft.reproduce.bench.documents import BenchFile, read_benches
+from dpft.reproduce.bench.documents import read_benches
 from dpft.reproduce.figures.catalog import FigureKind, Inputs, figures, load, plan_tables
-from dpft.reproduce.tables.cells import numbers_at
-from dpft.reproduce.tables.plan import SCALES
 from dpft.reproduce.tables.record_index import Index
 
 
@@ -40,7 +38,9 @@ def main(
     request = Request.parse(overrides or (), seeds, folders)
     files, damaged = read_benches(benches or None)
     if name is None:
-        _list(request.index(), files)
+        rows = [(one.name, one.kind, one.title) for one in figures().values()]
+        TextTable(("figure", "made from", "title"), rows).show(make_console())
+        echo("type dpft figure NAME for one; computed figures need no run")
         return
     figure = load(name)
     if figure.kind is FigureKind.COMPUTED and (extra := request.settings):
@@ -79,23 +79,3 @@ def main(
     request.print_lacking("figure", name, lacking)
     if failed is not None:
         raise failed
-
-
-def _list(index: Index, files: list[BenchFile]) -> None:
-    """Print every figure with its kind and how many of its numbers are there."""
-    rows = []
-    for figure in figures().values():
-        tables = [one.load() for one in figure.tables]
-        made = f"bench ({len(files)} files)" if figure.kind is FigureKind.BENCH else figure.kind
-        cells = []
-        for scale in SCALES:
-            counts = [numbers_at(table, scale, index) for table in tables]
-            sums = map(sum, zip(*filter(None, counts), strict=True))
-            cells.append("/".join(map(str, sums)) or "-")
-        rows.append((figure.name, made, *cells, figure.title))
-    headings = ["figure", "made from", *(f"scale={scale}" for scale in SCALES), "title"]
-    TextTable(headings, rows).show(make_console())
-    echo(
-        "scores recorded / scores that runs can give; computed figures need nothing, private "
-        "ones a run's noiseless files; type dpft figure NAME for one"
-    )

@@ -11,15 +11,17 @@ from pydantic.dataclasses import dataclass
 
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.cli.score import decoding, read_value
+from dpft.cli.score import decoding
 from dpft.config.errors import ConfigError, DataError, Missing, SettingError
-from dpft.config.overrides import override
+from dpft.config.overrides import value_of
 from dpft.config.schema import STRICT, Count, Decode, build
 from dpft.report.terminal import echo
 from dpft.runs import atomic
 
 if TYPE_CHECKING:
     from dpft.training.trained import TrainedRun
+
+_TEXTS = ("sources=", "out=", "system=")  # as they are typed: in them nothing is a number
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -30,7 +32,6 @@ class GenerateSettings:
     sources: str | None = None
     out: str | None = None
     seed: int = 0
-    system: str | None = None
 
 
 def main(
@@ -38,8 +39,8 @@ def main(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="n=1000; sources=dev, test, sample, FILE or [a,b]; system=TEXT (of a chat); "
-            "out=FILE; seed=0; decode.top_p=0.9 and other settings of decode."
+            help="n=1000; sources=dev, test, FILE or [a,b]; out=FILE; seed=0; "
+            "decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
     not_private: Annotated[
@@ -58,15 +59,14 @@ def main(
 
     The records have the guarantee of the run's training, which FILE.guarantee.md states. A task
     whose model answers a source copies the sources as they are: they are NOT protected, so give
-    public ones. Sources of training records are rejected. language_modeling and chat (trained with
-    task.train_on=all) have no sources: the model writes whole texts and conversations.
+    public ones. Sources of training records are rejected. language_modeling has no sources: the
+    model writes whole texts.
     """
     changes = [word for word in overrides or () if word.startswith("decode.")]
-    pairs = (word.partition("=") for word in overrides or () if word not in changes)
-    texts = ("sources", "out", "system")  # in which nothing is a number or a date
-    settings = build(
-        GenerateSettings, {key: v if key in texts else read_value(v) for key, _, v in pairs}
-    )
+    others = [word for word in overrides or () if word not in changes]
+    texts = dict(word.split("=", 1) for word in others if word.startswith(_TEXTS))
+    numbers = dict(value_of(word) for word in others if not word.startswith(_TEXTS))
+    settings = build(GenerateSettings, texts | numbers)
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
@@ -84,7 +84,6 @@ def main(
         sample,
         side_file,
         side_path,
-        words_on,
     )
 
     if not Guarantee.of_record(trained.record).private and not not_private:
@@ -95,11 +94,9 @@ def main(
         )
     # Nucleus sampling with p = 0.9, of texts as long as the run's answers, or its records.
     usual = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
-    if task.writes_whole:
+    if task.unconditional:
         usual["max_new_tokens"] = getattr(task, "max_length", usual["max_new_tokens"])
     how = decoding(changes, build(Decode, usual, "decode"))
-    if settings.system is not None and task.name != "chat":
-        raise ConfigError(f"system={settings.system!r} with task {task.name}; expected task chat")
     sources = find_sources(task, settings.sources, settings.n, settings.seed)
     suffix = Path(task.written_as).suffix
     if out.suffix != suffix or out.exists():
@@ -117,17 +114,14 @@ def main(
             )
         with progress.phase("sampling", settings.n) as advance:
             synthetic = sample(
-                *(task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance),
-                system=settings.system,
+                task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
             )
     if not synthetic.targets:
         raise DataError(
-            f"none of the {settings.n} texts has a word or is a conversation; expected one at "
-            "least: train for longer, or begin conversations with system=TEXT"
+            f"none of the {settings.n} texts has a word; expected one at least: train for longer"
         )
     sampling = dataclasses.asdict(how) | {"seed": settings.seed}
     del sampling["split"], sampling["batch_size"]
-    sampling |= {} if settings.system is None else {"system": settings.system}
     unnamed = out.with_name(f".{out.name}.tmp")  # records get their name last, with the guarantee
     try:
         task.write_records(synthetic.rows, synthetic.targets, unnamed)
@@ -144,7 +138,7 @@ def main(
         raise DataError(f"cannot write {out}: {atomic.disk_report(out.parent, error)}") from error
     records, left_out = content["records"], ""
     if empty := records["empty_left_out"]:
-        left_out = f" ({empty} without text in its form)"
+        left_out = f" ({empty} without text)"
     echo(f"{out}: {records['written']} records{left_out}")
     if stopped := records["stopped_before_their_end"]:
         warn(
@@ -162,11 +156,7 @@ def main(
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")
     run, typed = shlex.quote(str(path)), f" {shlex.quote(f'out={out}')}" if settings.out else ""
     echo(f"overlap with the training records: dpft generate {run}{typed} --overlap")
-    # The digest: another file of this name has other records.
-    where, name = path.resolve(), f"{path.resolve().name}-on-{out.stem}-{digest[:8]}"
-    words = words_on(trained.run, out, len(synthetic.targets))
-    words += [override("runs_dir", str(where.parent)), override("name", name)]
-    echo(f"to train a model on them: {shlex.join(['dpft', 'train', *words])}")
+    echo(f"to train on them: the run's settings with task.synthetic={out} clip=none name=NAME")
 
 
 def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dpft.cli.interrupts import Stopped, raise_at_signals, restore_signals, speaks
 from dpft.config.errors import NO_STEP, ConfigError, DpftError
+from dpft.parallel.launch import launched
 from dpft.report.terminal import secho
 
 # The disk is full or read-only.
@@ -29,8 +30,11 @@ def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[
         raise_at_signals()
         try:
             with one_message():
-                if "alone" in traits:
-                    check_alone(name)
+                if "alone" in traits and launched() > 1:
+                    raise ConfigError(
+                        f"dpft {name} with {launched()} processes; expected one: start it without "
+                        "torchrun"
+                    )
                 # Help asks no hub, and a name server may take seconds to say that there is none.
                 if "hub" in traits and not {"--help", "-h"}.intersection(typed):
                     from dpft.config import offline
@@ -68,23 +72,13 @@ def one_message() -> Iterator[None]:
         what = f"{error.filename or 'a file'}: {error.strerror}"
         refuse(f"{what}; {advice}, and type the same command again")
     except (MemoryError, RuntimeError) as error:
-        from dpft.runs.memory import is_out_of_memory
+        from dpft.runs.environment import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
         refuse(
             f"out of memory ({' '.join(str(error).split()) or 'of the machine'}); free some, or "
             "take a machine with more, and type the same command again"
-        )
-
-
-def check_alone(verb: str) -> None:
-    """Raise ConfigError in one of several processes of torchrun."""
-    from dpft.parallel.launch import launched
-
-    if launched() > 1:
-        raise ConfigError(
-            f"dpft {verb} with {launched()} processes; expected one: start it without torchrun"
         )
 
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -37,22 +37,6 @@ def make_console() -> Console:
     """Return a console for a wide table."""
     # A pipe has no width.
     return Console(width=160) if width_to_fit() is None else Console()
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
-) -> None:
-    """Print a table."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    make_console().print(table)
 
 
 @contextmanager

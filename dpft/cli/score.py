@@ -3,17 +3,16 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpft.cli.guard import check_alone
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode, Parallel, build
+from dpft.config.overrides import value_of
+from dpft.config.schema import Decode, build
 from dpft.report.terminal import echo
 
 
@@ -29,17 +28,14 @@ def main(
 ) -> None:
     """Score a run, or a file of predictions: dpft score RUN decode.split=test
 
-    With settings of decode, the model first writes its texts again, for which torchrun may start
-    several processes. The scores of all texts of the run are updated.
+    With settings of decode, the model first writes its texts again. The scores of all texts of the
+    run are updated.
     FILE in dpft score task=e2e predictions=FILE has lines of {"prediction": "...", "references":
     ["...", ...]}.
     """
     run = None if "=" in arguments[0] else Path(arguments[0])
     if run is not None and (arguments[1:] or _undecoded(run)):
-        if not decode(run, arguments[1:]):
-            return  # the first process scores
-    else:
-        check_alone("score")
+        decode(run, arguments[1:])
     results = score_predictions(arguments) if run is None else score_run(run)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
@@ -118,72 +114,41 @@ def _undecoded(path: Path) -> bool:
     return not generations_files(path, read_record(path))
 
 
-def decode(path: Path, overrides: Sequence[str]) -> bool:
-    """Decode a run with other settings; return whether this process is the first of all."""
+def decode(path: Path, overrides: Sequence[str]) -> None:
+    """Write a run's texts again, with other settings."""
     from dpft import runs
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
-    run = trained.run
+    run, task = trained.run, trained.task
     settings = decoding(overrides, run.decode)
     before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
     changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
     name = "-".join([*([settings.split] if settings.split else []), *changed])
-    from dpft.parallel.cohort import together
-    from dpft.parallel.layouts import joined
     from dpft.training.held_out import check_scored, must_be_apart
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
-    with ExitStack() as stack:
-        # Each process has a whole model, however it was trained.
-        cohort = stack.enter_context(joined(trained.device, Parallel()))
-        directory = None
-        with together(cohort):
-            if cohort.rank == 0:
-                opened = runs.RunDirectory.open(path, run.identity(), trained.text)
-                directory = stack.enter_context(opened)
-            task, loaded = trained.task, trained.loaded
-            instances = task.instances(settings.split)
-            if must_be_apart(run, task):
-                check_scored(task, settings.split, [one.record for one in instances])
-        progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
-        predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)
-        if directory is None:
-            return False
+    with runs.RunDirectory.open(path, run.identity(), trained.text) as directory:
+        instances = task.instances(settings.split)
+        if must_be_apart(run, task):
+            check_scored(task, settings.split, [one.record for one in instances])
+        with Progress() as progress:
+            predictions = predict(task, trained.loaded, instances, settings, run.seed, progress)
         file = directory.generations(name)
         with runs.replacing(directory.path, file, spelled(predictions)):
             write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
     echo(f"decoded: {path / relative}", err=True)
-    return True
 
 
 def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
     """Return the settings of decoding, changed by words such as ``decode.beams=1``."""
     values = dataclasses.asdict(usual)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not key.startswith("decode.") or not equals:
-            raise ConfigError(f"got {override!r}; expected settings such as decode.beams=1")
-        values[key.removeprefix("decode.")] = read_value(value)
+    for word in overrides:
+        key, value = value_of(word)
+        if not key.startswith("decode."):
+            raise ConfigError(f"got {word!r}; expected settings such as decode.beams=1")
+        values[key.removeprefix("decode.")] = value
     return build(Decode, values, "decode")
-
-
-def read_value(text: str) -> Any:
-    """Return a value as Hydra reads it before training: ``9e-1`` is a number (not to PyYAML).
-
-    What cannot be read stays a text, which the check of the setting rejects.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        read = OmegaConf.from_dotlist([f"value={text}"])
-    except (YAMLError, OmegaConfBaseException):
-        return text
-    content = OmegaConf.to_container(read, resolve=False)
-    assert isinstance(content, dict)
-    return content["value"]

@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
-from dpft.runs.lock import DirectoryLock
+from dpft.runs.directory import DirectoryLock
 from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points
@@ -39,7 +39,7 @@ def main(
     from dpft.runs.record import read_record
     from dpft.sweep.selection.release import best, price, release
     from dpft.tasks import load_task
-    from dpft.tasks.scores import check_metric, lower_is_better, lower_ones
+    from dpft.tasks.scores import check_metric, lower_is_better
     from dpft.training.mechanisms import make_mechanism
 
     check_launcher()
@@ -49,7 +49,7 @@ def main(
     check(plan)
     task = load_task(plan.runs[0].task)
     check_metric(metric, task, plan.runs[0].decode.split)
-    lowest = lower_is_better(metric, {"lower": lower_ones(task)})
+    lowest = lower_is_better(metric)
     name = checked_name(name or default_name(parsed, ()))
     selection = Selection(plan.runs_dir / "selections" / name)
     with selection.lock():

@@ -13,9 +13,9 @@ from dpft.parallel.launch import check_launcher
 from dpft.report.console import Console
 from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho
+from dpft.runs.directory import DirectoryLock
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
-from dpft.runs.lock import DirectoryLock
 from dpft.runs.record import read_record
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import (

@@ -11,8 +11,8 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.report.table import TextTable
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
-from dpft.reproduce.tables.cells import epsilons, fill, missing, numbers_at
-from dpft.reproduce.tables.plan import SCALES, make_plan
+from dpft.reproduce.tables.cells import epsilons, fill, missing
+from dpft.reproduce.tables.plan import make_plan
 from dpft.runs.atomic import write_atomic
 
 
@@ -38,7 +38,7 @@ def main(
     if out is not None and out.suffix not in SUFFIXES:
         raise ConfigError(f"--out is '{out}'; expected a file ending in {', '.join(SUFFIXES)}")
     if name is None or "/" not in name:
-        _list(name, request)
+        _list(name)
         return
     table = papers.load(*name.split("/", 1))
     index = request.index()
@@ -48,8 +48,8 @@ def main(
         print_missing(lacking)
         warn_left_out(index.damaged)
         return
-    # Before the runs are made, since Hydra is set up here.
-    printed = epsilons(table, plan.rows)
+    # Before the runs are made, since Hydra is set up here. The laptop's runs have other epsilons.
+    printed = epsilons(table, plan.rows) if request.scale == "paper" else ()
     failed: typer.Exit | None = None
     if run:
         stem = f"tables/{table.paper}-{table.number}"
@@ -71,8 +71,8 @@ def main(
         raise failed
 
 
-def _list(paper: str | None, request: Request) -> None:
-    """Print every table, or those of a paper, with how many of its cells have a number."""
+def _list(paper: str | None) -> None:
+    """Print the name and title of every table, or of those of a paper."""
     known = papers.names()
     names = [name for name in known if paper is None or name.startswith(f"{paper}/")]
     if not names:
@@ -80,14 +80,6 @@ def _list(paper: str | None, request: Request) -> None:
         raise ConfigError(
             f"there is no table {paper!r}{suggestion(str(paper), some)}; type dpft table for all"
         )
-    index = request.index()
-    rows = []
-    for table in (papers.load(*name.split("/", 1)) for name in names):
-        counts = [numbers_at(table, scale, index) for scale in SCALES]
-        cells = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
-        rows.append((table.name, *cells, table.title))
-    headings = ["table", *(f"scale={scale}" for scale in SCALES), "title"]
-    TextTable(headings, rows).show(make_console())
-    echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
-    echo(index.looked, err=True)
-    warn_left_out(index.damaged)
+    tables = [papers.load(*name.split("/", 1)) for name in names]
+    TextTable(("table", "title"), [(one.name, one.title) for one in tables]).show(make_console())
+    echo("type dpft table NAME for one")

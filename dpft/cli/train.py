@@ -13,21 +13,13 @@ from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import check_choices, conf_dir
-from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, setting_of
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
 
-# Hydra's flags that take a value, except --info, whose value is optional.
-_WITH_VALUE = (
-    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
-    *("--config-dir", "-cd"),
-)
-# Flags of dpft.
-_VERBOSITY = {
-    **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
-    **dict.fromkeys(("-v", "--verbose"), "verbosity=steps"),
-}
+# Hydra's flags that take a value.
+_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-dir", "-cd")
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
@@ -38,8 +30,6 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     for word in pending:
         if not word.startswith("-") or word == "-":
             overrides.append(word)
-        elif word in ("--info", "-i"):  # whose optional value would swallow the first override
-            flags.append("--info=all")
         else:
             flags += [word, *([next(pending, "")] if word in _WITH_VALUE else [])]
     return [*flags, *overrides]
@@ -48,16 +38,10 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Settings = None) -> None:
     """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
 
-    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR;
-    -q and -v for less and more output, and --config FILE (`dpft.cli.recipe`).
+    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --config-dir DIR; and
+    --config FILE (`dpft.cli.recipe`).
     """
-    if not arguments:
-        warn(
-            "no settings were typed: training the bundled model on E2E with eps=3. For others type "
-            "dpft train --help, for generated data dpft demo",
-            err=True,
-        )
-    words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
+    words = flags_first(arguments or ())
     check_flags(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):
@@ -108,7 +92,6 @@ def execute(raw: dict[str, Any]) -> None:
 
     # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
-    run.evaluate.check_file()
     check_model(run.model.path)
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started

@@ -29,13 +29,11 @@ def check(overrides: Sequence[str]) -> list[str]:
     raw = compose(overrides)
     resumes = raw.get("resume") is not None
     if resumes:
-        hydras = ("hydra.", "hydra/")  # settings of Hydra, which are not settings of a run
-        raw = resumed(raw, [w for w in overrides if not w.lstrip("+~").startswith(hydras)])
+        raw = resumed(raw, overrides)
     run = parse(raw)
     from dpft.tasks import load_task
 
     load_task(run.task)
-    run.evaluate.check_file()
     check_processes(run, run.ranks or launched())
     if resumes:  # the size of its data was checked when the run started
         return []

@@ -24,20 +24,14 @@ _SIZES = ("optim.batch_size", "optim.sampling_rate", "optim.rate_like")
 
 @dataclass(frozen=True)
 class Row:
-    """Settings for some models, one method and some tasks, by the names that are typed.
+    """Settings for some models, one method and some tasks, by the names that are typed."""
 
-    Attributes:
-        models: by ``model.path``.
-        source: of the values, such as a pilot.
-        usual: true if ``adapt`` is the default method of these models and tasks.
-    """
-
-    models: Sequence[str]
+    models: Sequence[str]  # by ``model.path``
     adapt: str
     tasks: Sequence[str]
-    source: str
+    source: str  # of the values, such as a pilot
     values: Mapping[str, Any] = field(default_factory=dict)
-    usual: bool = False
+    usual: bool = False  # whether ``adapt`` is the default method of these models and tasks
 
 
 ROWS = tuple(

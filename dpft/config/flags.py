@@ -29,7 +29,6 @@ class Flag(StrEnum):
     SAMPLE_DATA = "sample_data", "generated sample data"
     SYNTHETIC_DATA = "synthetic_data", "synthetic training records"
     LIMITED_TRAIN = "limited_train", "first {limit} training records only"
-    TRAIN_SLICE = "train_slice", "training records of {split} only"
     TRAIN_SIZE = (
         "train_size",
         "{size:,} training records, where the published set has {published:,}",
@@ -59,10 +58,6 @@ class Flag(StrEnum):
     LOSSY_COPIES = "lossy_copies", "lossy JPEG copies of the published images"
     CANARIES = "canaries", "{count} canaries, each in or out by a coin, for an audit"
     CANARY_TEXTS = "canary_texts", "{count} canary texts in the training data, {times} each"
-    TRACKED_PRIVATELY = (
-        "tracked_privately",
-        "noiseless losses and norms of the training records were sent to {service}",
-    )
     # The model.
     BUNDLED_MODEL = "bundled_model", "bundled {name} model"
     STAND_IN_MODEL = "stand_in_model", "random stand-in model"
@@ -87,10 +82,8 @@ ABOUT_TRAINING_DATA = frozenset(
         Flag.SAMPLE_DATA,
         Flag.SYNTHETIC_DATA,
         Flag.LIMITED_TRAIN,
-        Flag.TRAIN_SLICE,
         Flag.TRAIN_SIZE,
         Flag.TRAINED_ON_DEV,
-        Flag.TRACKED_PRIVATELY,
     }
 )
 """Flags that say what a run's training records were."""

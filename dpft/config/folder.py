@@ -36,28 +36,11 @@ def check_choices(place: Path) -> None:
     """Check a folder of the user (``--config-dir``).
 
     Raises:
-        ConfigError: there is no such folder, or one of its files is never read.
+        ConfigError: one of its files is never read.
     """
-    if not place.is_dir():
-        raise ConfigError(
-            f"--config-dir is {str(place)!r}; expected a folder with files such as "
-            "experiment/mine.yaml"
-        )
     for file in place.glob("*/*.yaml"):
         if _file(file.parent.name, file.stem).exists():
             raise ConfigError(f"{file} is never read, since dpft has that choice too; rename it")
-
-
-def typed(group: str) -> str:
-    """Return what is typed before a choice: ``task=``, ``+experiment=``."""
-    return f"{'+' if group in PRESETS else ''}{group}="
-
-
-def summary(group: str, name: str) -> str:
-    """Return the comment on the first line of a choice's file."""
-    lines = _file(group, name).read_text(encoding="utf-8").splitlines()
-    first = next((line for line in lines if "@package" not in line), "")
-    return first.lstrip("# ") if first.startswith("#") else ""
 
 
 @cache
@@ -76,25 +59,17 @@ def defaults() -> dict[str, str]:
 
 
 @cache
-def settings_of(group: str, name: str) -> Config | None:
-    """Return what a choice sets, interpolations left as they are; not to be changed.
+def settings_of(group: str, name: str) -> Config:
+    """Return what a choice sets in its group, interpolations left as they are; not to be changed.
 
-    Returns:
-        The settings of its group, with those of the choices that it changes; None if there is no
-        such choice, or if it does more than that.
+    Empty if there is no such choice, or if it sets what other groups define.
     """
     file = _file(group, name)
     if group in PRESETS or not file.is_file() or "@package" in file.read_text(encoding="utf-8"):
-        return None
+        return {}
     content = _read(file)
-    bases = content.pop("defaults", [])
-    if bases and any(isinstance(value, dict) for value in content.values()):
-        return None
-    for base in bases:
-        below = settings_of(group, base) if isinstance(base, str) else None
-        if below is None:
-            return None
-        content = {**below, **content}
+    for base in content.pop("defaults", []):
+        content = settings_of(group, base) | content
     return content
 
 
@@ -103,7 +78,7 @@ def settings() -> list[str]:
     known = dict.fromkeys([*main(), *groups()])
     for group in groups():
         for name in choices(group):
-            known |= dict.fromkeys(f"{group}.{key}" for key in settings_of(group, name) or ())
+            known |= dict.fromkeys(f"{group}.{key}" for key in settings_of(group, name))
     return list(known)
 
 

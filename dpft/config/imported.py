@@ -1,4 +1,4 @@
-"""Parts that a user writes: a task, metric, clip function or grouping, by its import path."""
+"""Parts that a user writes: a task, clip function or grouping, by its import path."""
 
 import hashlib
 import importlib

@@ -43,17 +43,11 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
-def is_downloaded(kind: str, name: str) -> bool:
-    """Return whether something of a repository of ``models`` or ``datasets`` is on this machine."""
+def is_downloaded(model: str) -> bool:
+    """Return whether files of a model of the hub are on this machine."""
     from huggingface_hub import constants
 
-    cached = Path(constants.HF_HUB_CACHE, f"{kind}--{name.replace('/', '--')}")
-    if cached.exists() or Path(name).exists():
-        return True
-    # datasets has a separate cache.
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE", Path(constants.HF_HOME, "datasets")))
-    owner = name.rpartition("/")[0]
-    return kind == "datasets" and any(prepared.glob(f"{owner}___*" if owner else "*"))
+    return Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}").exists()
 
 
 def _answers(url: str) -> bool:
@@ -61,16 +55,12 @@ def _answers(url: str) -> bool:
     import ssl
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import ProxyHandler, Request, build_opener, getproxies
+    from urllib.request import Request, getproxies, urlopen
 
-    proxies = getproxies()
-    if "all" in proxies:
-        proxies.setdefault("https", proxies["all"])
-    if proxies.get("https", "").startswith("socks"):  # the hub's client speaks it, urllib does not
+    if "all" in getproxies():  # the hub's client takes it, urllib does not
         return True
     try:
-        opener = build_opener(ProxyHandler(proxies))
-        opener.open(Request(url, method="HEAD"), timeout=WAIT).close()
+        urlopen(Request(url, method="HEAD"), timeout=WAIT).close()
     except (HTTPError, ValueError):  # an answer; or no address, which the client reports
         return True
     except (OSError, HTTPException) as error:

@@ -8,26 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dpft.config.errors import ConfigError, NotInstalledError, suggestion
-from dpft.config.folder import choices, groups, settings, settings_of
-from dpft.config.schema import SHORTHANDS
+from dpft.config.errors import ConfigError, suggestion
+from dpft.config.folder import groups, settings
 
-# Hydra's flags, except --experimental-rerun, which runs the content of a pickle. A value may
-# directly follow a short one.
-_FLAGS = re.compile(
-    r"(--(help|hydra-help|version|cfg|resolve|package|(multi)?run|shell-completion|info"
-    r"|config-(path|name|dir))$|-[hcprmsi])"
-)
-# Choices of Hydra's own groups that optional packages bring, and the extra that installs them.
-_EXTRAS = {
-    "hydra/launcher/joblib": "joblib",
-    "hydra/launcher/submitit_local": "submitit",
-    "hydra/launcher/submitit_slurm": "submitit",
-    "hydra/launcher/ray": "ray",
-}
-# The characters of a text that needs no quotation marks, and those that make it more than a text.
-_PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
-_GRAMMAR = re.compile(r"[(){}\"'\\$]")
+# The flags of Hydra that dpft takes, of which a value may directly follow a short one. Not
+# --experimental-rerun, which runs the content of a pickle.
+_FLAGS = re.compile(r"(--(help|cfg|resolve|package|multirun|config-dir)$|-[hcpm])")
 _EMPTY = ("", "null")
 
 
@@ -65,32 +51,19 @@ def override(key: str, value: Any, literal: bool = True) -> str:
     return f"{key}={spelled(value)}"
 
 
-def readable(word: str) -> str:
-    """Return the word with quotation marks around texts that Hydra cannot read without.
+def value_of(word: str) -> tuple[str, Any]:
+    """Return key and value of ``key=value`` as Hydra reads it, which composes nothing here."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    Its grammar has ASCII letters and few signs. A word that may mean more than a text, or a list of
-    texts, is returned as it is.
-    """
-    key, _, value = word.partition("=")
-    listed = value.startswith("[") and value.endswith("]")
-    if word.startswith("-") or _PLAIN.fullmatch(value) or _GRAMMAR.search(value):
-        return word
-    if not listed and ("[" in value or "]" in value):
-        return word
-    parts = re.split(r"([][,])", value)
-    for number, part in enumerate(parts):
-        text = part.strip()
-        if text not in ("[", "]", ",") and not _PLAIN.fullmatch(text) and text[0] != "~":
-            parts[number] = part.replace(text, quoted(text))
-    return f"{key}={''.join(parts)}"
+    with hydra_errors():
+        (parsed,) = OverridesParser.create().parse_overrides([word])
+    return parsed.key_or_group, parsed.value()
 
 
 def check_flags(flags: Sequence[str]) -> None:
     """Raise ConfigError for settings that are typed as flags, such as ``--epsilon 3``."""
     for word in flags:
         name = word.partition("=")[0]
-        if word.startswith("="):
-            raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
         if word.startswith("-") and word != "-" and not _FLAGS.match(name):
             meant = _meant(name.strip("-").replace("-", "_"))
             raise ConfigError(
@@ -129,14 +102,12 @@ def hydra_errors() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
-        raise (NotInstalledError if absent else ConfigError)(_explained(error)) from error
-    except ValueError as error:
+        raise ConfigError(_explained(error)) from error
+    except ValueError as error:  # as of a group that is a number
         *_, (last, _) = traceback.walk_tb(error.__traceback__)
         if not last.f_globals.get("__name__", "").startswith("hydra."):
             raise
-        null = "a group is null; expected one of its choices, which `dpft ls` shows"
-        raise ConfigError(null if "NoneType" in str(error) else str(error)) from error
+        raise ConfigError(_explained(error)) from error
     finally:
         os.environ["HYDRA_FULL_ERROR"] = before
 
@@ -148,25 +119,10 @@ def _explained(error: Exception) -> str:
         return _unreadable(word, text)
     if (missing := getattr(error, "missing_cfg_file", None)) is not None:
         return _no_choice(missing, sorted(getattr(error, "options", None) or ()))
-    if got := re.match(r"Could not override '(.+?)'", text):
-        key = got[1]
-        if "No match in the defaults list" in text and key in groups():
-            return f"{key} has no choice by default; type +{key}=NAME, one that `dpft ls` shows"
-        if key in settings():
-            group, _, leaf = key.partition(".")
-            having = [name for name in choices(group) if leaf in (settings_of(group, name) or {})]
-            names = ", ".join(f"{group}={name}" for name in having)
-            return f"the {group} that was chosen has no setting {key}; it belongs to {names}"
-        return f"unknown setting {key}{_meant(key)}; `dpft train --cfg job` shows all"
-    if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        key, _, value = got[1].partition("=")
-        return (
-            f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
-            f"list type '{key}=[{value}]', for one text {_typed(key, value)}"
-        )
-    if (key := getattr(error, "full_key", None)) and "Interpolation" in type(error).__name__:
-        reason = text.partition("\n")[0]
-        return f"{key}: {reason}; expected a setting, as in ${{seed}}, or another value"
+    if (got := re.match(r"Could not override '(.+?)'", text)) and got[1] not in groups():
+        if got[1] in settings():
+            return f"{got[1]} is no setting of the choice in its group; `dpft ls` shows the choices"
+        return f"unknown setting {got[1]}{_meant(got[1])}; `dpft train --cfg job` shows all"
     cause = error.__cause__
     texts = [text] if cause is None or str(cause) in text else [f"{text}:", str(cause)]
     return " ".join(" ".join(texts).split()) or type(error).__name__
@@ -175,43 +131,32 @@ def _explained(error: Exception) -> str:
 def _no_choice(missing: str, options: Sequence[str]) -> str:
     """Return the message for a choice that does not exist, such as ``task/e2``."""
     group, _, name = missing.rpartition("/")
-    if missing in _EXTRAS:
-        return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
     place, _, path = missing.partition("/")
-    if "/" in path and place in groups():  # a folder in the place of a name
-        custom = f". For a folder type model=custom model.name=NAME model.path={path}"
-        expected = f"{place} is {path!r}; expected a name that `dpft ls {place}` shows"
-        return expected + (custom if place == "model" else "")
-    if not group or not options:
-        return f"there is no config {missing!r}; expected one that `dpft ls` shows"
-    return f"{group} is {name!r}{suggestion(name, options)}; expected one of {', '.join(options)}"
+    if "/" in path and place == "model":  # a folder in the place of a name
+        return f"model is {path!r}; type model=custom model.name=NAME model.path={path}"
+    expected = f"one of {', '.join(options)}" if options else "a name that `dpft ls` shows"
+    if place == "hydra":
+        expected += ", or what an extra of dpft brings (docs/how-to/sweeps.md)"
+    return f"{group} is {name!r}{suggestion(name, options)}; expected {expected}"
 
 
 def _meant(key: str) -> str:
     """Return ``; did you mean 'x'?``, also where the name is right and its group is not."""
-    leaf = key.rpartition(".")[2]
-    known = settings()
-    short = SHORTHANDS.values()  # suggested by their other names
-    same = [name for name in known if name.rpartition(".")[2] == leaf and name not in short]
-    return suggestion(same[0], same) if len(same) == 1 else suggestion(key, known)
+    leaf, known = key.rpartition(".")[2], settings()
+    same = [name for name in known if name.rpartition(".")[2] == leaf]
+    return f"; did you mean {same[0]!r}?" if len(same) == 1 else suggestion(key, known)
 
 
 def _unreadable(word: str, text: str) -> str:
     """Return the message for an override that Hydra cannot read."""
     key, equals, value = word.partition("=")
-    if not equals and word in settings():
-        return f"got {word!r} without a value; type {word}={'3' if word == 'eps' else 'VALUE'}"
     if not equals:
         return f"got {word!r}{_meant(word)}; expected NAME=VALUE, as in eps=3"
     if value.startswith("~"):
         return f"cannot read {word!r}: Hydra does not expand ~; type $HOME instead"
     reason = text.partition("\nSee ")[0].removeprefix(f"Error parsing override '{word}'")
+    typed = shlex.quote(f"{key}={quoted(value)}")
     return (
-        f"cannot read {word!r} ({' '.join(reason.split())}); for this very text type "
-        f"{_typed(key, value)}"
+        f"cannot read {word!r} ({' '.join(reason.split())}); texts with other signs than letters "
+        f"and digits are typed in quotation marks, in a list each of them: {typed}"
     )
-
-
-def _typed(key: str, value: str) -> str:
-    """Return a setting with a value of any characters, as it is typed in a shell."""
-    return shlex.quote(f"{key}={quoted(value)}")

@@ -12,19 +12,21 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import DataError, Missing, SettingError, one_of, suggestion
+from dpft.config.errors import Missing, SettingError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
+    HIGHEST,
+    LOWEST,
     PARTITIONS,
     PLANS,
     Accountant,
@@ -35,7 +37,6 @@ from dpft.privacy.spec import (
     misfit,
     style_of,
 )
-from dpft.privacy.thresholds import HIGHEST, LOWEST
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ class Adapt:
                 advice = f"type adapt={self.name}, whose file sets it"
                 raise SettingError(f"adapt.{name}", Missing.UNSET, advice=advice)
         others = [n for n in _hints(Adapt) if n not in ("name", *needs, *may_have)]
-        _without_effect("adapt", self, others, f"on adapt={self.name}", "another adapt")
+        _check_unchanged("adapt", self, others, "on another adapt")
 
 
 _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
@@ -150,27 +151,17 @@ class Clip:
             said = f"{reason}: type clip={self.style} with its own plan"
             raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
         if not self.private:
-            names = ("threshold", "thresholds", *_QUANTILE)
-            _without_effect("clip", self, names, "without clipping", "clip=bk")
             return
-        if self.own_groups:
-            those = ("count", "boundary", "patterns", "thresholds")
-            _without_effect("clip", self, those, f"on clip.groups={self.groups}", "clip=custom")
-        else:
+        if not self.own_groups:
             try:
                 object.__setattr__(self, "patterns", self.partition.patterns)
             except ValueError as error:
                 advice = f"{error}; its settings are typed as ++clip.count=4"
                 raise SettingError("clip.groups", self.groups, advice=advice) from error
-        if self.groups == "flat":
-            several = ("thresholds", "allocation", "rescale")
-            _without_effect("clip", self, several, "where all is one group", "clip=per_layer")
         if (self.threshold is None) == (self.thresholds is None):
             advice = "type clip.threshold=0.1, or clip.threshold=null next to clip.thresholds"
             raise SettingError("clip.threshold", self.threshold, "one of both", advice)
         if not self.adaptive:
-            choice = "flat_adaptive" if self.groups == "flat" else "per_layer_adaptive"
-            _without_effect("clip", self, _QUANTILE, "on fixed thresholds", f"clip={choice}")
             return
         for name, example in (("quantile", "0.5"), ("quantile_lr", "0.3")):
             if getattr(self, name) is None:
@@ -217,13 +208,8 @@ class Privacy:
     max_batch: Count | None = None
     noise_seed: Annotated[Seed | None, Effect.REPETITION] = None
 
-    def __post_init__(self) -> None:
-        if self.sampling != "truncated_poisson":
-            when, choice = f"on sampling={self.sampling}", "sampling=truncated_poisson"
-            _without_effect("privacy", self, ["max_batch"], when, choice)
 
-
-Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
+Optimizer = Literal["adam", "adamw", "sgd"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
@@ -251,17 +237,6 @@ class Optim:
         if self.batch_size is None and self.sampling_rate is None:
             advice = "type it, or optim.sampling_rate: type optim.batch_size=1024"
             raise SettingError("optim.batch_size", Missing.UNSET, advice=advice)
-        if self.batch_size is not None:
-            when = f"next to optim.batch_size={self.batch_size}"
-            _without_effect("optim", self, ["sampling_rate"], when, "optim.batch_size=null")
-        else:
-            when = "without a batch size"
-            _without_effect("optim", self, ["rate_like"], when, "optim.batch_size=1024")
-        if self.warmup_ratio is not None:
-            when = f"next to optim.warmup_ratio={self.warmup_ratio}"
-            _without_effect("optim", self, ["warmup_steps"], when, "optim.warmup_ratio=null")
-        if self.name != "sgd":
-            _without_effect("optim", self, ["momentum"], f"on optim={self.name}", "optim=sgd")
 
     @property
     def tokens(self) -> int:
@@ -303,9 +278,6 @@ class Decode:
         if self.sample and self.beams > 1:
             advice = "with decode.sample=true: type decode.beams=1, or decode.sample=false"
             raise SettingError("decode.beams", self.beams, "one beam", advice)
-        if not self.sample:
-            choice = "decode.sample=true decode.beams=1"
-            _without_effect("decode", self, ["top_p"], "on beam search", choice)
 
     @property
     def rows(self) -> int:
@@ -315,39 +287,12 @@ class Decode:
 
 @dataclass(frozen=True, config=STRICT)
 class Evaluate:
-    """``conf/evaluate``: when the model is evaluated on held-out records, and what that chooses."""
+    """``conf/evaluate``: when the model is evaluated on held-out records; it changes no result."""
 
     every: Count | Literal["epoch"] | None = None
     split: Literal["dev", "test"] = "dev"
-    file: str | None = None
     max_records: Count | None = None
-    best: Literal["loss", "accuracy"] | None = None
-    public: Annotated[bool, Effect.EXECUTION] = False
-
-    def __post_init__(self) -> None:
-        if self.every is None:
-            _without_effect("evaluate", self, _hints(Evaluate), "by itself", "evaluate.every=epoch")
-        if self.file is not None:
-            when = f"next to evaluate.file={self.file}"
-            _without_effect("evaluate", self, ["split"], when, "evaluate.file=null")
-
-    @property
-    def active(self) -> bool:
-        """True if the result depends on it; otherwise losses are only shown."""
-        return self.best is not None
-
-    @property
-    def where(self) -> str:
-        """The records that are evaluated: a split's name, or ``file``."""
-        return self.split if self.file is None else "file"
-
-    def check_file(self) -> None:
-        """Raise DataError if the file does not exist."""
-        if self.file is not None and not Path(self.file).exists():
-            raise DataError(
-                f"evaluate.file={self.file} does not exist; expected records in the form of the "
-                "task, or type evaluate.split=dev"
-            )
+    public: bool = False
 
     def steps_between(self, epoch: int) -> int:
         """Return ``every`` as a number of steps, of which an epoch has so many."""
@@ -405,9 +350,6 @@ class Audit:
         return caveats
 
 
-_OF_LAYOUT = {"fsdp": ("shards",), "pipeline": ("length", "schedule", "microbatches")}
-
-
 @dataclass(frozen=True, config=STRICT)
 class Parallel:
     """``conf/parallel``: how processes share model and batch.
@@ -417,45 +359,18 @@ class Parallel:
     """
 
     name: Literal["data", "fsdp", "pipeline"] = "data"
-    shards: Count | None = None
-    length: Count | None = None
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
     microbatches: Count | None = None
 
-    def __post_init__(self) -> None:
-        for layout, names in _OF_LAYOUT.items():
-            if self.name != layout:
-                when, choice = f"on parallel={self.name}", f"parallel={layout}"
-                _without_effect("parallel", self, names, when, choice)
 
-
-SERVICES = ("wandb", "mlflow", "trackio")
+SERVICES = ("wandb", "mlflow")
 
 
 @dataclass(frozen=True, config=STRICT)
 class Track:
-    """``conf/track``: a tracker. It gets what the guarantee covers, unless more is asked for."""
+    """``conf/track``: a tracker, which gets what the guarantee covers."""
 
-    name: Literal["none", "csv", "tensorboard", "wandb", "mlflow", "trackio"] = "none"
+    name: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
     project: str = "dpft"
-    private: bool = False
-    upload_private: bool = False
-
-    def __post_init__(self) -> None:
-        if self.private and self.name in SERVICES and not self.upload_private:
-            advice = (
-                f"others may read track={self.name}, and losses and norms are computed from "
-                "private records without noise: type track=tensorboard for a folder of your own, "
-                "or track.upload_private=true"
-            )
-            raise SettingError("track.private", True, "false", advice)
-        if self.upload_private and not (self.private and self.name in SERVICES):
-            advice = f"type track.private=true and one of track={', '.join(SERVICES)}"
-            raise SettingError("track.upload_private", True, "false", advice)
-
-    def flags(self) -> list[Stored]:
-        """Return what is special about a run that is tracked so."""
-        return [flag(Flag.TRACKED_PRIVATELY, service=self.name)] if self.upload_private else []
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -468,7 +383,7 @@ class Sweep:
 
 
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
-# groups repeat, and the weights that metrics are computed with (`tables.cells.chosen`).
+# groups repeat, and weights of metrics, which recorded runs have.
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
     ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
 )
@@ -497,7 +412,7 @@ class Run:
     sweep: Annotated[Sweep, Effect.PLACE] = dataclasses.field(default_factory=Sweep)
     parallel: Annotated[Parallel, Effect.EXECUTION] = dataclasses.field(default_factory=Parallel)
     audit: Audit = dataclasses.field(default_factory=Audit)
-    evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
+    evaluate: Annotated[Evaluate, Effect.EXECUTION] = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[Processes | None, Effect.EXECUTION] = None
@@ -542,8 +457,8 @@ class Run:
                 "a step with model.checkpointing, or over fsdp or pipeline, is no single program"
             )
             raise SettingError("compile", True, "auto or false", advice)
-        if self.evaluate.every is not None and pipeline:
-            advice = "no rank of a pipeline has the whole model: type parallel=data"
+        if self.evaluate.every is not None and self.parallel.name != "data":
+            advice = "no rank has the whole model: type parallel=data"
             raise SettingError("evaluate.every", self.evaluate.every, "null", advice)
 
     def identity(self) -> dict[str, Any]:
@@ -653,10 +568,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     known = [name for name in _hints(group) if name not in others]
     for key, value in mapping.items():
         if key not in known:
-            close = suggestion(str(key), known).removeprefix("; ")
-            listed = f"known: {', '.join(f'{dot}{name}' for name in known)}"
-            advice = f"{close}; {listed}" if close else listed
-            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
+            listed = ", ".join(f"{dot}{name}" for name in known)
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=f"known: {listed}")
         if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:
@@ -664,7 +577,7 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         if not hasattr(cls, "__pydantic_config__"):
             checked = _checker(group)(**values)
             values = {key: getattr(checked, key) for key in values}
-        return cls(**values, **others)
+        built = cls(**values, **others)
     except ValidationError as error:
         errors, missing = error.errors(include_url=False), ("missing", "missing_argument")
         first = min(errors, key=lambda one: one["type"] in missing)
@@ -674,25 +587,24 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
             raise SettingError(typed, Missing.UNSET, advice=f"type {typed}=VALUE") from error
         texts = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
         expected = re.sub("^(?=greater|less)", "a number ", " or ".join(dict.fromkeys(texts)))
-        if first["type"] == "literal_error":
-            names = re.findall(r"'(.*?)'", expected)
-            advice = suggestion(str(mapping[key]), names).removeprefix("; ")
         if first["type"] == "string_type" and type(mapping[key]) in (int, float):
             advice = f"as text, type \"{typed}='{mapping[key]}'\""
         expected = expected.replace("tuple", "list")
         raise SettingError(typed, mapping[key], expected, advice) from error
+    for of, names, when, has_effect in _CASES:
+        if of == where and not has_effect(built):
+            _check_unchanged(where, built, names, when)
+    return built
 
 
-def _without_effect(
-    group: str, settings: Any, names: Iterable[str], when: str, choice: str
-) -> None:
-    """Raise SettingError if a setting that has no effect here is not its default."""
+def _check_unchanged(group: str, settings: Any, names: Iterable[str], where: str) -> None:
+    """Raise SettingError if one of these settings, which have no effect, is not its default."""
     changed, cls = _changed(settings), settings.__class__
     for name in names:
         if name in changed:
             default = _defaults(cls)[name]
             expected = "null" if default is None else str(default)
-            advice = f"it has no effect {when}: leave it out, or type {choice}"
+            advice = f"it has an effect only {where}: leave it out"
             raise SettingError(f"{group}.{name}", changed[name], expected, advice)
 
 
@@ -738,3 +650,25 @@ GROUPS: Mapping[str, Any] = {
     for name, hint in _hints(Run).items()
     if dataclasses.is_dataclass(_plain(hint))
 }
+# Settings that have an effect in some cases only, and must keep their defaults in all others.
+_CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (
+    ("clip", ("threshold", "thresholds"), "with clipping", lambda s: s.private),
+    ("clip", _QUANTILE, "on adaptive thresholds", lambda s: s.private and s.adaptive),
+    ("clip", ("count", "boundary", "patterns"), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds",), "on groups of dpft", lambda s: not s.own_groups),
+    ("clip", ("thresholds", "rescale"), "on several groups", lambda s: s.groups != "flat"),
+    ("clip", ("allocation",), "on several groups", lambda s: s.groups != "flat"),
+    (
+        "privacy",
+        ("max_batch",),
+        "on truncated_poisson",
+        lambda s: s.sampling == "truncated_poisson",
+    ),
+    ("optim", ("sampling_rate",), "on optim.batch_size=null", lambda s: s.batch_size is None),
+    ("optim", ("rate_like",), "next to a batch size", lambda s: s.batch_size is not None),
+    ("optim", ("warmup_steps",), "on optim.warmup_ratio=null", lambda s: s.warmup_ratio is None),
+    ("optim", ("momentum",), "on optim=sgd", lambda s: s.name == "sgd"),
+    ("decode", ("top_p",), "on decode.sample=true", lambda s: s.sample),
+    ("evaluate", tuple(_hints(Evaluate)), "with evaluate.every", lambda s: s.every is not None),
+    ("parallel", ("microbatches",), "on parallel=pipeline", lambda s: s.name == "pipeline"),
+)

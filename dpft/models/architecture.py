@@ -5,12 +5,11 @@ A run that is trained and one that is only planned are made by the same function
 
 import copy
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -117,15 +116,46 @@ def draw(auto: Any, config: Any) -> PreTrainedModel:
     return model
 
 
-def finish(
-    model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str] = frozenset()
-) -> None:
+def without_weights(auto: Any, config: Any) -> PreTrainedModel | None:
+    """Make a model whose parameters and buffers have room, and no values yet.
+
+    Room that nothing was written to takes no memory: a process that is to hold a part of a model
+    never holds more of it.
+
+    Returns:
+        None for a model that keeps tensors elsewhere, which no other process would send.
+    """
+    with torch.device("meta"):
+        model: PreTrainedModel = auto.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+    if any(
+        isinstance(value, Tensor) and value.is_meta
+        for module in model.modules()
+        for value in vars(module).values()
+    ):
+        return None
+    roomy: dict[int, Any] = {}  # by the tensor that it replaces: tied parameters stay one
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                room = torch.empty_like(parameter, device="cpu")
+                fresh = nn.Parameter(room, requires_grad=parameter.requires_grad)
+                module._parameters[name] = roomy.setdefault(id(parameter), fresh)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                room = torch.empty_like(buffer, device="cpu")
+                module._buffers[name] = roomy.setdefault(id(buffer), room)
+    return model
+
+
+def finish(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
     """Tie or untie, pool and checkpoint as the settings say, in place.
 
     Raises:
         ModelError: if the model cannot be changed so.
     """
-    _tie(model, settings, needs, absent)
+    _tie(model, settings, needs)
     if settings.pooling == "mean":
         pool_mean(model, settings.name)
     if settings.checkpointing:
@@ -146,7 +176,7 @@ def checkpoint(model: PreTrainedModel, name: str) -> None:
     model.activation_checkpointing_enable({"use_reentrant": False})
 
 
-def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str]) -> None:
+def _tie(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
     """Tie or untie as ``model.tied`` says."""
     if settings.tied is not None and needs.classes:
         raise ModelError(
@@ -160,8 +190,10 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
             "model.tied=null"
         )
     if settings.tied is False:
-        # A process that holds one of them needs no second copy of the table.
-        untie(model, copy=absent.isdisjoint(tables(model)))
+        if is_tied(model):
+            head: Any = model.get_output_embeddings()
+            head.weight = nn.Parameter(head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
     if settings.tied is True and not is_tied(model):
         raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
     if model.config.is_encoder_decoder and not is_tied(model):
@@ -201,24 +233,6 @@ def is_tied(model: PreTrainedModel) -> bool:
     """Return whether the output head and the input embedding are one parameter."""
     head = model.get_output_embeddings()
     return head is not None and head.weight is model.get_input_embeddings().weight
-
-
-def tables(model: PreTrainedModel) -> frozenset[str]:
-    """Return the names of the input embedding and of the output head, tied or not."""
-    both = (model.get_input_embeddings(), model.get_output_embeddings())
-    return frozenset(f"{name}.weight" for name, module in model.named_modules() if module in both)
-
-
-def untie(model: PreTrainedModel, copy: bool = True) -> None:
-    """Make the head a separate parameter, equal to the embedding at first.
-
-    Without ``copy`` both share their memory, since one of the two will go.
-    """
-    if is_tied(model):
-        head: Any = model.get_output_embeddings()
-        weight = head.weight.detach()
-        head.weight = nn.Parameter(weight.clone() if copy else weight)
-    model.config.tie_word_embeddings = False
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ pieces of the bundled one, which can spell any text, and the special tokens of t
 
 import json
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +29,6 @@ _PIECES = _FOLDER / "tiny" / "tokenizer.json"
 # Words that infilling puts in the blank, each one token as in the families' own vocabularies.
 _WORDS = ("great", "terrible", "good", "bad", "yes", "no", "maybe", "Yes", "No", "Maybe")
 _SPACE = "Ġ"  # how byte-level pieces write a space
-_WITHOUT_WEIGHTS = "sizes:"  # begins the path of a model that was never published
 
 _LISTED = yaml.safe_load((_FOLDER / "families.yaml").read_text(encoding="utf-8"))
 STANDINS: Mapping[str, Any] = _LISTED["standins"]
@@ -38,10 +36,6 @@ SIZED: Mapping[str, str] = {
     path: family for family, table in _LISTED["sizes"].items() for path in table["models"]
 }
 """Models whose architecture `sized` knows, by ``model.path``: their ``model_type``."""
-PUBLISHED: Mapping[str, str] = _LISTED["published"] | {
-    path: family for path, family in SIZED.items() if not path.startswith(_WITHOUT_WEIGHTS)
-}
-"""Shipped models of the hub, by ``model.path``: ``model_type`` of their ``config.json``."""
 
 
 def sized(path: str) -> Any:
@@ -49,16 +43,6 @@ def sized(path: str) -> Any:
     table = _LISTED["sizes"][SIZED[path]]
     sizes = dict(zip(table["columns"], table["models"][path], strict=True))
     return AutoConfig.for_model(SIZED[path], **sizes, **table.get("rest", {}))
-
-
-def refuse(path: str) -> ModelError:
-    """Return the error for a path that names sizes where weights are needed."""
-    known = [name for name in SIZED if name.startswith(_WITHOUT_WEIGHTS)]
-    meant = "" if path in known else suggestion(path, known)
-    return ModelError(
-        f"model.path is {path!r}, which has sizes and no weights{meant}; expected a "
-        "model that can be loaded. dpft plan says what training it would take"
-    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +61,7 @@ class StandIn:
         return AutoConfig.for_model(family["model_type"], **sizes, **family["settings"])
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
+        self, auto: Any, config: Any, new_head: bool
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         raise ModelError(f"random:{self.family} has no weights; they are drawn")
 

@@ -8,9 +8,7 @@ import json
 import logging
 import pickle
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from transformers.utils.hub import cached_file
 from dpft.config.errors import ModelError
 from dpft.config.flags import Stored
 from dpft.models.hub import is_place, not_found
-from dpft.models.partial import load_partly
 from dpft.runs.atomic import sha256_file
 
 # What readers raise on a file that was cut, is another format's, or has tensors of other shapes.
@@ -68,7 +65,7 @@ class Files:
         return self._load(AutoConfig.from_pretrained)
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
+        self, auto: Any, config: Any, new_head: bool
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         """Load the model with its weights in float32, and the names of parameters that had none.
 
@@ -76,7 +73,6 @@ class Files:
             auto: the class of transformers that loads a model of the needed kind.
             config: the architecture.
             new_head: whether a head of another size than the stored one is drawn anew.
-            absent: names of parameters that need no values, see `dpft.models.partial`.
         """
         if not self.has_weights:
             raise ModelError(
@@ -86,18 +82,15 @@ class Files:
         # Without the type, transformers takes the one that the file was saved in.
         how = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         how["ignore_mismatched_sizes"] = new_head
-        load = auto.from_pretrained
         if self.gguf is not None:
             plain = copy.deepcopy(config)
             with contextlib.redirect_stderr(io.StringIO()):  # hides a second progress bar
-                quantised, info = self._load(load, **how)
+                quantised, info = self._load(auto.from_pretrained, **how)
             # Marked as quantised, a model can neither be trained nor saved.
             model = auto.from_config(plain, dtype=torch.float32, trust_remote_code=False)
             model.load_state_dict(quantised.state_dict())
         else:
-            if absent and (files := self._weights()):
-                load = partial(load_partly, auto._model_mapping[type(config)], files, absent)
-            model, info = self._load(load, **how)
+            model, info = self._load(auto.from_pretrained, **how)
         missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return model, frozenset(missing & parameters.keys())
@@ -129,22 +122,22 @@ class Files:
         If there are several files, it is that of their digests in hex, a line each.
         """
         names = ("model.safetensors", "pytorch_model.bin") if self.gguf is None else (self.gguf,)
-        files = next(filter(None, (self._weights(name, here=True) for name in names)), [])
+        files = next(filter(None, map(self._weights, names)), [])
         digests = [sha256_file(file) for file in sorted(files)]
         if len(digests) > 1:
             return hashlib.sha256("\n".join([*digests, ""]).encode()).hexdigest()
         return digests[0] if digests else None
 
-    def _weights(self, name: str = "model.safetensors", *, here: bool = False) -> list[Path]:
-        """Return the files of the weights; none if they are in another form."""
-        whole = self.file(name, here=here)
+    def _weights(self, name: str) -> list[Path]:
+        """Return the files of the weights that are here; none if they are in another form."""
+        whole = self.file(name, here=True)
         if whole is not None:
             return [whole]
-        index = self.file(f"{name}.index.json", here=here)
+        index = self.file(f"{name}.index.json", here=True)
         if index is None:
             return []
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        files = [self.file(name, here=here) for name in dict.fromkeys(names)]
+        files = [self.file(name, here=True) for name in dict.fromkeys(names)]
         return [file for file in files if file is not None]
 
     def _load(self, load: Any, **options: Any) -> Any:

@@ -108,7 +108,7 @@ def check_model(path: str) -> None:
         find(name)
     elif colon or Path(path).is_dir() or path == "???":
         return
-    elif is_place(path) or (is_offline() and not is_downloaded("models", path)):
+    elif is_place(path) or (is_offline() and not is_downloaded(path)):
         raise not_found(path, f"{endpoint()} does not answer, or HF_HUB_OFFLINE is set")
 
 

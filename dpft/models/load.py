@@ -6,7 +6,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -32,11 +31,11 @@ from dpft.models.architecture import (
     kind_of,
     of_classes,
     suit,
+    without_weights,
 )
-from dpft.models.families import StandIn, refuse, standin
+from dpft.models.families import StandIn, standin
 from dpft.models.files import Files
 from dpft.models.needs import Needs
-from dpft.models.partial import without_weights
 from dpft.runs.finished import check_whole
 from dpft.runs.folders import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
@@ -96,32 +95,20 @@ class LoadedModel:
             warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
             return replace(self, model=cast(PreTrainedModel, wrap(self.model)))
 
-    def digest(self, tensors: Mapping[str, str] | None = None) -> bytes:
+    def digest(self) -> bytes:
         """Return the SHA-256 of the weights, the buffers and the tokenizer.
 
         A checkpoint holds only what moves. The rest is read again where a run is continued, and may
         have been replaced meanwhile.
-
-        Args:
-            tensors: `tensor_digests` of all processes; None: this one holds the whole model.
         """
-        tensors = self.tensor_digests() if tensors is None else tensors
-        lines = [f"{name} {tensors[name]}\n".encode() for name, _ in self._tensors()]
-        return hashlib.sha256(b"".join([*lines, self._tokenizer_content()])).digest()
-
-    def tensor_digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each weight and buffer with values in this process, by name."""
-        digests = {}
-        for name, tensor in self._tensors():
-            if not tensor.is_meta:
-                plain = tensor.detach().cpu().contiguous()
-                found = hashlib.sha256(f"{tuple(plain.shape)} {plain.dtype}\n".encode())
-                found.update(plain.view(-1).view(torch.uint8).numpy().data)
-                digests[name] = found.hexdigest()
-        return digests
-
-    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
-        return [*self.model.named_parameters(), *self.model.named_buffers()]
+        whole = hashlib.sha256()
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            plain = tensor.detach().cpu().contiguous()
+            found = hashlib.sha256(f"{tuple(plain.shape)} {plain.dtype}\n".encode())
+            found.update(plain.view(-1).view(torch.uint8).numpy().data)
+            whole.update(f"{name} {found.hexdigest()}\n".encode())
+        whole.update(self._tokenizer_content())
+        return whole.digest()
 
     def tokenizer_digest(self) -> str:
         """Return the SHA-256 of all that the tokens of a text follow from."""
@@ -153,7 +140,6 @@ def load_model(
     *,
     own: bool = False,
     weights: bool = True,
-    absent: AbstractSet[str] = frozenset(),
 ) -> LoadedModel:
     """Load or build the model of ``conf/model``.
 
@@ -164,7 +150,6 @@ def load_model(
         own: whether this is what the run itself has saved, rather than the base of another.
         weights: whether they are loaded; else, where that is possible, there is room for those that
             another process sends.
-        absent: names of parameters that another process holds: see `dpft.models.partial`.
 
     Raises:
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
@@ -193,7 +178,7 @@ def load_model(
     elif drawn:
         model = draw(auto, config)
     else:
-        model, missing = origin.pretrained(auto, config, bool(needs.classes), absent)
+        model, missing = origin.pretrained(auto, config, bool(needs.classes))
         _check_missing(model, missing, settings, needs, kind)
         head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
         if needs.classes and head - missing:
@@ -210,7 +195,7 @@ def load_model(
     else:
         tokenizer, added = _tokenizer(origin, settings, kind)
         _fit(model, tokenizer, added, settings, needs)
-    finish(model, settings, needs, absent)
+    finish(model, settings, needs)
     if settings.init == "scratch":
         flags.append(flag(Flag.RANDOM_WEIGHTS))
     stays = not drawn and not added and settings.pooling is None
@@ -266,8 +251,6 @@ def find(settings: Model) -> Files | StandIn:
             return Files(str(folder), typed, gguf, flags)
         case ["random", name]:
             return standin(name)
-        case ["sizes", _]:
-            raise refuse(path)
         case ["bundled", name]:
             folder = BUNDLED / name
             if folder.parent != BUNDLED or not (folder / "config.json").is_file():

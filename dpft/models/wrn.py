@@ -62,46 +62,6 @@ class _Block(nn.Module):
         return total
 
 
-class WideResNet(nn.Module):
-    """A wide residual network for small images: ``(B, channels, H, W)`` to ``(B, num_classes)``.
-
-    The order within blocks (activation before norm), the shortcuts with a separate norm and
-    the biases follow the network published with De et al. (2022). Apart from it, the standardised
-    weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
-    """
-
-    def __init__(
-        self,
-        num_classes: int = 10,
-        depth: int = 16,  # 6 n + 4 layers for n blocks in each of the three stages
-        width: int = 4,  # factor on the stages' 16, 32 and 64 channels
-        channels: int = 3,  # of the input
-        groups: int = 16,  # of each group norm; divides 16
-    ) -> None:
-        super().__init__()
-        blocks, rest = divmod(depth - 4, 6)
-        if rest or blocks < 1:
-            raise ValueError(f"depth is {depth}; expected 6 n + 4, such as 10, 16, 28 or 40")
-        self.stem = _conv(channels, 16, 3, 1)
-        stages: list[nn.Module] = []
-        inputs = 16
-        for stage, stride in enumerate((1, 2, 2)):
-            outputs = 16 * width * 2**stage
-            for block in range(blocks):
-                first = block == 0
-                stages.append(_Block(inputs, outputs, stride if first else 1, groups, first))
-                inputs = outputs
-        self.blocks = nn.Sequential(*stages)
-        self.norm = nn.GroupNorm(groups, inputs)
-        self.head = nn.Linear(inputs, num_classes)
-        nn.init.kaiming_normal_(self.head.weight, nonlinearity="linear")
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        """Return logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
-        return _logits(self, pixel_values)
-
-
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> WeightStandardizedConv2d:
     conv = WeightStandardizedConv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
     nn.init.kaiming_normal_(conv.weight, nonlinearity="linear")
@@ -110,51 +70,62 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> WeightStandard
     return conv
 
 
-def _logits(network: Any, pixel_values: Tensor) -> Tensor:
-    h = network.norm(F.relu(network.blocks(network.stem(pixel_values))))
-    logits: Tensor = network.head(h.mean((2, 3)))
-    return logits
-
-
 class WideResNetConfig(PreTrainedConfig):
-    """The settings of a `WideResNet`; mean and deviation are CIFAR-10's, a public constant."""
+    """The settings of a network; mean and deviation are CIFAR-10's, a public constant."""
 
     model_type = "wide_resnet"
     # Two stages halve the image: one position of the last stage reads four pixels a side.
     patch_size = 4
 
-    depth: int = 16
-    width: int = 4
+    depth: int = 16  # 6 n + 4 layers for n blocks in each of the three stages
+    width: int = 4  # factor on the stages' 16, 32 and 64 channels
     num_channels: int = 3
-    groups: int = 16
+    groups: int = 16  # of each group norm; divides 16
     image_size: int = 32
     image_mean: list[float] | tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     image_std: list[float] | tuple[float, ...] = (0.2470, 0.2435, 0.2616)
 
 
 class WideResNetForImageClassification(PreTrainedModel):
-    """A `WideResNet` as a model of transformers, with the same names of parameters."""
+    """A wide residual network for small images, as a model of transformers.
+
+    The order within blocks (activation before norm), the shortcuts with a separate norm and
+    the biases follow the network published with De et al. (2022). Apart from it, the standardised
+    weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
+    """
 
     config_class = WideResNetConfig
     main_input_name = "pixel_values"
 
     def __init__(self, config: WideResNetConfig) -> None:
         super().__init__(config)
-        classes = config.num_labels
-        assert classes is not None
-        network = WideResNet(
-            classes, config.depth, config.width, config.num_channels, config.groups
-        )
-        self.stem, self.blocks = network.stem, network.blocks
-        self.norm, self.head = network.norm, network.head
+        blocks, rest = divmod(config.depth - 4, 6)
+        if rest or blocks < 1:
+            raise ValueError(f"depth is {config.depth}; expected 6 n + 4, such as 10, 16, 28 or 40")
+        self.stem = _conv(config.num_channels, 16, 3, 1)
+        stages: list[nn.Module] = []
+        inputs, groups = 16, config.groups
+        for stage, stride in enumerate((1, 2, 2)):
+            outputs = 16 * config.width * 2**stage
+            for block in range(blocks):
+                first = block == 0
+                stages.append(_Block(inputs, outputs, stride if first else 1, groups, first))
+                inputs = outputs
+        self.blocks = nn.Sequential(*stages)
+        self.norm = nn.GroupNorm(groups, inputs)
+        assert config.num_labels is not None
+        self.head = nn.Linear(inputs, config.num_labels)
+        nn.init.kaiming_normal_(self.head.weight, nonlinearity="linear")
+        nn.init.zeros_(self.head.bias)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> ImageClassifierOutput:
         """Return logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
-        return ImageClassifierOutput(logits=_logits(self, pixel_values))
+        h = self.norm(F.relu(self.blocks(self.stem(pixel_values))))
+        return ImageClassifierOutput(logits=self.head(h.mean((2, 3))))
 
     def _init_weights(self, module: nn.Module) -> None:
-        # As `WideResNet` draws them, with functions that leave loaded weights alone.
+        # As they were drawn, with functions that leave loaded weights alone.
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             initialization.kaiming_normal_(module.weight, nonlinearity="linear")
             assert module.bias is not None

@@ -15,10 +15,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from dpft.config.errors import ConfigError, RankError
+from dpft.config.errors import RankError
 
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
@@ -28,13 +26,6 @@ _BUCKET = 1 << 24
 # How long a rank waits for the others. A step of a large model with many microbatches takes
 # minutes; a rank that died is noticed at once, by its connections.
 TIMEOUT = timedelta(minutes=30)
-
-
-def be_patient(mesh: DeviceMesh) -> None:
-    """Let the groups of a mesh wait as long as that of all ranks: NCCL's own limit is shorter."""
-    for group in mesh.get_all_groups():
-        if dist.get_backend(group) in ("nccl", "gloo"):  # simulated groups have no time limit
-            _set_pg_timeout(TIMEOUT, group)
 
 
 class RankGoneError(RankError):
@@ -59,7 +50,7 @@ def _collective() -> Iterator[None]:
         raise RankGoneError(error) from error
 
 
-class SingleProcess:
+class TrainingCohort:
     """The ranks of a run: here one; the layouts with several ranks are its subclasses.
 
     It has what `dpft.privacy.cohort.Cohort` asks, and what training asks. Methods are collectives:
@@ -96,11 +87,11 @@ class SingleProcess:
         """
         return cut(self.share(drawn))
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return each rank's value, on every rank."""
         return [value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         """Return rank 0's value."""
         return value
 
@@ -113,7 +104,7 @@ class SingleProcess:
         return tensor
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         """Copy the first rank's tensor into the target, or into each rank's part of it.
 
         Args:
@@ -123,7 +114,7 @@ class SingleProcess:
         assert whole is not None
         target.copy_(whole)
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         """Wait for all ranks, and go on only if none has an error and all have the same word.
 
         Args:
@@ -136,7 +127,7 @@ class SingleProcess:
         if trouble is not None:
             raise trouble
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""
 
     def any(self, flag: bool) -> bool:
@@ -144,7 +135,7 @@ class SingleProcess:
         return self.agree([flag], "")[0]
 
     def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
-        """Return, for each flag, whether any rank has set it; raise as `meet` for the word."""
+        """Return, for each flag, whether any rank has set it; raise as `barrier` for the word."""
         return list(flags)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
@@ -162,50 +153,42 @@ class SingleProcess:
         raise AssertionError("each rank holds whole parameters")
 
 
-TrainingCohort = SingleProcess
+class Replicas(TrainingCohort):
+    """All processes of the default group, each with a whole copy of the model (data parallel)."""
 
-
-class Replicas(SingleProcess):
-    """Ranks that each hold a whole copy of the model (data parallel).
-
-    Args:
-        group: the ranks; None: all processes of the default group.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         self.layout = MappingProxyType({"ranks": self.size})
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         # Strided: a file that is sorted by length gives every rank a fair share.
         return drawn[self.rank :: self.size]
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         held: list[Any] = [None] * self.size
         with _collective():
-            dist.all_gather_object(held, value, group=self._group)
+            dist.all_gather_object(held, value)
         return held
 
-    def from_first(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         held: list[T] = [value]
         with _collective():
-            dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
+            dist.broadcast_object_list(held, src=0, device=self._device)
         return held[0]
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         if whole is not None:
             target.copy_(whole)
         # A group of GPUs cannot send tensors on the CPU, such as Adam's count of steps.
         sent = target.detach().to(self._device)
         with _collective():
-            dist.broadcast(sent, src=0, group=self._group)
+            dist.broadcast(sent, src=0)
         target.copy_(sent)
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         failed, equal = 0, True
         try:
             (failed,), equal = self._largest([0 if trouble is None else 1 + self.rank], word)
@@ -232,7 +215,7 @@ class Replicas(SingleProcess):
         # The largest of x and of -x: equal but for the sign if all ranks have one x.
         sent = torch.tensor([*numbers, code, -code], dtype=torch.int64, device=self._device)
         with _collective():
-            dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(sent, op=dist.ReduceOp.MAX)
         *largest, code, negated = sent.tolist()
         return largest, code == -negated
 
@@ -245,7 +228,7 @@ class Replicas(SingleProcess):
             )
 
     @torch.no_grad()
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         bucket: list[Tensor] = []
         for index, tensor in enumerate(tensors, start=1):
             bucket.append(tensor)
@@ -254,85 +237,54 @@ class Replicas(SingleProcess):
             first = bucket[0]
             if len(bucket) == 1 and first.dtype.itemsize >= 4 and first.is_contiguous():
                 with _collective():
-                    dist.all_reduce(first, group=self._group)  # without a second copy of it
+                    dist.all_reduce(first)  # without a second copy of it
             else:
                 kind = torch.float32  # or what has more digits
                 for each in bucket:
                     kind = torch.promote_types(kind, each.dtype)
                 flat = torch.cat([each.detach().flatten().to(kind) for each in bucket])
                 with _collective():
-                    dist.all_reduce(flat, group=self._group)
+                    dist.all_reduce(flat)
                 parts = flat.split([each.numel() for each in bucket])
                 for each, part in zip(bucket, parts, strict=True):
                     each.copy_(part.view_as(each))
             bucket = []
 
 
-class Pipelines(Replicas):
-    """Ranks in pipelines of ``length`` neighbouring ranks each, which share every batch.
+class Pipeline(Replicas):
+    """Ranks that each hold one stage of the model, and go through the same records.
 
     Args:
-        length: ranks of a pipeline; None: all are one.
-        schedule: one of `dpft.parallel.pipelined_sums.SCHEDULES`.
-        microbatches: that a schedule sends at a time; None: four for each rank.
+        microbatches: how many are sent through the stages at a time; None: four for each rank.
 
     Attributes:
-        position: of this rank in its pipeline, from 0.
-        peers: the group of this rank's pipeline.
-        copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
         broken: whether this rank stopped in the middle of a round. Its neighbours then wait for
             hidden states, no agreement can be reached, and they notice that this rank is gone.
-
-    Raises:
-        ConfigError: if the ranks do not make whole pipelines.
     """
 
     divided = True
 
-    def __init__(
-        self, length: int | None = None, schedule: str = "1f1b", microbatches: int | None = None
-    ) -> None:
+    def __init__(self, microbatches: int | None = None) -> None:
         super().__init__()
-        self.length = self.size if length is None else length
-        if self.length < 2 or self.size % self.length:
-            raise ConfigError(
-                f"{self.size} processes in pipelines of {self.length}; expected whole pipelines of "
-                f"two or more: type parallel.length=N for an N that divides {self.size}, or start "
-                "another number of processes"
-            )
-        shape = (self.size // self.length, self.length)
-        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
-        self.position = self.rank % self.length
-        be_patient(mesh)
-        self.peers = mesh.get_group("pipeline")
-        self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False
-        self.schedule = schedule
-        self.microbatches = microbatches or 4 * self.length
+        self.microbatches = microbatches or 4 * self.size
         self.layout = MappingProxyType(
-            {
-                "ranks": self.size,
-                "layout": "pipeline",
-                "pipeline": self.length,
-                "schedule": schedule,
-                "microbatches": self.microbatches,
-            }
+            {"ranks": self.size, "layout": "pipeline", "microbatches": self.microbatches}
         )
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
-        # All stages of a pipeline go through the same records.
-        return drawn if self.copies is None else self.copies.share(drawn)
+        return drawn
 
-    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+    def barrier(self, trouble: BaseException | None = None, word: str = "") -> None:
         if self.broken and trouble is not None:
             raise trouble
-        super().meet(trouble, word)
+        super().barrier(trouble, word)
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         # A parameter of another rank is on the meta device here: a copy to it does nothing.
         buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
-        super().spread(buffer, whole)
+        super().broadcast(buffer, whole)
         target.copy_(buffer)
 
     @torch.no_grad()
@@ -356,9 +308,9 @@ def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
     except Exception as trouble:
         # The others may wait in a collective of a sharded layer: they notice that this one left.
         if not cohort.sharded:
-            cohort.meet(trouble, word)
+            cohort.barrier(trouble, word)
         raise
-    cohort.meet(None, word)
+    cohort.barrier(None, word)
 
 
 def own_part(tensor: Tensor) -> Tensor:

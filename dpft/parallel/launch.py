@@ -66,11 +66,6 @@ def check_processes(run: Run, count: int) -> None:
         )
     if count == 1:
         return
-    if layout == "fsdp" and run.optim.name == "lamb":
-        raise ConfigError(
-            "optim=lamb with parallel=fsdp: its norms are of whole parameters, and each process "
-            "holds a part; expected adam, adamw or sgd, or parallel=data"
-        )
     if layout == "fsdp" and run.adapt.name == "prefix":
         # A prefix's keys and values reach a layer in an object that FSDP's hooks do not look into.
         raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")

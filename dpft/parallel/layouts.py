@@ -13,16 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from dpft.config.errors import ConfigError, DpftError, RankError
+from dpft.config.errors import DpftError, RankError
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import (
-    TIMEOUT,
-    Pipelines,
-    RankGoneError,
-    Replicas,
-    TrainingCohort,
-    be_patient,
-)
+from dpft.parallel.cohort import TIMEOUT, Pipeline, RankGoneError, Replicas, TrainingCohort
 from dpft.parallel.launch import launched
 
 # How far apart ranks may start: machines start when they have room, and disks may be slow.
@@ -41,35 +34,21 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]
         parallel: the layout.
 
     Raises:
-        ConfigError: if so many ranks cannot be laid out like that.
         RankError: if they do not find each other, have unlike layouts, or another one leaves.
     """
     size = launched()
-    shards = parallel.shards or size
-    if size % shards:
-        raise ConfigError(
-            f"parallel.shards is {shards} with {size} processes; expected a number that divides "
-            "them: each copy of the model is divided over as many"
-        )
     if size == 1:
         yield TrainingCohort()
         return
     with _connected(device):
-        Replicas().meet(word=f"{parallel}")  # of another layout a rank would wait for other groups
+        # A rank of another layout would wait for other groups.
+        Replicas().barrier(word=f"{parallel}")
         if parallel.name == "pipeline":
-            schedule = parallel.schedule or "1f1b"
-            yield Pipelines(parallel.length, schedule, parallel.microbatches)
+            yield Pipeline(parallel.microbatches)
         elif parallel.name == "fsdp":
             from dpft.parallel.sharded import Shards
 
-            if shards == size:
-                yield Shards(init_device_mesh(device.type, (size,)))
-            else:
-                names = ("copy", "shard")
-                shape = (size // shards, shards)
-                mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-                be_patient(mesh)
-                yield Shards(mesh)
+            yield Shards(init_device_mesh(device.type, (size,)))
         else:
             yield Replicas()
 

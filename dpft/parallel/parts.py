@@ -61,7 +61,7 @@ def write(
     planner = DefaultSavePlanner(flatten_state_dict=False)
     with _reported(cohort):
         save(dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone)
-    written = [writer.written] if alone else cohort.gather(writer.written)
+    written = [writer.written] if alone else cohort.all_gather(writer.written)
     return {name: facts for each in written for name, facts in each.items()}
 
 
@@ -85,7 +85,7 @@ def read(folder: Path, targets: Mapping[str, Tensor], cohort: TrainingCohort) ->
             load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
     if alone:
         for target in targets.values():
-            cohort.spread(target, target if cohort.rank == 0 else None)
+            cohort.broadcast(target, target if cohort.rank == 0 else None)
 
 
 def described(folder: Path) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ def taken_apart(
             else:
                 values.setdefault(names[index], {})[name] = value
     if cohort.owners:  # each rank knows the parameters that it moves
-        values = {name: held for each in cohort.gather(values) for name, held in each.items()}
+        values = {name: held for each in cohort.all_gather(values) for name, held in each.items()}
     groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
     return tensors, {"groups": groups, "values": values}
 

@@ -1,76 +1,146 @@
-"""Clipped sums of logical batches, formed by a pipeline.
+"""Clipped sums of logical batches, formed by a pipeline of one stage for each rank.
 
-A schedule sends a fixed number of microbatches of one shape through the stages: a round. The last
-round of a shape is filled up with zeros that no stage computes. Every rank holds the records and
-cuts the batch in the same way, so only hidden states and their gradients are sent.
+A schedule sends a fixed number of microbatches of one shape through the stages: a round, in the
+order 1F1B (Narayanan et al. 2021). The last round of a shape is filled up with zeros that no stage
+computes. Every rank holds the records and cuts the batch in the same way, so only hidden states and
+their gradients are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
+from torch.distributed.pipelining import Schedule1F1B
 
 from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import Pipelines, RankGoneError
-from dpft.parallel.pipeline import ClippedStage, Losses, settle
-from dpft.parallel.stage_clippers import StageClippers
+from dpft.parallel.cohort import Pipeline, RankGoneError
+from dpft.parallel.pipeline import ClippedStage, Losses
 from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
 from dpft.privacy.clipping import Clipper
-from dpft.privacy.spec import Partition
+from dpft.privacy.policies import PartOfPolicy
+from dpft.privacy.spec import TWO_BACKWARDS, Partition
 
 if TYPE_CHECKING:
     from dpft.tasks.units import UnitBatch
 
 
-class ScheduleKind(NamedTuple):
-    """A schedule of torch.distributed.pipelining."""
+class StageClipper:
+    """Stands for the model's clipper where the model lies on several processes.
 
-    runner: Any
-    each: int  # stages of each rank
-    turns: bool = False  # whether the second stages are in the opposite order of ranks
+    Noise is scaled by the thresholds of all groups, and the counts that move them are released
+    together. So every process knows all groups and thresholds, clips its own, and adds up counts.
 
+    Args:
+        whole: made on the whole model, with all groups; closed.
+        part: the stage that this process holds.
+        cut: of the model.
+        ranks: all processes of the run.
 
-SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType(
-    {
-        "gpipe": ScheduleKind(schedules.ScheduleGPipe, 1),
-        "1f1b": ScheduleKind(schedules.Schedule1F1B, 1),
-        "interleaved": ScheduleKind(schedules.ScheduleInterleaved1F1B, 2),
-        "zero_bubble": ScheduleKind(schedules.ScheduleInterleavedZeroBubble, 2),
-        "zbv": ScheduleKind(schedules.ScheduleZBVZeroBubble, 2, turns=True),
-    }
-)
-"""GPipe (Huang et al. 2019), 1F1B and interleaved (Narayanan et al. 2021), zero bubble (Qi et al.
-2024)."""
+    Attributes:
+        clipper: of the stage.
+        parameters: of the stage, by the whole model's names.
+        sizes: of the whole model's trained parameters.
+        own_groups: numbers of the groups whose norms this process sees.
+        groups, policy: of the whole model, as of `Clipper`.
 
+    Guarantee: every trained parameter of the model is in one stage and in one group, and one record
+    changes the sums of all stages together by at most `dpft.privacy.spec.sensitivity`.
 
-def stages(schedule: str, ranks: int) -> int:
-    """Return how many stages a pipeline of so many ranks has."""
-    return SCHEDULES[schedule].each * ranks
+    Raises:
+        ConfigError: for what cannot be clipped stage by stage.
+    """
 
+    def __init__(self, whole: Clipper, part: nn.Module, cut: Cut, ranks: Pipeline) -> None:
+        self.groups = whole.groups
+        self.policy = whole.policy
+        self.cohort = ranks
+        self.sizes = MappingProxyType(dict(whole.sizes))
+        self._running = False
+        if whole.plan in TWO_BACKWARDS or not whole.private:
+            raise ConfigError(
+                f"plan {whole.plan!r} in a pipeline; expected one that takes one "
+                "backward: type clip=per_device or clip=per_device_adaptive"
+            )
+        owners = [{cut.stage_of[name] for name in group.parameters} for group in self.groups]
+        for group, stages in zip(self.groups, owners, strict=True):
+            if len(stages) > 1:
+                raise ConfigError(
+                    f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
+                    "pipeline, so that its norm would have to travel; expected groups within a "
+                    "stage: type clip=per_device (or per_layer, block_wise)"
+                )
+        self.own_groups = tuple(k for k, stages in enumerate(owners) if ranks.rank in stages)
+        own = [self.groups[k] for k in self.own_groups]
+        self.clipper = whole.for_part(part, own, PartOfPolicy(whole.policy, self.own_groups))
+        held = self.clipper.parameters
+        self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
 
-def places(schedule: str, rank: int, ranks: int) -> tuple[int, ...]:
-    """Return the stages that a rank of a pipeline holds."""
-    kind = SCHEDULES[schedule]
-    if kind.turns:
-        return rank, kind.each * ranks - 1 - rank
-    return tuple(rank + ranks * turn for turn in range(kind.each))
+    @property
+    def private(self) -> bool:
+        return True
 
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The norms to which the whole model's groups are clipped now."""
+        return self.policy.thresholds
 
-def _holder(stage: int, ranks: Pipelines) -> int:
-    """Return the rank of the first pipeline that holds a stage."""
-    of_pipeline = range(ranks.length)
-    return next(r for r in of_pipeline if stage in places(ranks.schedule, r, ranks.length))
+    @property
+    def unfinished(self) -> bool:
+        """Return whether a logical batch broke off: ``.grad`` may hold a part of it."""
+        return self._running or self.clipper.unfinished
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Mark the batch as `unfinished` if a part of it breaks off; refuse to go on behind one."""
+        if self.unfinished:
+            raise RuntimeError(
+                "the last pass through the pipeline broke off and may have left sums in .grad; "
+                "expected a fresh start: set .grad to None, call reset(), and begin the logical "
+                "batch again"
+            )
+        self._running = True
+        yield
+        self._running = False
+
+    def reset(self) -> None:
+        """Reset the clipper; as of `Clipper`, on every process."""
+        self.clipper.reset()
+        self.policy.reset()
+        self._running = False
+
+    def collect(self) -> None:
+        """Add up counts over the stages; a stage without records has sums of zero."""
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.policy.collect(self.cohort, next(iter(self.parameters.values())).device)
+
+    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
+        """Return all of it: a stage holds whole parameters."""
+        return grad.view(-1), 0
+
+    def whole(self, grad: Tensor) -> Tensor:
+        """Return it: a stage holds whole parameters."""
+        return grad
+
+    def check_rows(self, rows: int) -> None:
+        """Check, as of `Clipper`, that a record may have so many rows."""
+        self.clipper.check_rows(rows)
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        self.clipper.close()
 
 
 class Observed(NamedTuple):
-    """Noiseless figures of a microbatch: norms and factors ``(b, K)`` of `PipelinedSums.groups`."""
+    """Noiseless figures of a microbatch: norms and factors ``(b, K)`` of the rank's own groups."""
 
     losses: Tensor | None  # on the rank with the last stage
     norms: Tensor
@@ -81,50 +151,32 @@ class PipelinedSums:
     """Runs logical batches through the stages of a model.
 
     Args:
-        parts: the stages in this rank's `places`, by number, on its device.
-        clippers: made on them.
+        part: the stage of this rank, on its device.
+        clipper: made on it.
         cut: of the model.
-        ranks: of all pipelines, with schedule and number of microbatches.
+        ranks: all ranks.
 
     Attributes:
-        stages: the modules of this rank.
-        pipeline: number of this rank's pipeline, whose ranks go through the same records.
-        groups: the numbers of the groups whose norms this rank reports. With flat clipping norms
-            are the same on all ranks of a pipeline, and the first reports them.
+        stage: the module of this rank.
     """
 
-    def __init__(
-        self, parts: Mapping[int, nn.Module], clippers: StageClippers, cut: Cut, ranks: Pipelines
-    ) -> None:
-        count, microbatches = cut.count, ranks.microbatches
-        if microbatches < count or microbatches % ranks.length:
+    def __init__(self, part: nn.Module, clipper: StageClipper, cut: Cut, ranks: Pipeline) -> None:
+        if ranks.microbatches < cut.count:
             raise ConfigError(
-                f"{microbatches} microbatches in a round through {count} stages on {ranks.length} "
-                f"ranks; expected a multiple of {ranks.length}, {count} or more: type "
-                f"parallel.microbatches={count}"
+                f"{ranks.microbatches} microbatches in a round through {cut.count} stages; "
+                f"expected {cut.count} or more: type parallel.microbatches={cut.count}"
             )
-        self._shares = {
-            stage: Share(part, first=stage == 0, last=stage == count - 1)
-            for stage, part in sorted(parts.items())
-        }
-        self.clippers = clippers
+        self.stage = Share(part, first=ranks.rank == 0, last=ranks.rank == cut.count - 1)
+        self.clipper = clipper
         self.cut = cut
-        self.stages = nn.ModuleList(self._shares.values())
-        self.pipeline = ranks.rank // ranks.length
-        self.groups = clippers.own_groups
-        if clippers.flat and ranks.position:
-            self.groups = ()
-        self._kind = SCHEDULES[ranks.schedule]
-        self._microbatches = microbatches
-        self._last = _holder(count - 1, ranks)
         self._ranks = ranks
-        self._device = next(self.stages.parameters()).device
+        self._device = next(self.stage.parameters()).device
         self._shape: tuple[int, ...] = ()
         self._runner: Any = None
-        self._stages: list[ClippedStage] = []
+        self._clipped: ClippedStage | None = None
 
     def add(self, losses: Losses, batches: Iterable[UnitBatch]) -> list[Observed]:
-        """Add the clipped sums of a logical batch to ``.grad``, on every rank of the pipeline.
+        """Add the clipped sums of a logical batch to ``.grad``, on every rank.
 
         Args:
             losses: return a microbatch's losses and call the model once.
@@ -132,48 +184,43 @@ class PipelinedSums:
         """
         found: list[Observed] = []
         for shape, run in groupby(batches, _shape):
-            equal = list(run)
-            for first in range(0, len(equal), self._microbatches):
-                found += self._round(losses, shape, equal[first : first + self._microbatches])
+            equal, size = list(run), self._ranks.microbatches
+            for first in range(0, len(equal), size):
+                found += self._round(losses, shape, equal[first : first + size])
         return found
 
     def losses(self, observed: Sequence[Observed]) -> list[Tensor]:
-        """Return the losses of each microbatch, on every rank of the pipeline."""
+        """Return the losses of each microbatch, on every rank."""
         sizes = [len(each.norms) for each in observed]
         if not sizes:
             return []
         held = [each.losses for each in observed if each.losses is not None]
         flat = torch.cat(held).float() if held else torch.empty(sum(sizes), device=self._device)
-        source = dist.get_global_rank(self._ranks.peers, self._last)
-        dist.broadcast(flat, source, group=self._ranks.peers)
+        dist.broadcast(flat, self._ranks.size - 1)
         return list(flat.split(sizes))
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank of the run; collective."""
+        """Return whether the flag is set on any rank; collective."""
         return self._ranks.any(flag)
 
     def over_stages(self, numbers: Tensor) -> Tensor:
-        """Return the sums of the numbers that the ranks of this pipeline have."""
+        """Return the sums of the numbers that the ranks have."""
         total = numbers.to(self._device, copy=True)
-        dist.all_reduce(total, group=self._ranks.peers)
+        dist.all_reduce(total)
         return total
 
     def _round(
         self, losses: Losses, shape: tuple[int, ...], batches: Sequence[UnitBatch]
     ) -> list[Observed]:
-        self._prepare(shape)
+        stage = self._prepared(shape)
         filled = [batch.to(self._device) for batch in batches]
-        rest = [None] * (self._microbatches - len(filled))
-        for stage in self._stages:
-            stage.load(losses, [*filled, *rest])
-        last = any(stage.is_last for stage in self._stages)
+        size = self._ranks.microbatches
+        stage.load(losses, [*filled, *[None] * (size - len(filled))])
         # The last stage returns its losses already; a schedule needs a tensor to split.
-        target = torch.empty(self._microbatches, device=self._device) if last else None
-        with self.clippers.running():
+        target = torch.empty(size, device=self._device) if stage.is_last else None
+        with self.clipper.running():
             try:
                 self._runner.step(target=target, return_outputs=False)
-                if self.clippers.flat:
-                    settle(self._stages, self._ranks.peers)
             except Exception as error:
                 self._ranks.broken = True
                 if isinstance(error, RuntimeError) and error.__cause__ is not None:
@@ -181,45 +228,37 @@ class PipelinedSums:
                 if isinstance(error, dist.DistError) or "gloo" in str(error):
                     raise RankGoneError(error) from error
                 raise
-        found, given = [], len(self.groups)
-        stages = self._stages[:1] if self.clippers.flat else self._stages
-        for chunk in range(len(filled)):
-            held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
-            norms = torch.cat([stage.norms[chunk] for stage in stages], 1)[:, :given]
-            factors = torch.cat([stage.factors[chunk] for stage in stages], 1)[:, :given]
-            found.append(Observed(held[0] if held else None, norms, factors))
-        return found
+        return [
+            Observed(stage.losses.get(chunk), stage.norms[chunk], stage.factors[chunk])
+            for chunk in range(len(filled))
+        ]
 
-    def _prepare(self, shape: tuple[int, ...]) -> None:
-        """Make a schedule for microbatches of a shape, unless the last one was for that shape."""
-        if shape == self._shape:
-            return
+    def _prepared(self, shape: tuple[int, ...]) -> ClippedStage:
+        """Return the stage for microbatches of a shape, with a schedule for them."""
+        if self._clipped is not None and shape == self._shape:
+            return self._clipped
         units, rows, positions = shape
-        cut = self.cut
+        cut, stage = self.cut, self._ranks.rank
         hidden = torch.empty(rows, positions, cut.width, dtype=cut.dtype, device="meta")
         hidden.requires_grad_()
         ends = torch.empty(units, device="meta")
-        self._stages = [
-            ClippedStage(
-                share,
-                stage,
-                cut.count,
-                self._device,
-                input_args=ends if stage == 0 else hidden,
-                output_args=ends if stage == cut.count - 1 else hidden,
-                group=self._ranks.peers,
-                clipper=self.clippers.clippers[stage],
-                waits=self.clippers.flat,
-            )
-            for stage, share in self._shares.items()
-        ]
-        self._runner = self._kind.runner(
-            self._stages if self._kind.each > 1 else self._stages[0],
-            n_microbatches=self._microbatches,
+        self._clipped = ClippedStage(
+            self.stage,
+            stage,
+            cut.count,
+            self._device,
+            input_args=ends if stage == 0 else hidden,
+            output_args=ends if stage == cut.count - 1 else hidden,
+            clipper=self.clipper.clipper,
+        )
+        self._runner = Schedule1F1B(
+            self._clipped,
+            n_microbatches=self._ranks.microbatches,
             loss_fn=_losses,
             scale_grads=False,
         )
         self._shape = shape
+        return self._clipped
 
 
 def _shape(batch: UnitBatch) -> tuple[int, int, int]:
@@ -236,50 +275,33 @@ def pipelined(
     model: nn.Module,
     whole: Clipper,
     how: Partition,
-    ranks: Pipelines,
+    ranks: Pipeline,
     device: torch.device | None = None,
-) -> tuple[StageClippers, PipelinedSums]:
+) -> tuple[StageClipper, PipelinedSums]:
     """Divide a model over the ranks of a pipeline.
 
     Args:
         model: the same on every rank, on the CPU if it is too large for one device. It keeps the
-            tensors of this rank's stages; the others lose their values here.
+            tensors of this rank's stage; the others lose their values here.
         whole: a clipper made on it, with the groups of the whole run; closed here.
-        how: ``per_device``, with as many devices as there are stages.
+        how: ``per_device``, with as many devices as there are ranks.
         ranks: all ranks.
-        device: of this rank's stages; None leaves them where they are.
+        device: of this rank's stage; None leaves it where it is.
 
     Raises:
         ConfigError, ValueError: for what cannot be cut, or not be clipped stage by stage.
     """
     whole.close()
-    where, schedule = cut_for(model, how, ranks), ranks.schedule
-    held = places(schedule, ranks.position, ranks.length)
-    parts = {stage: part_of(model, where, stage) for stage in held}
-    leave_others(model, parts.values())
-    for part in parts.values():
-        if device is not None:
-            part.to(device)
-    ranks.owners = MappingProxyType({n: _holder(k, ranks) for n, k in where.stage_of.items()})
-    clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
-    return clippers, PipelinedSums(parts, clippers, where, ranks)
-
-
-def cut_for(model: nn.Module, how: Partition, ranks: Pipelines) -> Cut:
-    """Cut a model into as many stages as the ranks of a pipeline take; raises as `pipelined`."""
     where = cut(model, how)
-    expected = stages(ranks.schedule, ranks.length)
-    if where.count != expected:
+    if where.count != ranks.size:
         raise ConfigError(
-            f"{where.count} devices of clip=per_device for {expected} stages (schedule "
-            f"{ranks.schedule} on {ranks.length} ranks); expected as many: type "
-            f"clip.count={expected}"
+            f"{where.count} devices of clip=per_device for {ranks.size} stages, one for each rank; "
+            f"expected as many: type clip.count={ranks.size}"
         )
-    return where
-
-
-def held_here(model: nn.Module, how: Partition, ranks: Pipelines) -> set[int]:
-    """Return the ``id`` of each parameter of this rank's stages; the model stays as it is."""
-    where = cut_for(model, how, ranks)
-    numbers = places(ranks.schedule, ranks.position, ranks.length)
-    return {id(p) for stage in numbers for p in part_of(model, where, stage).parameters()}
+    part = part_of(model, where, ranks.rank)
+    leave_others(model, part)
+    if device is not None:
+        part.to(device)
+    ranks.owners = where.stage_of
+    clipper = StageClipper(whole, part, where, ranks)
+    return clipper, PipelinedSums(part, clipper, where, ranks)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from dpft.parallel.cohort import Pieces, Replicas
 from dpft.privacy import UnsupportedLayerError
@@ -30,20 +30,17 @@ class Shards(Replicas):
 
     sharded = divided = True
 
-    def __init__(
-        self, mesh: DeviceMesh | None = None, group: dist.ProcessGroup | None = None
-    ) -> None:
-        super().__init__(group)
+    def __init__(self, mesh: DeviceMesh | None = None) -> None:
+        super().__init__()
         self._mesh = mesh
-        shards = self.size if mesh is None else mesh.size(-1)
-        self.layout = MappingProxyType({"ranks": self.size, "layout": "fsdp", "shards": shards})
+        self.layout = MappingProxyType({"ranks": self.size, "layout": "fsdp"})
 
     def place(self, model: nn.Module) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         whole = {name: tensor.detach() for name, tensor in named} if self.rank == 0 else {}
         shard(model, self._mesh)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            self.spread(tensor, whole.pop(name, None))
+            self.broadcast(tensor, whole.pop(name, None))
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
         # A layer gathers its parameters from all ranks, so all run it equally often.
@@ -56,19 +53,18 @@ class Shards(Replicas):
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     @torch.no_grad()
-    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+    def broadcast(self, target: Tensor, whole: Tensor | None) -> None:
         if not isinstance(target, DTensor):
-            super().spread(target, whole)
+            super().broadcast(target, whole)
             return
         own, first = self.own_slice(target)
         received = torch.empty(target.shape, dtype=target.dtype, device=own.device)
-        super().spread(received, whole)
+        super().broadcast(received, whole)
         own.copy_(received.view(-1)[first : first + len(own)])
 
     def prepare(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
     ) -> None:
-        ranks = sorted(dist.get_process_group_ranks(self._group))
         for name, parameter in parameters.items():
             if not isinstance(parameter, DTensor):
                 if by_autograd:
@@ -77,20 +73,17 @@ class Shards(Replicas):
                         "a unit: call fully_shard on the whole model, without ignored_params"
                     )
                 continue
-            mesh = parameter.device_mesh
-            groups = (mesh.get_group(dim) for dim in range(mesh.ndim))
-            over = sorted({rank for each in groups for rank in dist.get_process_group_ranks(each)})
-            if mesh.size() != len(ranks) or not set(over).issubset(ranks):
+            if parameter.device_mesh.size() != self.size:
                 raise UnsupportedLayerError(
-                    f"parameter {name!r} is sharded over ranks {over} of {ranks}: the others' "
-                    "records would be missing in its sum; expected a mesh of all of them"
+                    f"parameter {name!r} is sharded over {parameter.device_mesh.size()} of "
+                    f"{self.size} ranks: the others' records would be missing in its sum; expected "
+                    "a mesh of all of them"
                 )
-            shards = [p for p in parameter.placements if type(p) is not Replicate]
-            if shards != [Shard(0)]:
+            if parameter.placements != (Shard(0),):
                 raise UnsupportedLayerError(
-                    f"parameter {name!r} has placements {parameter.placements}; expected copies "
-                    "and shards of the first dimension: no shard_placement_fn, and no tensor "
-                    "parallelism"
+                    f"parameter {name!r} has placements {parameter.placements}; expected shards of "
+                    "the first dimension alone: no shard_placement_fn, no copies of shards, and no "
+                    "tensor parallelism"
                 )
         if by_autograd:
             # Each setting is of one unit alone, and not of those within it.
@@ -111,7 +104,7 @@ class Shards(Replicas):
                 whole.append((parameter, total))
         for bucket in buckets.values():
             _scatter(bucket)
-        self.add_up([total for _, total in whole])
+        self.all_reduce([total for _, total in whole])
         for parameter, total in whole:
             _add(parameter, total)
 
@@ -119,8 +112,7 @@ class Shards(Replicas):
         if not isinstance(whole, DTensor):
             return whole.view(-1), 0
         # Along the first dimension alone, see `prepare`, a part is one stretch of the whole.
-        dim, size = _shards(whole)
-        first = first_row(len(whole), whole.device_mesh.get_local_rank(dim), size)
+        first = first_row(len(whole), self.rank, self.size)
         return whole.to_local().view(-1), first * math.prod(whole.shape[1:])
 
 
@@ -136,25 +128,16 @@ def first_row(rows: int, rank: int, size: int) -> int:
     return min(rank * -(-rows // size), rows)
 
 
-def _shards(tensor: DTensor) -> tuple[int, int]:
-    """Return the dimension of its mesh that a tensor is sharded over, and its ranks."""
-    (dim,) = [d for d, placement in enumerate(tensor.placements) if placement == Shard(0)]
-    return dim, tensor.device_mesh.size(dim)
-
-
 def _scatter(sums: Sequence[tuple[DTensor, Tensor]]) -> None:
-    """Reduce and scatter several parameters' sums over the shards, and add them over copies."""
-    first, mesh = sums[0][0], sums[0][0].device_mesh
-    dim, size = _shards(first)
+    """Reduce and scatter several parameters' sums."""
+    mesh, size = sums[0][0].device_mesh, sums[0][0].device_mesh.size()
     widths = [first_row(len(total), 1, size) * total[0].numel() for _, total in sums]
     whole = sums[0][1].new_zeros(size, sum(widths))
     for (_, total), columns in zip(sums, whole.split(widths, 1), strict=True):
         for row, chunk in zip(columns, total.chunk(size), strict=False):
             row[: chunk.numel()] = chunk.flatten()
     own = whole.new_empty(sum(widths))
-    _reduce_scatter(own, whole.view(-1), group=mesh.get_group(dim))
-    for other in set(range(mesh.ndim)) - {dim}:
-        dist.all_reduce(own, group=mesh.get_group(other))
+    _reduce_scatter(own, whole.view(-1), group=mesh.get_group())
     for (parameter, total), part in zip(sums, own.split(widths), strict=True):
         local = parameter.to_local().shape
         summed = DTensor.from_local(
@@ -182,7 +165,7 @@ def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> n
 
     Args:
         model: transformer layers in a `torch.nn.ModuleList`, as in transformers.
-        mesh: of the ranks; None: all of them. Two dimensions: copies, and shards within each.
+        mesh: of all ranks; None: made here.
         options: of ``fully_shard``.
     """
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]

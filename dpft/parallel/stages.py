@@ -7,7 +7,7 @@ these groups has the sums and the noise of the pipeline.
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -165,9 +165,9 @@ def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
     return part
 
 
-def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
-    """Free the memory of the parameters that are in none of these stages; they keep their names."""
-    held = {id(parameter) for part in parts for parameter in part.parameters()}
+def leave_others(model: nn.Module, part: nn.Module) -> None:
+    """Free the memory of the parameters that are not in this stage; they keep their names."""
+    held = {id(parameter) for parameter in part.parameters()}
     empty: dict[int, nn.Parameter] = {}  # by id of the old one: tied parameters stay one
     for module in model.modules():
         for name, parameter in module._parameters.items():

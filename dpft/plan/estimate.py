@@ -6,7 +6,7 @@ as the shortest operation, whichever is longest. Operations follow one another.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,10 @@ import yaml
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
-from dpft.models.load import load_model
 from dpft.plan.simulate import OPTIMIZER, Cost, simulated
 from dpft.plan.step import StepShape, shape_of, training_of
 from dpft.privacy.accounting import steps_for
-from dpft.privacy.sampling import microbatches
-from dpft.privacy.shapes import FixedShapes, Shape
 from dpft.privacy.spec import fitting_batch
-from dpft.tasks import load_task
-from dpft.tasks.objectives.encoding import encoded
 from dpft.training.mechanisms import expected_batch_size, known_size
 from dpft.training.setup import compiles
 
@@ -36,18 +31,9 @@ _GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
 _MOST = 1024  # records of a step where that is unknown
 _PRECISIONS = ("bfloat16", "float32", "float64")
 
-# Instructions for one number of noise of `dpft.privacy.fused`, compiled for sm_90 and disassembled:
-# a sixteenth of those of a lane, the loop of ChaCha20 ten times.
-_FLOAT64, _INTEGER = 37, 164
-_MOVED = 8  # bytes: the sum, in and out
-
 # Seconds of the host. For each operation of an eager step: 2,900 kernels of GPT-2 small took 140 ms
-# (docs/explanation/performance.md). To encode a record into its microbatch: `dpft bench --run` on
-# a CPU. To replay a program: an assumption.
-_HOST_OPERATION, _HOST_RECORD, _HOST_PROGRAM = 48e-6, 0.12e-3, 1e-3
-
-Sample = Sequence[tuple[int, Shape]]
-"""Tokens and padded shape of some records."""
+# (docs/explanation/performance.md). To replay a program: an assumption.
+_HOST_OPERATION, _HOST_PROGRAM = 48e-6, 1e-3
 
 
 @dataclass(frozen=True)
@@ -112,86 +98,40 @@ class StepTime:
 
     Attributes:
         microbatch: seconds of one microbatch's forward and backward.
-        noise: seconds in which noise is drawn.
         optimizer: seconds of the optimizer, once a step.
         microbatches: how many a step has.
         host: seconds in which the host prepares one microbatch, while the device works.
-        padding: positions computed for each token of the records.
     """
 
     microbatch: float
-    noise: float
     optimizer: float
     microbatches: int
-    host: float = 0.0
-    padding: float = 1.0
+    host: float
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole step."""
-        longest = max(self.microbatch, self.host)
-        return longest * self.microbatches + self.noise + self.optimizer
+        return max(self.microbatch, self.host) * self.microbatches + self.optimizer
 
 
 def plan(
-    run: Run, shape: StepShape, device: Device, check: bool = True, sample: int = 0
+    run: Run, shape: StepShape, device: Device
 ) -> tuple[Cost, StepTime, tuple[int, int] | None]:
     """Return memory and work of a microbatch, the time of a step, and `length_of` the run.
 
     Args:
         run: the settings.
-        shape: of a microbatch; the run's steps have as many of them as they need.
+        shape: of a microbatch; the run's steps have as many of them as their records fill.
         device: where it runs.
-        check: whether memory of checked batches is included.
-        sample: training records whose lengths the microbatches follow from; 0: all are as long as
-            ``shape`` says.
 
     Raises:
         ConfigError: it cannot be simulated.
     """
     length = length_of(run)
-    cost = simulated(training_of(run, shape), check=check)
-    time = time_of(cost, device)
-    records = shape.batch if length is None else length[1]
+    cost = simulated(training_of(run, shape))
+    microbatches = 1 if length is None else math.ceil(length[1] / shape.batch)
     compiled = compiles(run, torch.device("cuda"))
-    lengths = sampled(run, sample, compiled) if sample else [(shape.length, (1, shape.length))]
-    count, positions, tokens = cut(run, records, lengths, compiled)
-    eager = (sum(work.values()) for name, work in cost.work.items() if name != OPTIMIZER)
-    host = _HOST_PROGRAM if compiled else _HOST_OPERATION * sum(eager)
-    time = replace(
-        time,
-        microbatch=time.microbatch * positions / (count * shape.batch * shape.length),
-        microbatches=count,
-        host=host + _HOST_RECORD * records / count,
-        padding=positions / tokens,
-    )
-    return cost, time, length
-
-
-def sampled(run: Run, count: int, compiled: bool) -> Sample:
-    """Return so many training records, at even distances in the data."""
-    task = load_task(run.task)
-    records = task.records("train")
-    some = [records[i * len(records) // count] for i in range(min(count, len(records)))]
-    objective: Any = task.objective(load_model(run.model, task.needs, run.seed, weights=False))
-    examples = encoded(objective, some, lambda done: None)
-    shapes = [objective.widths(one, coarse=compiled) for one in examples]
-    return [(getattr(x, "length", w[0]), (1, *w)) for x, w in zip(examples, shapes, strict=True)]
-
-
-def cut(run: Run, records: int, sample: Sample, compiled: bool) -> tuple[int, int, int]:
-    """Return microbatches, their positions and the tokens of a batch of records like the sample."""
-    ordered = sorted(sample)
-    batch = [ordered[i * len(ordered) // records] for i in range(records)]
-    shape_of = [shape for _, shape in batch].__getitem__
-    budget, lengths = run.optim.tokens, [tokens for tokens, _ in batch]
-    if compiled or (run.clip.private and run.precision != "float32"):
-        fixed = FixedShapes(records, compiled=compiled)
-        pieces = fixed.microbatches(range(records), shape_of, budget)
-    else:
-        pieces = microbatches(range(records), lengths, budget)
-    areas = [len(piece) * max(shape_of(i)[1] for i in piece if i >= 0) for piece in pieces]
-    return len(pieces), sum(areas), sum(lengths)
+    return cost, time_of(cost, device, microbatches, compiled), length
 
 
 def length_of(run: Run) -> tuple[int, int] | None:
@@ -215,7 +155,7 @@ def length_of(run: Run) -> tuple[int, int] | None:
     return steps, records
 
 
-def time_of(cost: Cost, device: Device, microbatches: int = 1) -> StepTime:
+def time_of(cost: Cost, device: Device, microbatches: int, compiled: bool) -> StepTime:
     """Estimate the time of a step of so many simulated microbatches on a device."""
     seconds = {
         name: sum(
@@ -230,15 +170,9 @@ def time_of(cost: Cost, device: Device, microbatches: int = 1) -> StepTime:
         for name, work in cost.work.items()
     }
     optimizer = seconds.pop(OPTIMIZER, 0.0)
-    # Rates count a multiplication and an addition as two operations. Of integers, half as many are
-    # computed as of float32 ("NVIDIA H100 Tensor Core GPU Architecture", 2022: 64 and 128 in a
-    # clock of a multiprocessor). All are counted one after the other.
-    number = (
-        _FLOAT64 / (device.rates["float64"] / 2)
-        + _INTEGER / (device.rates["float32"] / 4)
-        + _MOVED / device.bandwidth
-    )
-    return StepTime(sum(seconds.values()), cost.noise * number, optimizer, microbatches)
+    eager = sum(sum(work.values()) for name, work in cost.work.items() if name != OPTIMIZER)
+    host = _HOST_PROGRAM if compiled else _HOST_OPERATION * eager
+    return StepTime(sum(seconds.values()), optimizer, microbatches, host)
 
 
 def largest_of(run: Run, shape: StepShape, memory: float) -> int:

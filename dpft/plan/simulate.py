@@ -40,7 +40,6 @@ class Cost:
     Attributes:
         parameters: of the whole model.
         trained: of these.
-        noise: normal numbers drawn in a step.
         held: bytes between steps: weights and the optimizer's state.
         peaks: the most bytes in each phase of a step.
         checked: the most bytes in a step whose layer rules are checked against autograd; None if
@@ -50,7 +49,6 @@ class Cost:
 
     parameters: int
     trained: int
-    noise: int
     held: int
     peaks: Mapping[str, int]
     checked: int | None
@@ -83,9 +81,7 @@ class Training:
     few: Callable[[Any], Any] | None = None
 
 
-def simulated(
-    training: Training, on_gpu: bool = True, check: bool = True, counts: bool = True
-) -> Cost:
+def simulated(training: Training, on_gpu: bool = True, counts: bool = True) -> Cost:
     """Simulate a step on fake tensors; see `steps`.
 
     On a GPU products of bfloat16 stay such, and optimizers work on all parameters at once.
@@ -99,7 +95,7 @@ def simulated(
         give_storages(model)
         if on_gpu:
             stack.enter_context(as_on_gpu())
-        return steps(training, meter, model, on_gpu, check, counts)
+        return steps(training, meter, model, on_gpu, counts)
 
 
 def steps(
@@ -107,7 +103,6 @@ def steps(
     meter: Meter,
     model: nn.Module,
     stacked: bool = False,
-    check: bool = True,
     counts: bool = True,
 ) -> Cost:
     """Run a step, and one that is checked, under the meter; on fake tensors or on real ones.
@@ -119,7 +114,6 @@ def steps(
         meter: entered already.
         model: built under the meter.
         stacked: whether the optimizer works on all parameters at once.
-        check: whether to run the step that is checked, which takes longer.
         counts: whether operations are counted; memory alone needs no formula of one.
     """
     every = [(p.numel(), p.requires_grad) for p in model.parameters()]
@@ -166,14 +160,13 @@ def steps(
     step()
     usual, computed = dict(peaks), {name: dict(counted) for name, counted in work.items()}
     held, checked = meter.now, None
-    if clipper.private and check:
+    if clipper.private:
         peaks.clear()
         schedule.check = True
         step()
         checked = peaks[BACKWARD]
-    drawn = sum(p.numel() for p in clipper.parameters.values()) * clipper.private
     clipper.close()
-    return Cost(parameters, trained, drawn, held, usual, checked, computed)
+    return Cost(parameters, trained, held, usual, checked, computed)
 
 
 class _Schedule(Schedule):

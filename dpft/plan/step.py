@@ -177,10 +177,9 @@ def _tensors(kind: str, shape: StepShape, objective: Any, config: Any) -> dict[s
 
 
 def _images(run: Run, config: Any) -> ImageClassifier:
-    """Return the objective of images as large as the task or the model says."""
+    """Return the objective of images as large as the model says."""
     image = image_input(config, {}, run.model.name)
-    size = run.task.get("image_size") or image.size
-    return ImageClassifier(size, image.mean, image.std, image.patch, ())
+    return ImageClassifier(image.size, image.mean, image.std, image.patch, ())
 
 
 def _config(run: Run) -> Any:

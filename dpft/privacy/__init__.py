@@ -10,14 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping import Clipper
-    from dpft.privacy.clipping.batch import LostRecordError
-    from dpft.privacy.clipping.rules import UnsupportedLayerError
-    from dpft.privacy.guarantee import Guarantee
-    from dpft.privacy.mechanism import Mechanism
-    from dpft.privacy.quantiles import Quantiles
-    from dpft.privacy.sampling import microbatches
-    from dpft.privacy.styles import make_clipper
+    from dpft.privacy.clipping import Clipper as Clipper
+    from dpft.privacy.clipping.batch import LostRecordError as LostRecordError
+    from dpft.privacy.clipping.rules import Family
+    from dpft.privacy.clipping.rules import UnsupportedLayerError as UnsupportedLayerError
+    from dpft.privacy.guarantee import Guarantee as Guarantee
+    from dpft.privacy.mechanism import Mechanism as Mechanism
+    from dpft.privacy.quantiles import Quantiles as Quantiles
+    from dpft.privacy.sampling import microbatches as microbatches
+    from dpft.privacy.styles import make_clipper as make_clipper
 
 _HOME = {
     "Clipper": "clipping",
@@ -29,20 +30,23 @@ _HOME = {
     "make_clipper": "styles",
     "microbatches": "sampling",
 }
-
-__all__ = [
-    "Clipper",
-    "Guarantee",
-    "LostRecordError",
-    "Mechanism",
-    "Quantiles",
-    "UnsupportedLayerError",
-    "make_clipper",
-    "microbatches",
-]
+_RULES: dict[str, None] = {}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def register_rules(module: str) -> None:
+    """Register clipping rules for the layers of a library: a module that is a `Family`, by name.
+
+    Packages above this one do so. The module is imported with the first clipper.
+    """
+    _RULES[module] = None
+
+
+def registered_rules() -> "tuple[Family, ...]":
+    """Return the registered modules."""
+    return tuple(import_module(module) for module in _RULES)

@@ -35,7 +35,7 @@ class Cohort(Protocol):
         autograd forms their sums, and not the clipper. Raises UnsupportedLayerError.
         """
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks, the same bits on each."""
 
     def any(self, flag: bool) -> bool:

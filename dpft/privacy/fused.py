@@ -3,10 +3,9 @@
 One launch is for all parameters: each of its programs looks up in a table which block of which
 parameter is its own.
 
-`dpft.privacy.keystream` and `dpft.privacy.normals` say what is computed. This is the same sequence
-of integer and IEEE float64 operations, held in registers, so it has the same bits. Torch's
-operations, a kernel each, move some 3.5 kB of memory a number; this one moves the sum alone, in and
-out.
+`dpft.privacy.keys.words` and `dpft.privacy.normals` say what is computed. This is the same sequence
+of integer and IEEE float64 operations, held in registers, so it has the same bits. It moves the sum
+alone, in and out of memory.
 
 Triton comes with torch for CUDA. `dpft.privacy.noise` uses the kernel on devices that were seen to
 give the known bits, and on no other.
@@ -22,14 +21,11 @@ import torch
 import triton
 import triton.language as tl
 
-from dpft.privacy import keystream, normals
+from dpft.privacy import keys, normals
 from dpft.privacy.precision import on_device
 
 if TYPE_CHECKING:
     from dpft.privacy.noise import Slice
-
-DTYPES = (torch.float32, torch.float64)
-"""Of sums: those to which a float64 is rounded at once, in Triton as in torch."""
 
 _MAGNITUDE = tl.constexpr(normals.MAGNITUDE)
 _MANTISSA = tl.constexpr(normals.MANTISSA)
@@ -39,8 +35,8 @@ _MINUS_TWO_LOG_TWO = tl.constexpr(normals.MINUS_TWO_LOG_TWO)
 _ANGLE = tl.constexpr(normals.ANGLE)
 _LOG, _SIN, _COS = (tl.constexpr(c) for c in (normals.LOG, normals.SIN, normals.COS))
 _BLOCK = tl.constexpr(normals.BLOCK)
-_WORDS = tl.constexpr(keystream.WORDS)
-_LANES = tl.constexpr(normals.BLOCK // 2 // keystream.WORDS)
+_WORDS = tl.constexpr(keys.WORDS)
+_LANES = tl.constexpr(normals.BLOCK // 2 // keys.WORDS)
 """ChaCha20 blocks of the radii of a block of numbers, and of its angles."""
 
 _WARPS = 2  # 32 lanes each
@@ -54,8 +50,8 @@ def noisy_means_(slices: Sequence[Slice], scale: float) -> None:
     """Compute ``(sums + std z) scale`` in place for all slices, by one launch.
 
     Args:
-        slices: as of `dpft.privacy.noise.noisy_means_`; all contiguous, of the same one of `DTYPES`
-            and on the same device.
+        slices: as of `dpft.privacy.noise.noisy_means_`; all contiguous and on the same device, all
+            in float32 or all in float64, to which a float64 is rounded at once.
         scale: one divided by the expected batch size.
     """
     rows, programs = list[bytes](), 0
@@ -63,7 +59,7 @@ def noisy_means_(slices: Sequence[Slice], scale: float) -> None:
         if not (count := sums.numel()):
             continue
         last = first + count
-        keystream.check(first, last)
+        keys.check_words(first, last)
         rows.append(_ROW.pack(sums.data_ptr(), programs, first, last, std, key))
         programs += (last - 1) // normals.BLOCK - first // normals.BLOCK + 1
     if not rows:

@@ -16,9 +16,7 @@ over the weights ``W`` of a group that are summed so. Proof, for ``c >= SMALLEST
 1. In float32 ``x = c a_tj (1 + e1) + z1`` with ``|e1| <= 2^-24``, and in bfloat16, of 8
    significant bits, ``b_tj = x (1 + e2) + z2`` with ``|e2| <= 2^-8``: both round to the nearest.
    Results below the smallest normal number may become a multiple of something, or zero:
-   ``|z| <= 2^-126``. Nothing overflows for ``c <= 1``, since ``a_tj`` did not. A CPU's tiles take
-   such numbers of ``a`` for zero: another ``z`` of that size. Of ``g`` too, which
-   `rules.base.floor` covers but where all of a position's ``g`` is below 2^-100.
+   ``|z| <= 2^-126``. Nothing overflows for ``c <= 1``, since ``a_tj`` did not.
 2. So ``b_t = c a_t + d_t`` with ``|d_tj| <= v c |a_tj| + 2^-125``, ``v = 2^-8 (1 + 2^-15)``. With
    up to 2^26 inputs ``|d_t| <= v c |a_t| + 2^-112``, and since ``v c f > 2^-110`` for
    ``f = 2^-40`` and ``c >= 2^-60``, ``|d_t| <= v c (|a_t| + f)``.

@@ -65,27 +65,8 @@ def _like_gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tenso
     return sums, g.new_empty(records, length, dtype=torch.float32)
 
 
-@torch.library.custom_op("dpft::gathered_sum", mutates_args=(), tags=_TAGS)
-def gathered_sum(x: Tensor, y: Tensor, ids: Tensor, z: Tensor) -> Tensor:
-    """Return ``sum_st x[s, ids_t] <y_s, z_t>`` of each record, ``(B,)`` in float32.
-
-    ``(B, S, n)``, ``(B, S, d)``, ``(B, T)`` in int64 and below ``n``, ``(B, T, d)``. All but
-    ``ids`` are of one of `DTYPES`, not necessarily the same; any strides.
-    """
-    tensors = x, y, ids, z
-    sizes = [y.shape[1], z.shape[1], z.shape[2], *(n for x in tensors for n in x.stride())]
-    tiles = triton.cdiv(sizes[0], _ROWS) * triton.cdiv(sizes[1], _ROWS)
-    sums = z.new_empty(len(z), tiles, dtype=torch.float32)
-    with torch.cuda.device_of(z):
-        _gathered_kernel[(sums.numel(),)](*tensors, sums, *sizes, **_options(y, z))
-    return sums.sum(1)
-
-
-gathered_sum.register_fake(lambda x, y, ids, z: z.new_empty(len(z), dtype=torch.float32))
-
-
 def check(device: torch.device) -> None:
-    """Raise ArithmeticError if a kernel, as a layer calls it, gives other numbers than float64."""
+    """Raise ArithmeticError if the kernel, as layers call it, gives other numbers than float64."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -97,10 +78,9 @@ def check(device: torch.device) -> None:
         z, weights, ids = drawn(3, 41, 128), drawn(3, length).abs(), (5 * drawn(3, 41).abs()).long()
         A, G, Z = (x.double() @ x.double().mT for x in (a, g, z))
         bound = G.abs() * weights[:, :, None] * weights[:, None]
-        value, same = A * G, ids[:, :, None] == ids[:, None]
-        cross = g.gather(2, ids[:, None].expand(-1, length, -1)) * (a.double() @ z.double().mT)
-        pairs += zip(gram_sums(a, g, weights)[:2], (value, bound), strict=True)
-        pairs += [(gram_sums(ids, z)[0], Z * same), (gathered_sum(g, a, ids, z), cross)]
+        same = ids[:, :, None] == ids[:, None]
+        pairs += zip(gram_sums(a, g, weights)[:2], (A * G, bound), strict=True)
+        pairs.append((gram_sums(ids, z)[0], Z * same))
     for found, terms in pairs:
         expected = terms.sum((1, 2))
         if not torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-2):
@@ -154,29 +134,6 @@ def _gram_kernel(
     tl.store(here + 1, bound)
     diagonal = tl.sum(tl.where(s[:, None] == t[None, :], gram_g, 0.0), 1)
     tl.store(squares + record * length + s, diagonal, mask=(s < length) & (i == j))
-
-
-@triton.jit(do_not_specialize=["lengths", "lengtht"])
-def _gathered_kernel(
-    x, y, ids, z, sums, lengths, lengtht, d,
-    x0, x1, x2, y0, y1, y2, ids0, ids1, z0, z1, z2,
-    WIDEN: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """One tile of ``y z^T``, each number times one of ``x``."""
-    across = tl.cdiv(lengtht, _SIDE)
-    tiles = tl.cdiv(lengths, _SIDE) * across
-    tile = tl.program_id(0) % tiles
-    record = (tl.program_id(0) // tiles).to(tl.int64)
-    s = tile // across * _SIDE + tl.arange(0, _SIDE)
-    t = tile % across * _SIDE + tl.arange(0, _SIDE)
-    y += record * y0
-    z += record * z0
-    gram = _products(y, z, s, t, lengths, lengtht, d, y1, y2, z1, z2, WIDEN, COLUMNS)
-    column = tl.load(ids + record * ids0 + t.to(tl.int64) * ids1, mask=t < lengtht, other=0)
-    inside = (s < lengths)[:, None] & (t < lengtht)[None, :]
-    at = x + record * x0 + s.to(tl.int64)[:, None] * x1 + column[None, :] * x2
-    picked = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sums + tl.program_id(0), tl.sum(tl.where(inside, picked * gram, 0.0)))
 
 
 @triton.jit

@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
-from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS, fitting_batch
-from dpft.privacy.thresholds import allocate, sensitivity
+from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS, fitting_batch, sensitivity
 
 if TYPE_CHECKING:
-    from dp_accounting import SelfComposedDpEvent
-
     from dpft.privacy.clipping.clipper import Clipper
     from dpft.privacy.noise import GaussianNoise
     from dpft.privacy.sampling import Sampler
@@ -47,7 +44,7 @@ class Mechanism:
             ``shuffle`` (accounted as Poisson, and labelled so).
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.
-        allocation: how noise is spread over the groups, see `dpft.privacy.thresholds.allocate`.
+        allocation: how noise is spread over the groups, see `allocate`.
         dimensions: ``d_k``, trained parameters of each group; ``weighted`` needs it.
         quantiles: how thresholds adapt; None: they are fixed.
         count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
@@ -311,22 +308,6 @@ class Mechanism:
             )
         return allocate(self.allocation, self.noise_multiplier, thresholds, self.dimensions)
 
-    def event(self) -> SelfComposedDpEvent:
-        """Return all releases, as dp-accounting describes them to any of its accountants.
-
-        Shuffled batches are described as Poisson samples, as they are accounted for. Samples that
-        are cut are those of the larger one of two neighbouring data sets, which has a record more.
-        """
-        import dp_accounting as dp  # takes a third of a second
-
-        rate, noise = self.sampling_rate, self.total_noise_multiplier
-        step: dp.DpEvent = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
-        if self.max_batch is not None:
-            step = dp.TruncatedSubsampledGaussianDpEvent(
-                self.dataset_size + 1, rate, self.max_batch, noise
-            )
-        return dp.SelfComposedDpEvent(step, self.releases)
-
     def epsilons(self, steps: int | None = None) -> dict[str, Any]:
         """Return epsilon at `delta` by every accountant after ``steps`` (default: all) steps.
 
@@ -395,3 +376,40 @@ class Mechanism:
         if self.noise_std is None:
             fields["noise_stds"] = list(self.noise_stds(self.first_thresholds))
         return {name: value for name, value in fields.items() if name not in left_out}
+
+
+def allocate(
+    allocation: str, sigma: float, thresholds: Sequence[float], dimensions: Sequence[int] = ()
+) -> tuple[float, ...]:
+    """Return the standard deviation of the noise on every coordinate of each group.
+
+    ``std_k = sigma S gamma_k`` with ``S = sqrt(sum_k C_k^2/gamma_k^2)`` (He et al. 2022, Algorithm
+    1, line 13, and Appendix E):
+
+    ============ ================ ========================================================
+    allocation   gamma_k          what it does
+    ============ ================ ========================================================
+    global       1                the same noise on every coordinate of the model
+    equal_budget C_k              each group spends the same; needs no other group's threshold
+    weighted     C_k / sqrt(d_k)  about the same signal to noise on every coordinate
+    ============ ================ ========================================================
+
+    ``thresholds`` are ``C_k``, ``dimensions`` ``d_k``, the number of parameters per group, which
+    ``weighted`` alone needs.
+
+    Guarantee: ``sum_k (C_k / std_k)^2 = 1/sigma^2``: whatever the allocation, the release is one
+    Gaussian mechanism with noise multiplier ``sigma``.
+    """
+    if not thresholds:
+        return ()
+    if sigma == 0:
+        return (0.0,) * len(thresholds)
+    if allocation == "global":
+        return (sigma * sensitivity(thresholds),) * len(thresholds)
+    if allocation == "weighted":
+        gammas = [c / math.sqrt(d) for c, d in zip(thresholds, dimensions, strict=True)]
+    else:
+        gammas = list(thresholds)
+    scaled = [c / gamma for c, gamma in zip(thresholds, gammas, strict=True)]
+    spread = math.sqrt(math.fsum(c * c for c in scaled))
+    return tuple(sigma * spread * gamma for gamma in gammas)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpft.privacy import keys, normals
-from dpft.privacy.verification.processes import check_single_process
+from dpft.privacy.styles import check_single_process
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping.clipper import Clipper
@@ -64,7 +64,26 @@ class GaussianNoise:
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
-        _check(mechanism, clipper)
+        if clipper.groups:
+            check_single_process(cohort=clipper.cohort)
+        policy = clipper.policy
+        # A resumed clipper's thresholds have moved on: where they began must be what was stated.
+        first = tuple(group.threshold for group in clipper.groups)
+        named = [name for group in clipper.groups for name in group.parameters]
+        sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
+        for what, found, stated in (
+            ("first thresholds", first, mechanism.thresholds),
+            ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
+            ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
+            ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
+            ("sizes of groups", sizes, mechanism.dimensions or sizes),
+        ):
+            if found != stated:
+                raise ValueError(
+                    f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for "
+                    "which the noise is scaled; expected them equal: make the mechanism with "
+                    "`Mechanism.over` from the clipper's groups"
+                )
         self._mechanism = mechanism
         self._key = key
         self._clipper = clipper
@@ -147,81 +166,46 @@ def noisy_means_(slices: Sequence[Slice], batch_size: int) -> None:
     """
     for kind in {(one.sums.device, one.sums.dtype): None for one in slices}:
         some = [one for one in slices if (one.sums.device, one.sums.dtype) == kind]
-        (_kernel(*kind) or in_tiles)(some, 1 / batch_size)
+        (_kernel(*kind) or on_cpu)(some, 1 / batch_size)
 
 
-def in_tiles(slices: Sequence[Slice], scale: float) -> None:
-    """Compute it by torch, on their device or, where that rounds otherwise, on the CPU."""
-    asked = [(key, first, first + sums.shape[0]) for sums, key, _, first in slices]
-    for drawn in normals.tiles(asked, slices[0].sums.device):
-        z, stds = [one for _, _, one in drawn], [slices[place].std for place, _, _ in drawn]
-        pieces = [
-            slices[place].sums[start - slices[place].first :][: len(one)]
-            for place, start, one in drawn
-        ]
-        # One operation at a time: add_(alpha=) is fused on some devices, and a GPU divides by
-        # multiplying in its own way.
-        torch._foreach_mul_(z, stds)
-        torch._foreach_add_(z, [piece.to(z[0].device) for piece in pieces])
-        torch._foreach_mul_(z, scale)
-        torch._foreach_copy_(pieces, z)
+def on_cpu(slices: Sequence[Slice], scale: float) -> None:
+    """Compute it on the CPU, wherever the sums are."""
+    for sums, key, std, first in slices:
+        for start, z in normals.tiles(key, first, first + len(sums)):
+            piece = sums[start - first :][: len(z)]
+            # One operation at a time, since add_(alpha=) may be fused.
+            piece.copy_(z.mul_(std).add_(piece.to(z.device)).mul_(scale))
 
 
 @cache
 def _kernel(
     device: torch.device, dtype: torch.dtype
 ) -> Callable[[Sequence[Slice], float], None] | None:
-    """Return one Triton kernel for all, where it gives the bits of torch's operations."""
-    if device.type != "cuda" or normals.drawing_device(device).type != "cuda":
-        return None
-    try:
-        from dpft.privacy import fused
-    except ImportError:
-        return None
-    if dtype not in fused.DTYPES:
+    """Return one Triton kernel for all slices on a GPU, where it gives the bits of the CPU."""
+    if device.type != "cuda" or dtype not in (torch.float32, torch.float64):
         return None
     # Two parameters, one far into its keystream; both begin and end amid a block.
-    sums = torch.linspace(-1, 1, 100_001, dtype=dtype, device=device)
+    sums = torch.linspace(-1, 1, 100_001, dtype=dtype, device="cpu")
     found, expected = (
         [Slice(x[:700], bytes(32), 1.5, 3), Slice(x[700:], bytes(range(32)), 0.7, (1 << 34) + 5)]
-        for x in (sums.clone(), sums.clone())
+        for x in (sums.to(device), sums)
     )
     try:
+        from dpft.privacy import fused
+
         fused.noisy_means_(found, 1 / 3)
-    except Exception as error:  # whatever a compiler raises: torch draws the same numbers
+    except Exception as error:  # Triton is missing, or whatever a compiler raises
         why = f"could not be made ({type(error).__name__}: {error})"
     else:
-        in_tiles(expected, 1 / 3)
+        on_cpu(expected, 1 / 3)
         pairs = zip(found, expected, strict=True)
-        if all(torch.equal(one.sums, other.sums) for one, other in pairs):
+        if all(torch.equal(one.sums.cpu(), other.sums) for one, other in pairs):
             return fused.noisy_means_
         why = "gives other bits"
     warnings.warn(
-        f"the kernel of noise {why} on {device}, so noise is drawn by operations of torch: slower, "
-        "with the same numbers",
+        f"the kernel of noise {why} on {device}, so noise is drawn on the CPU: slower, with the "
+        "same numbers",
         stacklevel=2,
     )
     return None
-
-
-def _check(mechanism: Mechanism, clipper: Clipper) -> None:
-    if clipper.groups:
-        check_single_process(cohort=clipper.cohort)
-    policy = clipper.policy
-    # A resumed clipper's thresholds have moved on: where they began must be what was stated.
-    first = tuple(group.threshold for group in clipper.groups)
-    named = [name for group in clipper.groups for name in group.parameters]
-    sizes = tuple(sum(clipper.sizes.get(n, 0) for n in g.parameters) for g in clipper.groups)
-    for what, found, stated in (
-        ("first thresholds", first, mechanism.thresholds),
-        ("rule of adaptive thresholds", policy.rule, mechanism.quantiles),
-        ("thresholds", first if policy.rule else policy.thresholds, mechanism.thresholds),
-        ("parameters in groups", sorted(named), sorted(clipper.sizes) if named else []),
-        ("sizes of groups", sizes, mechanism.dimensions or sizes),
-    ):
-        if found != stated:
-            raise ValueError(
-                f"the clipper's {what} {str(found)[:80]} differ from {str(stated)[:80]}, for which "
-                "the noise is scaled; expected them equal: make the mechanism with "
-                "`Mechanism.over` from the clipper's groups"
-            )

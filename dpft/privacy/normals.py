@@ -11,25 +11,23 @@ docs/reference/noise.md has the whole construction, and what is proven of it.
 import hashlib
 import math
 import struct
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpft.privacy import keystream
+from dpft.privacy import keys
 
 BLOCK = 1024
 """Numbers that are drawn together: number ``i`` is made of words of block ``i // BLOCK``, which are
 first all radii, then all angles. Another size would be other noise."""
 
-# Numbers at a time, on a CPU per thread: large enough to be fast, small enough for its cache.
-_TILE_CPU, _TILE_GPU = 1 << 16, 1 << 22
+# Numbers at a time and per thread: large enough to be fast, small enough for a CPU's cache.
+_TILE = 1 << 16
 _THREADS = 16  # at most; OpenSSL's part is done by one
 
-_PAIRS = BLOCK // 2
 MAGNITUDE = (1 << 63) - 1  # every bit of a float64 but its sign
 MANTISSA = 52
 SQRT_HALF = struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0]  # its bits
@@ -72,82 +70,43 @@ _CHECKED = 1 << 16
 _KNOWN = "6e97747d69c95f9870ba9392768798df22cf5143cdd8dd77799ae4c1f6762f0a"
 
 
-def tiles(
-    asked: Sequence[tuple[bytes, int, int]], device: torch.device | str = "cpu"
-) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield slices of the numbers of keys, a cache's worth at a time: short ones together.
-
-    Args:
-        asked: of each slice a key, 32 bytes, derived for these numbers alone; the place of its
-            first number, and the place behind its last.
-        device: for which they are wanted, see `drawing_device`.
-
-    Yields:
-        For each tile the slice's place in ``asked``, where the tile begins, and its numbers
-        ``(n,)`` in float64.
-    """
-    device = drawing_device(torch.device(device))
-    threads = min(torch.get_num_threads(), _THREADS)
-    tile = _TILE_CPU * threads if device.type == "cpu" else _TILE_GPU
-    pieces, places, size = list[tuple[bytes, int, int]](), list[tuple[int, int]](), 0
-    for place, (key, start, stop) in enumerate(asked):
-        while start < stop:
-            end = min(stop, (start // tile + 1) * tile)
-            count = end - start + BLOCK  # at most: blocks are drawn whole
-            if pieces and size + count > tile:
-                yield [(*at, z) for at, z in zip(places, _draw(pieces, device), strict=True)]
-                pieces, places, size = [], [], 0
-            pieces.append((key, start, end))
-            places.append((place, start))
-            start, size = end, size + count
-    if pieces:
-        yield [(*at, z) for at, z in zip(places, _draw(pieces, device), strict=True)]
-
-
 def normals(key: bytes, start: int, stop: int) -> Tensor:
     """Return numbers ``start`` to ``stop`` of a key, float64, on the CPU.
 
     Guarantee: independent standard normal numbers, as long as ChaCha20's keystream cannot be
     distinguished from random bits. Each is a function of the key and its position.
     """
-    drawn = [numbers for some in tiles([(key, start, stop)]) for _, _, numbers in some]
+    drawn = [numbers for _, numbers in tiles(key, start, stop)]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
 
 
-def _draw(asked: Sequence[tuple[bytes, int, int]], device: torch.device) -> list[Tensor]:
-    words = [
-        keystream.words(key, start // BLOCK * BLOCK, -(-stop // BLOCK) * BLOCK, device)
-        for key, start, stop in asked
-    ]
-    together = words[0] if len(words) == 1 else torch.cat(words)
-    drawn = _box_muller(together.view(-1, 2, _PAIRS)).view(-1)
-    blocks = drawn.split([some.shape[0] for some in words])
-    return [
-        some[start % BLOCK : start % BLOCK + stop - start]
-        for some, (_, start, stop) in zip(blocks, asked, strict=True)
-    ]
+def tiles(key: bytes, start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield the same, a cache's worth at a time: where each tile begins, and its numbers."""
+    _check_machine()
+    tile = _TILE * min(torch.get_num_threads(), _THREADS)
+    while start < stop:
+        end = min(stop, (start // tile + 1) * tile)
+        yield start, _draw(key, start, end)
+        start = end
+
+
+def _draw(key: bytes, start: int, stop: int) -> Tensor:
+    first = start // BLOCK * BLOCK  # blocks are drawn whole
+    words = torch.from_numpy(keys.words(key, first, -(-stop // BLOCK) * BLOCK))
+    drawn = _box_muller(words.view(-1, 2, BLOCK // 2)).view(-1)
+    return drawn[start - first : stop - first]
 
 
 @cache
-def drawing_device(device: torch.device) -> torch.device:
-    """Return ``device``, or the CPU where it has no float64 operations or rounds otherwise."""
-    if device.type not in ("cpu", "cuda"):
-        return torch.device("cpu")
-    (drawn,) = _draw([(bytes(32), 0, _CHECKED)], device)
-    if hashlib.sha256(drawn.cpu().numpy().tobytes()).hexdigest() == _KNOWN:
-        return device
-    if device.type == "cpu":
+def _check_machine() -> None:
+    """Raise RuntimeError where this CPU, or this build of torch, draws other numbers."""
+    drawn = _draw(bytes(32), 0, _CHECKED)
+    if hashlib.sha256(drawn.numpy().tobytes()).hexdigest() != _KNOWN:
         raise RuntimeError(
             "this machine's float64 operations give other noise than the known numbers of "
             "dpft.privacy.normals; expected IEEE 754 rounding, to nearest. Use another machine, or "
             "another build of torch"
         )
-    warnings.warn(
-        f"{device} rounds float64 operations in other ways than IEEE 754, so noise is drawn on the "
-        "CPU: slower, with the same numbers",
-        stacklevel=2,
-    )
-    return torch.device("cpu")
 
 
 def _box_muller(words: Tensor) -> Tensor:
@@ -161,7 +120,8 @@ def _box_muller(words: Tensor) -> Tensor:
     """
     first, second = words[..., 0, :], words[..., 1, :]
     x = (first | 1).double()
-    radius = torch.copysign(_sqrt(_minus_two_log(x)), x)
+    # NumPy's root is correctly rounded; torch's is MKL's, at times a bit off.
+    radius = torch.copysign(torch.from_numpy(np.sqrt(_minus_two_log(x).numpy())), x)
     t = (second | 1).double().mul_(ANGLE)
     square = t * t
     cos = _polynomial(COS, square)
@@ -187,11 +147,6 @@ def _minus_two_log(x: Tensor) -> Tensor:
     m = bits.sub_(k << MANTISSA).view(torch.float64)
     s = (m - 1).div_(m.add_(1))
     return _polynomial(LOG, s * s).mul_(s).add_(k.double().mul_(MINUS_TWO_LOG_TWO))
-
-
-def _sqrt(x: Tensor) -> Tensor:
-    """Return the correctly rounded root; on a CPU torch's is MKL's, at times a bit off."""
-    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import on_device
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.thresholds import check_threshold, sensitivity
+from dpft.privacy.spec import check_threshold, sensitivity
 
 
 class ThresholdPolicy:
@@ -100,7 +100,7 @@ class QuantileThresholds(ThresholdPolicy):
 
     def collect(self, cohort: Cohort, device: torch.device) -> None:
         self.below = self.below.to(device)  # a rank without a record has counted nothing there
-        cohort.add_up([self.below])
+        cohort.all_reduce([self.below])
 
     def release(
         self, batch_size: int, std: float = 0.0, draw: Callable[[int], Tensor] = torch.zeros
@@ -130,11 +130,10 @@ class PartOfPolicy(ThresholdPolicy):
     Args:
         whole: the policy of all groups, which counts and moves.
         own: indices of the part's groups.
-        counts: whether norms are counted here; False where another part counts the same ones.
     """
 
-    def __init__(self, whole: ThresholdPolicy, own: Sequence[int], counts: bool = True) -> None:
-        self._whole, self._own, self._counts = whole, list(own), counts
+    def __init__(self, whole: ThresholdPolicy, own: Sequence[int]) -> None:
+        self._whole, self._own = whole, list(own)
         self.rule = whole.rule
 
     @property
@@ -143,7 +142,6 @@ class PartOfPolicy(ThresholdPolicy):
 
     def observe(self, norms: Tensor, factors: Tensor) -> None:
         shape = len(norms), len(self._whole.thresholds)
-        if self._counts:
-            places = torch.tensor(self._own, device=norms.device)
-            every = [norms.new_zeros(shape).index_copy(1, places, x) for x in (norms, factors)]
-            self._whole.observe(*every)  # a factor of 0 counts nothing
+        places = torch.tensor(self._own, device=norms.device)
+        every = [norms.new_zeros(shape).index_copy(1, places, x) for x in (norms, factors)]
+        self._whole.observe(*every)  # a factor of 0 counts nothing

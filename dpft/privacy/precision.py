@@ -7,10 +7,8 @@ common: clipping would let any multiple of the threshold through. `full_precisio
 
 Factors that are in bfloat16 already need no rounding. The product of two such numbers has at most
 16 significant bits and is exact in float32, so that hardware for bfloat16 that adds up in float32
-computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it where a device has
-it, and multiply the same numbers in float32 elsewhere. Of CPUs those with tiles (AMX) have it. They
-take numbers below 2^-126 for zero, of factors and of results, in both norms and sums
-(`dpft.privacy.halves` on what that leaves).
+computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it on a GPU that has
+it, and multiply the same numbers in float32 elsewhere.
 """
 
 import warnings
@@ -95,46 +93,18 @@ def on_device(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device, non_blocking=device.type != "cpu")
 
 
-@lru_cache
-def has_tiles() -> bool:
-    """Return whether this CPU and torch multiply in bfloat16 and add up in float32."""
-    supported: Any = getattr(torch.cpu, "_is_amx_tile_supported", bool)  # not in every torch
-    return torch.backends.mkldnn.is_available() and bool(supported())
-
-
-@contextmanager
-def by_tiles(x: Tensor, y: Tensor) -> Iterator[None]:
-    """Within this context float32 copies of ``x`` and ``y`` may be multiplied in bfloat16.
-
-    Only where both are in bfloat16 now, which makes the products those of float32, and on a CPU
-    that has tiles. The setting is the process's: other threads should not multiply meanwhile.
-    """
-    if not (x.dtype == y.dtype == torch.bfloat16 and x.device.type == "cpu" and has_tiles()):
-        yield
-        return
-    _, _, products, _ = _backends()
-    before = products.fp32_precision
-    products.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
-
-
 def mm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of matrices, in float32 where both are in half precision."""
     if in_halves(x, y):
         return torch.mm(x, y, out_dtype=torch.float32)
-    with by_tiles(x, y):
-        return torch.mm(*_widened(x, y))
+    return torch.mm(*_widened(x, y))
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of stacks of matrices, in float32 where both are in half precision."""
     if in_halves(x, y):
         return torch.bmm(x, y, out_dtype=torch.float32)
-    with by_tiles(x, y):
-        return torch.bmm(*_widened(x, y))
+    return torch.bmm(*_widened(x, y))
 
 
 def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -142,9 +112,8 @@ def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
     if out.dtype == torch.float32 and in_halves(x, y):
         torch.addmm(out, x, y, out_dtype=torch.float32, out=out)
         return out
-    with by_tiles(x, y):
-        x, y = _widened(x, y)
-        return out.addmm_(x.to(out.dtype), y.to(out.dtype))
+    x, y = _widened(x, y)
+    return out.addmm_(x.to(out.dtype), y.to(out.dtype))
 
 
 def norm_kernels(*factors: Tensor) -> ModuleType | None:

@@ -71,7 +71,8 @@ class Program:
                 graph = self._traced(inputs)
                 self._run = self._compiled(graph, _lift(graph), inputs, backend)
         except Exception as error:  # whatever the model, torch or a compiler raises
-            raise UntraceableError(_reason(error)) from error
+            first = str(error).strip().partition("\n")[0][:200]
+            raise UntraceableError(f"{type(error).__name__}: {first}") from error
 
     def __call__(self, tensors: Sequence[Tensor], real: Tensor | None) -> Sums:
         """Run the step. The next call may overwrite the sums, and nothing else."""
@@ -185,8 +186,3 @@ def _lift(graph: fx.GraphModule) -> list[Tensor]:
         graph.graph.erase_node(node)
     graph.recompile()
     return [tensor for _, tensor in found.values()]
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpft.privacy.thresholds import HIGHEST, LOWEST, check_threshold
+from dpft.privacy.spec import HIGHEST, LOWEST, check_threshold
 
 # exp() of more than this would leave the range above from anywhere within it.
 _LARGEST_MOVE = 60.0

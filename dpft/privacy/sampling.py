@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpft.privacy import keys, keystream
+from dpft.privacy import keys
 from dpft.privacy.shapes import BLANK
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class PoissonSampler:
         self._key = key
 
     def _words(self, purpose: str, step: int) -> npt.NDArray[np.uint64]:
-        words = keystream.words(keys.derive(self._key, purpose, step), 0, self._size)
-        return words.numpy().view(np.uint64)
+        words = keys.words(keys.derive(self._key, purpose, step), 0, self._size)
+        return words.view(np.uint64)
 
     def batch(self, step: int) -> list[int]:
         drawn = np.flatnonzero(self._words("sampling", step) <= self._last)

@@ -4,7 +4,8 @@ Settings, code and tables take their names from here. No torch: settings are che
 loaded, which takes a second.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,7 +23,7 @@ CLIP_FUNCTIONS: tuple[ClipFunction, ...] = get_args(ClipFunction)
 
 Allocation = Literal["global", "equal_budget", "weighted"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-"""The ways to spread noise over groups, see `dpft.privacy.thresholds.allocate`."""
+"""The ways to spread noise over groups, see `dpft.privacy.mechanism.allocate`."""
 
 Accountant = Literal["pld", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -50,6 +51,28 @@ of which exactly one is given."""
 
 SMALL_DELTA, LARGE_DELTA = 1e-5, 1e-4
 """Deltas up to these may leave a bound strong and reasonable, see `dpft.privacy.guarantee`."""
+
+
+# Thresholds are between these. In float32 the squares of smaller gradients vanish or lose digits,
+# so that norms come out too small and more than C passes. Where a device flushes what is below
+# 1.2e-38 to zero, the squared norm of d numbers is off by up to d times that: for a billion, by
+# 1e-5 of C^2 at 1e-12. The square of a norm from 1.8e19 on overflows, and its record is dropped.
+LOWEST, HIGHEST = 1e-12, 1e12
+
+
+def check_threshold(what: str, threshold: float) -> None:
+    """Raise ValueError unless float32 can hold the squares of norms near a threshold."""
+    if not LOWEST <= threshold <= HIGHEST:
+        raise ValueError(
+            f"clipping threshold of {what} is {threshold}; expected {LOWEST:g} to {HIGHEST:g}, "
+            "for instance threshold=0.1: in float32 squares of smaller gradients vanish, and of "
+            "larger ones overflow"
+        )
+
+
+def sensitivity(thresholds: Sequence[float]) -> float:
+    """L2 sensitivity of the sum of clipped gradients under adding or removing one record."""
+    return math.sqrt(math.fsum(c * c for c in thresholds))
 
 
 def default_delta(size: int, published: bool) -> float:

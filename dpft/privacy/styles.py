@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dpft.privacy import families
-from dpft.privacy.anymodule import AnyModule
+from dpft.privacy import registered_rules
+from dpft.privacy.anymodule.frames import AnyModule
 from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
@@ -16,8 +16,7 @@ from dpft.privacy.cohort import Cohort
 from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
-from dpft.privacy.verification import OBSERVERS
-from dpft.privacy.verification.processes import check_single_process
+from dpft.privacy.verification.checker import Checker, Guard
 
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
@@ -36,9 +35,6 @@ def make_clipper(
     threshold: float | None = None,
     thresholds: Sequence[float] | None = None,
     groups: Partition | str | partitions.GroupRule | None = None,
-    count: int | None = None,
-    boundary: int | None = None,
-    patterns: tuple[tuple[str, ...], ...] | None = None,
     plan: str | None = None,
     clip_function: str | ClipFunction = "abadi",
     adaptive: Quantiles | None = None,
@@ -55,11 +51,9 @@ def make_clipper(
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a name of `PARTITIONS`, a `Partition`, or a rule of your own, which gives
-            `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters' names.
-        count: number of groups for ``uniform``, of devices for ``per_device``.
-        boundary: blocks in the first group of ``two_group``.
-        patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
+        groups: a `Partition`, the name of one that needs no setting, or of ``uniform``, or a rule,
+            which gives `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters'
+            names.
         plan: how sums are formed, one of `PLANS`.
         clip_function: ``abadi``, ``automatic``, or a function of your own, which is held to its
             bound (`own_function`).
@@ -106,9 +100,7 @@ def make_clipper(
     else:
         if not isinstance(groups, Partition):
             groups = groups or named.groups
-            if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
-                count = UNIFORM_COUNT
-            groups = Partition(groups, count, boundary, patterns)
+            groups = Partition(groups, UNIFORM_COUNT if groups == "uniform" else None)
         parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(
@@ -127,11 +119,43 @@ def make_clipper(
     elif shares and threshold is not None:
         thresholds, threshold = [threshold * share for share in shares], None
     assigned = partitions.assign(parts, threshold, thresholds)
-    known = LayerRules(rules, families.registered())
+    known = LayerRules(rules, registered_rules())
     first = [group.threshold for group in assigned]
     policy = QuantileThresholds(first, adaptive) if adaptive else ThresholdPolicy(first)
     about = (assigned, function, known, policy, cohort)
-    return Clipper(model, plan, *about, handler=AnyModule, observers=OBSERVERS)
+    return Clipper(model, plan, *about, handler=AnyModule, observers=(Guard, Checker))
+
+
+def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort."""
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    for name, module in () if model is None else model.named_modules():
+        if isinstance(module, wrappers):
+            raise UnsupportedLayerError(
+                f"{name or 'the model'} is a {type(module).__name__}, which divides batches or "
+                "averages gradients by itself; expected the bare module: dpft divides batches and "
+                "adds up sums"
+            )
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if model is not None and (cohort is None or not cohort.sharded):
+        from torch.distributed.tensor import DTensor  # takes long to import, and few need it
+
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and isinstance(parameter, DTensor):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} is sharded over several processes; expected "
+                    "make_clipper(..., cohort=dpft.parallel.sharded.Shards()), which adds up sums "
+                    "of parts, or a model that is not sharded"
+                )
+    size = distributed.get_world_size()
+    if size > 1 and cohort is None:
+        raise UnsupportedLayerError(
+            f"this process is one of {size} (torch.distributed); expected a single one, or a "
+            "cohort given to make_clipper: each would clip its own share and release it under the "
+            "same noise as the others"
+        )
 
 
 def _refuse(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -36,16 +36,12 @@ class ModelFacts:
     """The part of a model that a folder holds.
 
     A whole model has no ``base``, an adapter that of its base, and perhaps the base's name on the
-    ``hub``. ``classes`` are those of a classifier's adapter, whose base has another head. ``asked``
-    is Python of ``tokenizer`` and a text, that asks as the training did; empty where the
-    tokenizer's template or an image's preprocessor does so.
+    ``hub``. ``classes`` are those of a classifier's adapter, whose base has another head.
     """
 
     base: str | None = None
     hub: str | None = None
     classes: tuple[str, ...] = ()
-    licence: str | None = None
-    asked: str = ""
 
 
 WHOLE = ModelFacts()
@@ -126,7 +122,6 @@ def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
             base_model=base,
             base_model_relation=("adapter" if adapter else "finetune") if base else None,
             library_name="peft" if adapter else "transformers",
-            license=shape.licence,
             pipeline_tag=model.get("pipeline"),
             tags=[*tags, *(["lora"] if adapter and model.get("adaptation") == "lora" else [])],
         ).to_yaml()
@@ -153,11 +148,5 @@ def loader(record: Mapping[str, Any], shape: ModelFacts) -> str | None:
             f"from transformers import {name}",
             f'base = {name}.from_pretrained("{shape.base}"{given})',
             'model = PeftModel.from_pretrained(base, "FOLDER")',
-        ]
-    if shape.asked:
-        lines += [
-            "from transformers import AutoTokenizer",
-            'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
-            f"inputs = {shape.asked}",
         ]
     return "\n".join(lines)

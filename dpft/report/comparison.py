@@ -72,8 +72,6 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         "clip": style_in(config["clip"]),
         "steps": f"{record['training']['steps']}",
     }
-    if (kept := (record.get("evaluation") or {}).get("chosen")) is not None:
-        cells["weights of step"] = f"{kept}"
     scores = record.get("scores", {})
     if split in scores:
         section = scores[split]

@@ -19,15 +19,13 @@ from dpft.config.folder import settings_of
 from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
-from dpft.runs.finished import damages
+from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
 from dpft.runs.folders import generations_files, is_run, is_set_aside
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
 
 T = TypeVar("T")
-Samples = Mapping[tuple[str, str], str]
-_SAMPLES = 3
 _DO_NOT_RELY = "do not rely on the guarantee before you know why"
 
 
@@ -62,7 +60,7 @@ class Gathered:
     config: Mapping[str, Any]  # empty if there is none
     problems: tuple[str, ...]  # what is damaged
     ledger_is_damaged: bool  # there is one, from which no cost can be read
-    samples: Samples  # generations by prompt and reference
+    samples: Mapping[tuple[str, str], str]  # generations by prompt and reference
 
     @property
     def name(self) -> str:
@@ -130,7 +128,7 @@ def gather(target: Target) -> Gathered:
     texts = read("generations", lambda: {} if record is None else samples(path, record))
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
-    for damage in damages(path, thorough=False):
+    for damage in damages(path, (RECORD, LEDGER, CONFIG, GENERATIONS)):
         report(
             f"{damage}, though the run was finished: do not rely on it before you know why; "
             "dpft train resume=RUN makes again what can be made again"
@@ -147,11 +145,11 @@ def gather(target: Target) -> Gathered:
 
 
 def siblings(run: Gathered) -> list[Gathered]:
-    """Return the other finished and undamaged runs in the folder of a run."""
-    path = run.target.path.resolve()
-    folders = (p for p in sorted(path.parent.iterdir()) if p != path and not p.is_symlink())
-    others = [gather(Target(p, p.name)) for p in folders if is_run(p) and not is_set_aside(p)]
-    return [other for other in others if other.record is not None and not other.problems]
+    """Return the other undamaged runs in the folder of a run."""
+    own = run.target.path.resolve()
+    others = [p for p in sorted(own.parent.iterdir()) if is_run(p) and not is_set_aside(p)]
+    found = [gather(Target(p, p.name)) for p in others if p != own and not p.is_symlink()]
+    return [other for other in found if not other.problems]
 
 
 def published(record: Mapping[str, Any], split: str) -> bool:
@@ -160,10 +158,9 @@ def published(record: Mapping[str, Any], split: str) -> bool:
     A record has a digest of its references only where the task's data are public. Files in the
     form of a published task may hold other data, so that both splits must be as large as published.
     """
-    data, flags = record["dataset"], record.get("flags", [])
-    if not section(section(record, "scores"), split).get("references"):
-        return False
-    if has(flags, *TRAINED_BASE, Flag.SYNTHETIC_DATA, Flag.OTHER_FILES):
+    data, of = record["dataset"], section(section(record, "scores"), split)
+    other = has(record["flags"], *TRAINED_BASE, Flag.SYNTHETIC_DATA, Flag.OTHER_FILES)
+    if other or not of.get("references"):
         return False
     if data["source"] == "sample":
         return True
@@ -173,27 +170,20 @@ def published(record: Mapping[str, Any], split: str) -> bool:
     return size is not None and not is_other_size(data["counts"]["train"], size)
 
 
-def samples(path: Path, record: Mapping[str, Any]) -> Samples:
-    """Return some generations by prompt and reference, evenly spread; none if not `published`.
-
-    Raises:
-        DpftError, OSError, ValueError: the file is no file of generations of this run.
-    """
-    split = str(record["config"]["decode"]["split"])
+def samples(path: Path, record: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return three generations by prompt and reference, evenly spread; none if not `published`."""
+    split = record["config"]["decode"]["split"]
     file = generations_files(path, record).get(split)
     if file is None or not file.exists() or not published(record, split):
         return {}
     # Not splitlines: texts may hold other line separators, unescaped in JSON.
     lines = regular(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
-    found = {}
-    for place in sorted({len(lines) * part // _SAMPLES for part in range(_SAMPLES)}):
-        try:
-            one = json.loads(lines[place])
-            if one.get("source") and one["prediction"]:
-                found[str(one["source"]), str(one["references"][0])] = str(one["prediction"])
-        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{file.name}, line {place + 1}: no prediction") from error
-    return found
+    try:
+        every = [json.loads(lines[len(lines) * third // 3]) for third in range(3)]
+        texts = [(str(x["source"]), str(x["references"][0]), str(x["prediction"])) for x in every]
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name} has a line that is no prediction") from error
+    return {(asked, wanted): said for asked, wanted, said in texts if asked and said}
 
 
 def _disagreements(record: Mapping[str, Any], ledger: LedgerContents | None) -> Iterator[str]:

@@ -68,26 +68,22 @@ def first_score(run: Gathered) -> Scored:
 def references(run: Gathered, others: Sequence[Gathered]) -> dict[str, tuple[Gathered, float]]:
     """Return the best run without privacy and one that was not trained, with their scores.
 
-    Only runs of the same base model and the same task, scored on as many of the same records.
+    Only runs of the same base model and task settings, scored on the same records.
     """
+
+    def scale(one: Gathered) -> list[Any]:
+        kind, _ = first_score(one) or (None, None)
+        of = section(section(one.record, "scores"), kind.split if kind else "")
+        base = section(one.record, "model").get("weights_sha256") or one.config.get("model")
+        return [kind, base, one.config.get("task"), of.get("examples"), of.get("references")]
+
+    names = {"none": "without privacy", "nothing released": "before training"}
     found: dict[str, tuple[Gathered, float]] = {}
     for other, scored in ranked(others):
-        if other is not run and scored is not None and _scale(other) == _scale(run):
-            if not other.private:
-                found.setdefault("without privacy", (other, scored[1]))
-            elif other.guarantee is not None and other.guarantee.kind == "nothing released":
-                found.setdefault("before training", (other, scored[1]))
+        how = names.get(other.guarantee.kind) if other.guarantee is not None else None
+        if how and scored and other is not run and scale(other) == scale(run):
+            found.setdefault(how, (other, scored[1]))
     return found
-
-
-def _scale(run: Gathered) -> list[Any]:
-    """Return what scores of two runs have in common if they can be compared."""
-    scored, model, record = first_score(run), section(run.record, "model"), run.record or {}
-    kind = None if scored is None else scored[0]
-    of = section(section(record, "scores"), kind.split if kind else "")
-    base = model.get("weights_sha256") or model.get("base_model")
-    task = section(run.config, "task")
-    return [kind, base, task, *(of.get(part) for part in ("examples", "references", "signature"))]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

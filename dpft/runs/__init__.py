@@ -21,7 +21,6 @@ from dpft.runs.checkpoint import Checkpoint, load_private_state, save_private_st
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import environment
 from dpft.runs.finished import (
-    Damage,
     check_whole,
     damages,
     is_finished,
@@ -36,7 +35,7 @@ from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
 __all__ = [
-    "NORMS", "SCHEMA_VERSION", "START_OVER", "Checkpoint", "CheckpointError", "Damage", "Ledger",
+    "NORMS", "SCHEMA_VERSION", "START_OVER", "Checkpoint", "CheckpointError", "Ledger",
     "LedgerError", "LedgerMismatchError", "MetricsLog", "NoiseKeyLostError", "NormsLog",
     "RecordError", "RunDirectory", "RunError", "RunLockedError", "RunMismatchError", "RunRecord",
     "base_model", "check_ledger", "check_whole", "checkpoint", "config_hash", "damages",

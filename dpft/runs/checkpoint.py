@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
+"""Checkpoints: whole or absent, verified when read, the last two kept.
 
 Each is a folder with safetensors files, one for each rank that holds a part of the tensors
 (`dpft.parallel.parts`), and a manifest of plain data: the files' checksums and the small state. Its
@@ -12,12 +12,11 @@ less the releases, for instance, are noiseless sums.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
-BEST = "best"  # in the state: the step whose weights were the best so far, of a checkpoint too
 _TEMPORARY = ".tmp-"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,6 @@ class Checkpoint:
     path: Path
     written: Mapping[str, Tensor]  # without values, of the types and whole shapes of all tensors
     cohort: TrainingCohort
-    warnings: list[str] = field(default_factory=list)  # newer ones that were passed over, and why
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
         """Read tensors into these, or into this rank's parts of them; collective."""
@@ -89,9 +85,9 @@ def save(
         TypeError: ``state`` holds something else than plain data.
     """
     from dpft.parallel import parts
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     folder: Path | None = None
     with together(cohort, f"checkpoint {step}"):
         if run is not None:
@@ -100,20 +96,19 @@ def save(
             with _explained(folder, step, first=True):
                 _remove_leftovers(run.checkpoints)
                 folder.mkdir()
-    folder = cohort.from_first(folder)
+    folder = cohort.broadcast_object(folder)
     assert folder is not None
     with together(cohort), _explained(folder, step, first=run is not None):
         files = parts.write(folder, tensors, cohort)
         if run is not None:
             _write_manifest(folder, {"step": step, "state": state, "files": files})
             target = run.checkpoints / f"step-{step:08d}"
-            if target.exists():  # passed over as damaged when this run was resumed before it
+            if target.exists():  # where a run that was continued stops before its next step
                 target.rename(target.with_name(f"{_TEMPORARY}replaced-{target.name}"))
             folder.rename(target)
             fsync(run.checkpoints)
     if run is not None:
-        ahead = [path for number, path in _steps(run.checkpoints) if number > step]  # damaged
-        _drop(run.checkpoints, _superfluous(run.checkpoints, step) + ahead)
+        _drop(run.checkpoints, _superfluous(run.checkpoints))
 
 
 def _write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
@@ -143,24 +138,27 @@ def _explained(folder: Path, step: int, first: bool) -> Iterator[None]:
         ) from error
 
 
-def load_latest(
-    run: RunDirectory | None, cohort: TrainingCohort | None = None
-) -> Checkpoint | None:
-    """Return the newest intact checkpoint; collective.
+def load(run: RunDirectory | None, cohort: TrainingCohort | None = None) -> Checkpoint | None:
+    """Return the newest checkpoint.
 
-    None: there is no good one; start at step 0, where replayed steps repeat themselves exactly.
-    Damaged ones are passed over with a warning, in ``warnings`` and the log. `Ledger.go_on` refuses
-    one that is ahead of the ledger. The arguments are those of `save`.
+    None: there is none; start at step 0, where replayed steps repeat themselves exactly.
+    `Ledger.go_on` refuses one that is ahead of the ledger. Collective; the arguments are those of
+    `save`.
+
+    Raises:
+        CheckpointError: it is damaged or gone, or this rank does not see the folder.
     """
-    from dpft.parallel.cohort import SingleProcess, together
+    from dpft.parallel.cohort import TrainingCohort, together
 
-    cohort = cohort or SingleProcess()
-    found: list[tuple[int, Path]] = []
+    cohort = cohort or TrainingCohort()
+    manifest: dict[str, Any] = {}
+    written: dict[str, Tensor] = {}
+    step, problem = None, ""
     with together(cohort):
         if run is not None:
             _remove_leftovers(run.checkpoints)
-            found = _steps(run.checkpoints)
-    checkpoints = cohort.from_first(None if run is None else run.checkpoints)
+            step = max((number for number, _ in _steps(run.checkpoints)), default=None)
+    checkpoints, step = cohort.broadcast_object((None if run is None else run.checkpoints, step))
     with together(cohort):
         if checkpoints is not None and cohort.divided and not checkpoints.is_dir():
             raise CheckpointError(
@@ -168,101 +166,53 @@ def load_latest(
                 "writes its part of a checkpoint; expected a folder on a file system that all "
                 "machines share: type runs_dir=FOLDER with such a one"
             )
-    warnings: list[str] = []
-    for step, path in reversed(cohort.from_first(found)):
-        latest = _verified(run, path, step, cohort, warnings)
-        if isinstance(latest, Checkpoint):
-            with together(cohort):
-                if run is not None:
-                    # A process that was killed after its last checkpoint may have left too many.
-                    _drop(run.checkpoints, _superfluous(run.checkpoints, step))
-            return latest
-        warnings.append(f"checkpoint {path.name} is damaged and was passed over: {latest}")
-        if run is not None:
-            _log.warning("%s", warnings[-1])
-    return None
-
-
-def load_best(
-    run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
-) -> Checkpoint:
-    """Return the checkpoint of a step, which later ones name as the best; collective."""
-    from dpft.parallel.cohort import SingleProcess
-
-    cohort = cohort or SingleProcess()
-    path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
-    assert path is not None
-    found = _verified(run, path, step, cohort, [])
-    if isinstance(found, Checkpoint):
-        return found
-    raise CheckpointError(
-        f"{path}, the best one by evaluation, is damaged or gone: {found}. Put it back; or "
-        f"remove {path.parent} and type the same command again, which repeats all steps exactly: "
-        "they count once"
-    )
-
-
-def _verified(
-    run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort, warnings: list[str]
-) -> Checkpoint | str:
-    """Return a checkpoint, or what is wrong with its manifest or with a file; collective."""
-    from dpft.parallel import parts
-    from dpft.parallel.cohort import together
-
-    manifest: dict[str, Any] = {}
-    written: dict[str, Tensor] = {}
-    problem = ""
-    with together(cohort):
-        if run is not None:
-            manifest, problem = _manifest(path, step)
-    manifest, problem = cohort.from_first((manifest, problem))
-    files: Mapping[str, Any] = manifest.get("files", {})
-    # Ranks with parts share the work.
-    share = slice(cohort.rank, None, cohort.size) if cohort.divided else slice(None)
-    for name in sorted(files)[share] if cohort.divided or cohort.rank == 0 else ():
+    if checkpoints is None or step is None:
+        return None
+    path = checkpoints / f"step-{step:08d}"
+    if run is not None:
         try:
-            size = (path / name).stat().st_size
-            if size != files[name]["size"]:
-                problem = f"{name} has {size} bytes, expected {files[name]['size']}"
-            elif sha256_file(path / name) != files[name]["sha256"]:
-                problem = f"{name} does not match its checksum"
-        except OSError as error:
-            problem = str(error)
-    if problem := next(filter(None, cohort.gather(problem)), ""):
-        return problem
-    with together(cohort):
-        if run is not None:
-            written = parts.described(path)
-    written = cohort.from_first(written)
-    return Checkpoint(step, manifest["state"], path, written, cohort, warnings)
+            manifest, written = _verified(path, step)
+            # A process that was killed after its last checkpoint may have left too many.
+            _drop(run.checkpoints, _superfluous(run.checkpoints))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"{error}"
+    manifest, written, problem = cohort.broadcast_object((manifest, written, problem))
+    if problem:
+        raise CheckpointError(
+            f"{path} is damaged or gone: {problem}; expected what was saved. Put it back, or "
+            f"remove {path} and type the same command again: steps from "
+            "the checkpoint before, or from the first one, are repeated exactly and count once"
+        )
+    return Checkpoint(step, manifest["state"], path, written, cohort)
 
 
-def _manifest(path: Path, step: int) -> tuple[dict[str, Any], str]:
-    """Return the content of the manifest, and what is wrong with it, if anything."""
+def _verified(path: Path, step: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return manifest and tensors without values; raise OSError or ValueError for damage."""
+    from dpft.parallel import parts
+
+    manifest = _manifest(path, step)
+    for name, facts in manifest["files"].items():
+        size = (path / name).stat().st_size
+        if size != facts["size"]:
+            raise ValueError(f"{name} has {size} bytes, expected {facts['size']}")
+        if sha256_file(path / name) != facts["sha256"]:
+            raise ValueError(f"{name} does not match its checksum")
+    return manifest, parts.described(path)
+
+
+def _manifest(path: Path, step: int) -> dict[str, Any]:
     try:
         held = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
-        if held["step"] != step:
-            raise ValueError(f"it says step {held['step']}; expected {step}")
-        return {name: held[name] for name in ("state", "files")}, ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return {}, f"{MANIFEST}: {error}"
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from error
+    if held["step"] != step:
+        raise ValueError(f"{MANIFEST} says step {held['step']}; expected {step}")
+    return held
 
 
-def drop_ahead(run: RunDirectory, step: int) -> None:
-    """Remove the damaged checkpoints after ``step``, whose steps are about to be repeated.
-
-    In a new stretch of the ledger they belong to other weights. If the damage was temporary, a
-    later resume would read them as this one's.
-    """
-    _drop(run.checkpoints, [path for number, path in _steps(run.checkpoints) if number > step])
-
-
-def _superfluous(checkpoints: Path, step: int) -> list[Path]:
-    """Return those up to a step except the last `KEPT`, and the best that one of these names."""
-    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
-    states = (_manifest(path, number)[0].get("state", {}) for number, path in found[-KEPT:])
-    best = {state.get(BEST) for state in states}
-    return [path for number, path in found[:-KEPT] if number not in best]
+def _superfluous(checkpoints: Path) -> list[Path]:
+    """Return all except the last `KEPT`."""
+    return [path for _, path in _steps(checkpoints)[:-KEPT]]
 
 
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:

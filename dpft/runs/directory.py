@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.config.errors import START_OVER, RunError, RunMismatchError
+from dpft.config.errors import START_OVER, RunError, RunLockedError, RunMismatchError
 from dpft.runs.atomic import (
     Closing,
     disk_report,
@@ -21,13 +23,13 @@ from dpft.runs.atomic import (
     temporary_of,
     write_atomic,
 )
-from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
+from dpft.runs.finished import DONE, is_finished, marked
 from dpft.runs.folders import GENERATIONS, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
-from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 
+LOCK_NAME = ".lock"
 PRIVATE_README = """# Not covered by the privacy guarantee
 
 Everything in this folder comes from the training records **without noise**, or is the secret that
@@ -42,6 +44,54 @@ the noise was drawn from. Do not publish, send or commit any of it.
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
 when the run is done.
 """
+
+
+class DirectoryLock(Closing):
+    """An exclusive ``flock`` on ``<folder>/.lock``, made by `acquire`.
+
+    Nothing has to be cleaned up after a kill: the lock belongs to the open file, not to the file's
+    existence. Child processes made by ``fork`` share it until they exit.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def acquire(cls, folder: Path) -> DirectoryLock:
+        """Lock ``folder``, which is made if it does not exist.
+
+        Raises:
+            RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
+        """
+        path = folder / LOCK_NAME
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            lock = cls(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # If the folder was moved aside between open and flock, this lock is the old run's.
+                if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+                    return lock
+            except BlockingIOError:
+                holder = os.pread(descriptor, 256, 0).decode(errors="replace").strip()
+                lock.close()
+                raise RunLockedError(
+                    f"{folder} is in use by process {holder or 'unknown'}; expected to be its only "
+                    "user: two processes must not train one run. Wait for that process or stop it, "
+                    "then run the same command again; it continues where it stopped"
+                ) from None
+            except FileNotFoundError:
+                pass
+            lock.close()
+
+    def close(self) -> None:
+        """Release the lock; harmless if it was already released."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class RunDirectory(Closing):
@@ -131,10 +181,6 @@ class RunDirectory(Closing):
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""
         self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
-
-    def damages(self) -> list[Damage]:
-        """Return which files of this run, if it is finished, are not what they were."""
-        return damages(self.path) if self.is_done else []
 
     def clear(self) -> Path:
         """Move the run aside to ``<name>.old-N``, which is returned, and start an empty one.

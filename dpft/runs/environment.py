@@ -1,21 +1,28 @@
-"""Code, packages and machine of a run, as far as results and speed depend on them."""
+"""Code, packages and machine of a run, its peak memory, and errors of running out of memory."""
 
 import contextlib
 import functools
 import os
 import platform
+import resource
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import dpft
+from dpft.config.errors import TrainingError
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "datasets", "safetensors", "peft", "accelerate"),
     *("numpy", "scipy", "hydra-core", "omegaconf", "sacrebleu", "rouge-score", "pycocoevalcap"),
     *("prv-accountant", "opacus"),
 )
+# Messages of allocators: torch's on the CPU, CUDA's, and those of its libraries.
+_MESSAGES = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 def environment() -> dict[str, Any]:
@@ -92,3 +99,46 @@ def usable_cores() -> int | None:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         return os.cpu_count()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory ran out, of the machine or of the GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+
+
+@contextmanager
+def explained(doing: str, advice: str) -> Iterator[None]:
+    """Turn running out of memory within this context into a TrainingError."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise TrainingError(
+            f"out of memory in {doing} ({first}); expected room for it: {advice}"
+        ) from error
+
+
+def peak() -> int:
+    """Return the most bytes that were resident since `forget_peak`, or ever."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:  # not Linux
+        pass
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def forget_peak() -> bool:
+    """Let `peak` start anew; False if that cannot be done: not Linux, or not allowed."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the high-water mark
+    except OSError:
+        return False
+    return True

@@ -24,10 +24,6 @@ CARD = "model/README.md"
 RECORD, LEDGER, CONFIG = "record.json", "ledger.jsonl", "config.yaml"
 MODEL, ADAPTER, GENERATIONS = "model/", "adapter/", "generations/"
 
-# Hashing takes about 1 s for 500 MB. Smaller files are always hashed; larger ones where weights are
-# about to be used or the run's own command is typed, not where hundreds of runs are passed over.
-_SMALL = 16 * 2**20
-
 
 @dataclass(frozen=True)
 class Marker:
@@ -40,17 +36,6 @@ class Marker:
         """Return the text of ``DONE``."""
         body = {"config_hash": self.config_hash, "files": dict(self.files)}
         return json.dumps(sealed(body), indent=1, sort_keys=True) + "\n"
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A file of a finished run that is not what it was; ``problem`` is a clause."""
-
-    name: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.problem}"
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -70,7 +55,7 @@ def is_finished(path: Path, digest: str) -> bool:
 
 def is_intact(path: Path, digest: str) -> bool:
     """Return whether it is finished, and record and ledger are what they were."""
-    return is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False)
+    return is_finished(path, digest) and not damages(path, (RECORD, LEDGER))
 
 
 def marked(folder: Path, config_hash: str) -> Marker:
@@ -89,8 +74,10 @@ def marked(folder: Path, config_hash: str) -> Marker:
     return Marker(config_hash, files)
 
 
-def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> list[Damage]:
-    """Return which files of a finished run are gone or changed; large ones by size unless thorough.
+def damages(folder: Path, parts: Sequence[str] = ()) -> list[str]:
+    """Return files of a finished run that are gone or changed, and how; each is a clause.
+
+    Hashing takes about 1 s for 500 MB, so name the parts where weights are not used.
 
     ``parts`` are names, or beginnings such as ``model/``, of what to check; all if empty.
     """
@@ -103,27 +90,19 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
         file, expected = folder / name, state["size"]
         size = file.stat().st_size if file.is_file() else None
         if size is None:
-            found.append(Damage(name, "is gone"))
+            found.append(f"{name} is gone")
         elif size != expected:
-            found.append(Damage(name, f"has {size:,} bytes, expected {expected:,}"))
-        elif (thorough or size <= _SMALL) and sha256_file(file) != state["sha256"]:
-            found.append(Damage(name, "is not what it was when the run was finished"))
-    if any(name.startswith(MODEL) for name in files):
-        card = folder / CARD
-        if not (card.is_file() and card.stat().st_size):
-            found.append(Damage(CARD, "is gone"))
-        if not (folder / MODEL).is_dir():
-            found = [damage for damage in found if not damage.name.startswith(MODEL)]
-            found.append(Damage(MODEL, "is gone"))
+            found.append(f"{name} has {size:,} bytes, expected {expected:,}")
+        elif sha256_file(file) != state["sha256"]:
+            found.append(f"{name} is not what it was when the run was finished")
     return found
 
 
 def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     """Refuse a finished run of which something is damaged; the arguments are those of `damages`."""
-    found = [d for d in damages(folder, parts) if d.name != CARD]
-    if found:
+    if found := damages(folder, parts):
         raise RunError(
-            f"the finished run {folder} is damaged: {'; '.join(map(str, found))}; expected the "
+            f"the finished run {folder} is damaged: {'; '.join(found)}; expected the "
             f"files that {DONE} lists. Put them back from a copy, or remove {DONE} and type dpft "
             f"train {shlex.quote(f'resume={folder}')}, which makes everything but the ledger again "
             "from the last checkpoint"

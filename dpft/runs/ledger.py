@@ -1,7 +1,6 @@
 """The privacy ledger: what was spent, written before it is used."""
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -121,7 +120,6 @@ def read_ledger(path: Path) -> LedgerContents:
             held.chain = line[_HEX]
         if held is None:
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        _check_epsilons(path, held)
     return held
 
 
@@ -140,33 +138,6 @@ def _chained(before: bytes, line: bytes) -> bytes:
     return _CHAIN % chain + line[1:]
 
 
-def _check_epsilons(path: Path, held: LedgerContents) -> None:
-    """Refuse a line whose epsilon is not the accountant's for the mechanism of the header."""
-    mechanism = held.header.get("mechanism")
-    stated = [(i, e["epsilon_rdp"]) for i, e in enumerate(held.entries) if "epsilon_rdp" in e]
-    accounted = {"sampling_rate", "noise_multiplier", "delta"}
-    if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= accounted:
-        return
-    import numpy as np  # and the accountant, which not every reader of a run needs
-
-    from dpft.privacy.accounting import rdp_curve, spent
-
-    try:
-        delta = float(mechanism["delta"])
-        curve = rdp_curve(**spent(mechanism))
-    except (TypeError, ValueError) as error:
-        raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
-    for start in range(0, len(stated), 4096):
-        part = stated[start : start + 4096]
-        steps = np.array([index + 1.0 for index, _ in part])
-        computed = curve.epsilons(steps, np.full_like(steps, delta))
-        for (index, epsilon), due in zip(part, computed.tolist(), strict=True):
-            number = isinstance(epsilon, int | float)
-            if not (number and math.isclose(epsilon, due, rel_tol=1e-6, abs_tol=1e-9)):
-                why = f"got epsilon_rdp {epsilon!r}, expected {due:.6g} by Renyi accounting"
-                raise damaged(path, 2 + index, why, _REMEDY)
-
-
 class Ledger(LedgerContents, Closing):
     """Append-only record of the privatised steps of one run, one JSON line each.
 
@@ -180,8 +151,7 @@ class Ledger(LedgerContents, Closing):
     step that was never seen: it is cut off when the ledger is opened again, and the step is
     replayed with identical sampling and noise. A replayed step is not a new release: it must
     reproduce its line byte for byte. A changed line is refused on reading: each starts with
-    ``chain``, a hash over its own bytes and the ``chain`` of the line before, and its epsilon is
-    the accountant's.
+    ``chain``, a hash over its own bytes and the ``chain`` of the line before.
 
     Where a step cannot be computed as it was, for instance on another number of ranks, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
@@ -357,19 +327,13 @@ def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
     Each of these files is written after the line of the step in the ledger is durable. ``planned``
     is the number of steps that the run is to take.
     """
-    found = [(0, "")]
-    for name in ("private/metrics.jsonl", "private/norms.jsonl"):
-        for number, entry in enumerate(read_log(folder / name, REMEDY), start=1):
-            try:
-                position = entry["position"] if "position" in entry else entry["step"]
-                found.append((1 + int(position), name))
-            except (ValueError, KeyError, TypeError) as error:
-                why = f"got {error!r}, expected an entry with a step"
-                raise damaged(folder / name, number, why, REMEDY) from error
-    for pattern in ("checkpoints/step-*", "private/audit/step-*", "checkpoint-*/dpft.json"):
+    metrics = "private/metrics.jsonl"
+    logged = (e.get("position", e.get("step")) for e in read_log(folder / metrics, REMEDY))
+    found = [(0, ""), *((1 + last, metrics) for last in logged if isinstance(last, int))]
+    for pattern in ("checkpoints/step-*", "checkpoint-*/dpft.json"):
         for path in folder.glob(pattern):
             name = path.relative_to(folder).as_posix()
-            match = re.search(r"-(\d+)(\.json|/dpft\.json)?$", name)
+            match = re.search(r"-(\d+)(/dpft\.json)?$", name)
             found.append((int(match[1]) if match else 0, name))
     if (made := made_at_the_end(folder)) is not None:
         found.append((planned, made))

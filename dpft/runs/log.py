@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import LogError
 from dpft.runs.atomic import Closing, disk_report, fsync, parse_json
-from dpft.runs.identity import opened, sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,20 +137,15 @@ class Log(Closing):
 class MetricsLog(Closing):
     """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
 
-    Entries from ``resume_step`` on are dropped, since those steps will be replayed. With
-    ``checksums`` each entry gets a SHA-256, for `read_checked`.
+    Entries from ``resume_step`` on are dropped, since those steps will be replayed.
     """
 
-    def __init__(
-        self, path: Path, resume_step: int = 0, remedy: str = REMEDY, checksums: bool = False
-    ) -> None:
-        self._checksums = checksums
-        self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
+    def __init__(self, path: Path, resume_step: int = 0) -> None:
+        self._log = Log(path, REMEDY, keep=lambda entry: entry.get("step") in range(resume_step))
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
-        entry = {"step": step} | finite(values, lambda value: str(float(value)))
-        self._log.append(sealed(entry) if self._checksums else entry)
+        self._log.append({"step": step} | finite(values, lambda value: str(float(value))))
 
     def close(self) -> None:
         """Close the file."""
@@ -232,17 +226,6 @@ def read_norms(path: Path) -> list[Norms]:
             why = f"got {error!r}, expected step, groups and norms"
             raise damaged(path, number, why, REMEDY) from error
     return sorted(found, key=lambda one: one.step)
-
-
-def read_checked(path: Path, remedy: str) -> list[Entry]:
-    """Return the entries of a `MetricsLog` with checksums, without these."""
-    entries = []
-    for number, entry in enumerate(read_log(path, remedy), start=1):
-        try:
-            entries.append(opened(entry))
-        except ValueError as error:
-            raise damaged(path, number, str(error), remedy) from None
-    return entries
 
 
 def read_log(path: Path, remedy: str) -> list[Entry]:

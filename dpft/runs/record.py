@@ -140,7 +140,6 @@ class Score(_Section):
     metrics: dict[str, float | None]
     examples: Count
     signature: str
-    lower: list[str] = _optional()  # other packages' metrics that are better the lower they are
     distinct: Count = _optional()  # how many answers differ
     baselines: dict[str, float] = _optional()  # by metric, of always giving the commonest class
     confusion: dict[str, dict[str, Count]] = _optional()  # by true class, then by answer
@@ -172,18 +171,14 @@ class Audit(_Section):
 
 
 class Evaluation(_Section):
-    """Evaluations on held-out records during training, and what was chosen by them."""
+    """Evaluations on held-out records during training."""
 
-    of: str  # a split, or ``file``
+    of: str  # a split
     public: bool
     records: Count
     every: Count
     evaluations: Count
-    metric: str | None
-    chosen: Count | None  # the step whose weights were kept, the best by ``metric``
-    scored: bool = _optional()  # whether records of the file are also scored
     history: list[dict[str, float | None]] = _optional()  # figures by step, of public records
-    baseline: NonNegative | None = None  # accuracy of the commonest class, of public records
 
 
 class Selection(_Section):

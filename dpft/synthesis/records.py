@@ -9,7 +9,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,16 @@ from jinja2 import StrictUndefined, Template
 
 from dpft.config.errors import ConfigError
 from dpft.config.flags import sentences
-from dpft.config.folder import defaults, settings_of
-from dpft.config.overrides import override
-from dpft.config.schema import Decode, Run
+from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
-from dpft.privacy.spec import fitting_batch
 from dpft.report.guarantee import as_markdown as privacy_as_markdown
 from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
+from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 
 _POSTPROCESSING = (
@@ -44,8 +39,7 @@ _POSTPROCESSING = (
 _NONE = "Handle the texts as you would the training records."
 _CHOICES = (
     "sources=dev or sources=test (of the task's data; are they public?), sources=FILE (in the "
-    "task's own form; its targets are not used), 'sources=[yes,no]' (typed here), or "
-    "sources=sample (made up by the task's sample generator)"
+    "task's own form; its targets are not used), or 'sources=[yes,no]' (typed here)"
 )
 OVERLAP = 8  # words of a run that two texts have in common
 
@@ -69,7 +63,7 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     """Draw ``count`` rows from the chosen sources, each source as often as any other, up to one."""
     if task.writes_nothing is not None:
         raise ConfigError(task.writes_nothing)
-    if task.writes_whole:
+    if task.unconditional:
         if choice is not None:
             raise ConfigError(f"task {task.name} writes texts without a source; leave sources out")
         return Sources(
@@ -94,11 +88,6 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     if choice in ("dev", "test"):
         rows = task.rows(choice)
         origin = f"the {choice} split of {task.name} ({task.location[0]})"
-    elif choice == "sample":
-        # Another seed than that of the records which a run on the sample was trained on.
-        rows, compared = task.sample_rows(task.sample_seed + 1 + seed), False
-        origin = f"the sample generator of {task.name}"
-        privacy = "made up by a program that reads no data: they carry no private information"
     elif choice.startswith("["):
         try:
             texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
@@ -165,28 +154,20 @@ def sample(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
-    system: str | None = None,
 ) -> Synthetic:
     """Sample ``count`` texts, each by itself, and leave out those without a word.
 
     Without ``rows`` of sources, every prompt is the end token alone.
     """
     objective = task.objective(loaded)
-    cut = [False] * count
-    if isinstance(objective, ChatObjective):
-        written = write_conversations(
-            objective, loaded.model, count, settings, seed, system, advance
-        )
-    else:
-        assert isinstance(objective, Causal)  # `find_sources` refuses other tasks
-        records = [TextRecord(("",), "")] * count
-        if rows is not None:
-            records = [text_record(task, row) for row in rows]
-        end = (loaded.text_tokenizer.eos_token_id,)
-        found = objective.prompts(records, settings)
-        prompts = [Apart(prompt or end) for prompt, _ in found]
-        written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
-        cut = [lost > 0 for _, lost in found]
+    assert isinstance(objective, Causal)  # `find_sources` refuses other tasks
+    records = [TextRecord(("",), "")] * count
+    if rows is not None:
+        records = [text_record(task, row) for row in rows]
+    end = (loaded.text_tokenizer.eos_token_id,)
+    found = objective.prompts(records, settings)
+    prompts = [Apart(prompt or end) for prompt, _ in found]
+    written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
     kept = [place for place, one in enumerate(written) if one.text.strip()]
     return Synthetic(
         None if rows is None else [rows[place] for place in kept],
@@ -196,7 +177,7 @@ def sample(
             "written": len(kept),
             "empty_left_out": count - len(kept),
             "stopped_before_their_end": sum(not written[place].finished for place in kept),
-            "sources_cut_for_the_model": sum(cut[place] for place in kept),
+            "sources_cut_for_the_model": sum(found[place][1] > 0 for place in kept),
         },
     )
 
@@ -277,8 +258,6 @@ def read_generated(task: Task, file: Path, config_hash: str) -> Generated:
 
 def written_text(record: Any) -> str:
     """Return the part of a record that a model writes."""
-    if isinstance(record, Conversation):
-        return "\n".join(f"{role}: {text}" for role, text in record.turns)
     if isinstance(record, TextRecord):
         return record.target
     if isinstance(record, LabelledText):
@@ -329,37 +308,3 @@ def overlaps(
         copies = sum(tuple(text) in copied for text in texts)
         found.append(Overlap(runs, sum(map(any, hits)) / count, copies / count))
     return found
-
-
-# Settings of the training records, and of the unit, which synthetic records do not have. The column
-# of users is kept, since it decides which real records are held out.
-_OF_TRAINING = ("name", "synthetic", "train_size", "limit_train", "unit", "records_per_user")
-
-
-def words_on(run: Run, file: Path, records: int) -> list[str]:
-    """Return the overrides of a run without privacy on synthetic records.
-
-    It is evaluated on the data of the run that wrote them, and decodes as that run did.
-    """
-    name = run.task["name"]
-    kept = {key: value for key, value in run.task.items() if key not in _OF_TRAINING}
-    words = [f"task={name}", *_changed("task", kept, name)]
-    words.append(override("task.synthetic", str(file)))
-    if run.model.name != defaults()["model"]:
-        words.append(f"model={run.model.name}")
-    model = {key: value for key, value in run.raw["model"].items() if key != "name"}
-    words += _changed("model", model, run.model.name)
-    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
-    if records < usual:
-        words.append(f"optim.batch_size={fitting_batch(records)}")
-    return [*words, "clip=none", *_changed("decode", asdict(run.decode), defaults()["decode"])]
-
-
-def _changed(group: str, settings: Mapping[str, Any], name: str) -> list[str]:
-    """Return the settings that differ from the group's shipped file, as overrides."""
-    shipped = settings_of(group, name) or {}
-    return [
-        override(f"{group}.{key}", value)
-        for key, value in settings.items()
-        if key not in shipped or shipped[key] != value
-    ]

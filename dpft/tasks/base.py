@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dpft.config import imported
 from dpft.config.errors import ConfigError, DataError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
@@ -49,7 +48,6 @@ class Task(ABC):
     limit_eval: int | None = None
     sample_seed: int = 0
     synthetic: str | None = None
-    metrics: tuple[str, ...] = ()
 
     name: ClassVar[str]
     dataset: ClassVar[Dataset]
@@ -63,23 +61,11 @@ class Task(ABC):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
-        for name in self.metrics:  # scores are computed at the end, which would be too late
-            imported.load("task.metrics", name)
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:
         """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
-
-    @property
-    def train_slice(self) -> str | None:
-        """The slice of the hub's split that is trained on; None: all of it."""
-        return None
-
-    @property
-    def published_train(self) -> str:
-        """The published split that the training records are of."""
-        return "train"
 
     def rows(self, split: str) -> Sequence[Any]:
         """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""
@@ -89,10 +75,6 @@ class Task(ABC):
                 raise DataError(f"{self.synthetic} has no rows; expected at least one record")
             return rows
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
-
-    def sample_rows(self, seed: int) -> Sequence[Any]:
-        """Return training rows of the generated sample of a seed."""
-        return type(self)(source="sample", sample_seed=seed).rows("train")
 
     def read_file(self, path: Path) -> Sequence[Any]:
         """Return rows of one file, in the first form whose files have its suffix."""
@@ -111,11 +93,6 @@ class Task(ABC):
             return
         pairs: Any = zip(map(self.record, rows), targets, strict=True)
         write_lines(path, ({"source": record.source, "target": t} for record, t in pairs))
-
-    @property
-    def writes_whole(self) -> bool:
-        """Return whether `dpft generate` writes whole records, without a source."""
-        return self.unconditional
 
     @property
     def writes_nothing(self) -> str | None:
@@ -160,11 +137,6 @@ class Task(ABC):
 
     def owners(self) -> Sequence[str] | None:
         """Return the owner of each training record, where users are the units of privacy."""
-        return None
-
-    @property
-    def known_fingerprint(self) -> str | None:
-        """The `fingerprint` of training records and `owners`, if reading has computed it."""
         return None
 
     @property
@@ -222,7 +194,6 @@ class Task(ABC):
             (self.location[0] == "sample", flag(Flag.SAMPLE_DATA)),
             (self.synthetic is not None, flag(Flag.SYNTHETIC_DATA)),
             (self.limit_train is not None, flag(Flag.LIMITED_TRAIN, limit=self.limit_train)),
-            (self.train_slice is not None, flag(Flag.TRAIN_SLICE, split=self.train_slice)),
             (self.limit_eval is not None, flag(Flag.LIMITED_EVAL, limit=self.limit_eval)),
         )
         return [one for is_true, one in found if is_true]
@@ -246,15 +217,10 @@ def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) 
     for record in records:
         digest.update(framed(record.parts()))
     if owners is not None:
-        digest_owners(digest, owners)
+        digest.update(b"owners")
+        for names in blocks(owners, 1 << 12):
+            digest.update(framed(map(str.encode, names)))
     return digest.hexdigest()
-
-
-def digest_owners(digest: Any, owners: Sequence[str]) -> None:
-    """Add the owners of records to a digest of `fingerprint`."""
-    digest.update(b"owners")
-    for names in blocks(owners, 1 << 12):
-        digest.update(framed(map(str.encode, names)))
 
 
 def framed(parts: Iterable[bytes]) -> bytes:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import DataError
@@ -16,7 +14,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, text_room, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import well_formed
-from dpft.tasks.table_files import TableRow, brief, write_lines
+from dpft.tasks.table_files import TableRow, brief
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,7 +37,6 @@ class Chat(Generation, OwnData):
 
     messages_column: str = "messages"
     template: Literal["auto", "plain"] = "auto"
-    train_on: Literal["assistant", "all"] = "assistant"
     max_length: int = 512
 
     name = "chat"
@@ -67,21 +64,14 @@ class Chat(Generation, OwnData):
             perplexity=True,
             positions=positions,
             template=tokenizer.chat_template,
-            train_on=self.train_on,
         )
 
     @property
-    def writes_whole(self) -> bool:
-        return self.train_on == "all"
-
-    @property
-    def writes_nothing(self) -> str | None:
-        if self.writes_whole:
-            return None
+    def writes_nothing(self) -> str:
         return (
-            "this model was trained on the assistant's turns alone and cannot write what users "
-            "say; expected one that was trained with task.train_on=all. Both runs together spend "
-            "both budgets"
+            "a chat model was trained on the assistant's turns alone and cannot write what users "
+            "say; expected a model of whole conversations as texts: dpft train "
+            "task=language_modeling. Both runs together spend both budgets"
         )
 
     def record(self, row: TableRow) -> Conversation:
@@ -103,9 +93,6 @@ class Chat(Generation, OwnData):
             raise DataError(f"{row.place}: there is nothing before the answer; expected {_FORM}")
         return Instance(Conversation((*turns, ("assistant", ""))), ())
 
-    def texts(self, row: TableRow) -> tuple[str, ...]:
-        return tuple(text for _, text in self._turns(row))
-
     def _turns(self, row: TableRow) -> tuple[tuple[str, str], ...]:
         column = self.messages_column
         if column == "messages" and column not in row.values and "conversations" in row.values:
@@ -116,14 +103,6 @@ class Chat(Generation, OwnData):
                 f"{row.place}: column {column!r} is {brief(messages)}; expected {_FORM}"
             )
         return tuple(_turn(one, f"{row.place}, message {n}") for n, one in enumerate(messages, 1))
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines of conversations; ``targets`` are role and text of turns, as JSON."""
-
-        def messages(target: str) -> list[dict[str, str]]:
-            return [{"role": role, "content": text} for role, text in json.loads(target)]
-
-        write_lines(path, ({self.messages_column: messages(target)} for target in targets))
 
     def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str:
         return self._objective(tokenizer).shown(self.record(self.rows("train")[0]))
@@ -136,9 +115,8 @@ class Chat(Generation, OwnData):
         }
 
     def signature(self) -> str:
-        of = "all turns" if self.train_on == "all" else "answers"
-        cut = f"of conversations|cut to {self.max_length} tokens"
-        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{of} {cut}"
+        cut = f"answers of conversations|cut to {self.max_length} tokens"
+        return f"{scorers.ROUGE}; {scorers.PERPLEXITY}|{cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:

@@ -41,12 +41,13 @@ def read_json(path: Path) -> list[Lexicalisation]:
     return rows
 
 
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
+def _from_hub(rows: Iterable[Mapping[str, Any]], split: str) -> list[Lexicalisation]:
     """Read rows of GEM's copy: ``references`` for evaluation, one ``target`` for training."""
     out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
         references = list(row.get("references") or [row["target"]])
-        out += _rows(number, row["tripleset"], references, f"the hub's copy, row {number + 1}")
+        place = f"the hub's copy, {split}, row {number + 1}"
+        out += _rows(number, row["tripleset"], references, place)
     return out
 
 
@@ -87,8 +88,6 @@ class DART(Generation):
 
     max_length: int = 120
     train_split: str = "train"
-    bertscore: str | None = None
-    bleurt: str | None = None
 
     name = "dart"
     written_as = "dart-v1.1.1-full-train.json"
@@ -139,12 +138,12 @@ class DART(Generation):
         trained_on_dev = [flag(Flag.TRAINED_ON_DEV)] if self.published_train == "dev" else []
         return [*super().flags(), *trained_on_dev]
 
-    def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
+    def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.tasks.metrics import gem
 
-        return gem.score(*texts(predictions), self.bertscore, self.bleurt)
+        return gem.score(*texts(predictions))
 
     def signature(self) -> str:
         from dpft.tasks.metrics import gem
 
-        return gem.signature(self.bertscore, self.bleurt)
+        return gem.signature()

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.base import Generation
-from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import FILES, write_csv, write_csvs
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
@@ -73,18 +73,6 @@ class E2E(Generation):
     def record(self, row: Row) -> TextRecord:
         mr, reference = row
         return TextRecord((linearise(mr),), reference)
-
-    def questions(self, path: Path) -> list[Question]:
-        """Return rows of an official file, or of one without references."""
-        asked = []
-        for row in read_separated(path, ","):
-            # The official file without references has a column MR.
-            column = next((name for name in ("mr", "MR") if name in row.values), None)
-            if column is None:
-                raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr")
-            mr, _ = _checked((row.values[column], "-"), row.place)
-            asked.append(Question(row.values, Instance(self.record((mr, "")), ())))
-        return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """Write a file that `read_csv` reads, with the meaning representations as they were."""

@@ -3,7 +3,7 @@
 The published validation split is ``dev``. GLUE keeps the labels of its test splits to itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -11,10 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, Question
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.samples.texts import write_glue
-from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 
 class Columns(NamedTuple):
@@ -29,50 +28,46 @@ class Columns(NamedTuple):
 
 
 def read_tsv(path: Path, columns: Columns) -> list[Row]:
-    """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``."""
-    names, rows = (*columns.texts, columns.label), []
-    for where, cells in _cells(path, names, columns.broken):
-        *texts, label = (cells[name].strip() for name in names)
-        if label not in columns.values or not (all(texts) or columns.broken):
-            raise DataError(
-                f"{where}: got {columns.label} {label!r} of {texts}; expected one of "
-                f"{', '.join(columns.values)}, and no empty text"
-            )
-        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path)))
-    return rows
-
-
-def _cells(
-    path: Path, names: Sequence[str], most_broken: float = 0.0
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the place and the cells by column of each line that is not blank.
+    """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``.
 
     Fields are separated by tabs, and quotes have no meaning.
     """
+    names = (*columns.texts, columns.label)
     lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
     header = lines[0].split("\t")
     if not set(names) <= set(header):
         raise DataError(
             f"{path}, line 1: got columns {', '.join(header)}; expected {', '.join(names)}"
         )
-    rows = [(n, line.split("\t")) for n, line in enumerate(lines[1:], 2) if line.strip()]
-    broken = [number for number, fields in rows if len(fields) != len(header)]
-    if len(broken) > most_broken * len(rows):
+    found = [(n, line.split("\t")) for n, line in enumerate(lines[1:], 2) if line.strip()]
+    broken = [number for number, fields in found if len(fields) != len(header)]
+    if len(broken) > columns.broken * len(found):
         raise DataError(
-            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {len(rows)} have "
-            f"not {len(header)} tab-separated fields"
+            f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {len(found)} "
+            f"have not {len(header)} tab-separated fields"
         )
-    for number, fields in rows:
-        if len(fields) == len(header):
-            yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
+    places = [header.index(name) for name in names]
+    rows = []
+    for number, fields in found:
+        if len(fields) != len(header):
+            continue
+        *texts, label = (fields[place].strip() for place in places)
+        if label not in columns.values or not (all(texts) or columns.broken):
+            raise DataError(
+                f"{path}, line {number}: got {columns.label} {label!r} of {texts}; expected one of "
+                f"{', '.join(columns.values)}, and no empty text"
+            )
+        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path.name)))
+    return rows
 
 
-def _subset(path: Path) -> str:
-    return next((name for name in ("mismatched", "matched") if name in path.name), "")
+def _subset(name: str) -> str:
+    """Return the part of MNLI's validation rows that the name of a file or a split is of."""
+    return next((part for part in ("mismatched", "matched") if part in name), "")
 
 
 def read_hub(
-    rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
+    rows: Iterable[Mapping[str, Any]], split: str, texts: tuple[str, ...], classes: int
 ) -> list[Row]:
     """Read rows of the hub's copy, whose labels are the indices of the classes already."""
     found = []
@@ -80,25 +75,11 @@ def read_hub(
         *values, label = (row[name] for name in (*texts, "label"))
         if label not in range(classes) or not all(isinstance(text, str) for text in values):
             raise DataError(
-                f"row {number} of the hub's copy has the label {label} and the texts {values}"
+                f"row {number} of {split} of the hub's copy has the label {label} and the texts "
+                f"{values}"
             )
-        found.append(Row(tuple(text.strip() for text in values), label, subset))
+        found.append(Row(tuple(text.strip() for text in values), label, _subset(split)))
     return found
-
-
-def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """Read MNLI's validation rows: the mismatched ones follow, numbered from 0 again."""
-    rows = list(rows)
-    numbers = [row.get("idx", i) for i, row in enumerate(rows)]
-    falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
-    if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
-        raise DataError(
-            f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
-            f"{numbers[falls[0] - 1]}; expected rising ones, or 0 once, where mismatched rows begin"
-        )
-    second = falls[0] if falls else len(rows)
-    matched, mismatched = rows[:second], rows[second:]
-    return [*read_hub(matched, _MNLI, 3, subset), *read_hub(mismatched, _MNLI, 3, "mismatched")]
 
 
 class Glue(Classification):
@@ -122,16 +103,6 @@ class Glue(Classification):
             ),
             partial(write_glue, cls.name),
         )
-
-    def questions(self, path: Path) -> Sequence[Question]:
-        """Return the lines of one of GLUE's files, such as a test split's, which has no labels."""
-        if path.suffix != ".tsv":
-            return super().questions(path)
-        names = self.columns.texts
-        return [
-            Question(cells, Instance(LabelledText(tuple(cells[n].strip() for n in names), 0), ()))
-            for _, cells in _cells(path, names)
-        ]
 
     def rows(self, split: str) -> Sequence[Row]:
         if split == "test":
@@ -174,9 +145,6 @@ class QQP(Glue):
         return {**super().score(predictions), "f1": f1}
 
 
-_MNLI = ("premise", "hypothesis")  # the columns of the hub's copy
-
-
 class MNLI(Glue):
     """Decide whether a premise entails a hypothesis."""
 
@@ -193,18 +161,11 @@ class MNLI(Glue):
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
-            ParquetForm(
-                {
-                    "train": "train.parquet",
-                    "dev": "validation_matched.parquet+validation_mismatched.parquet",
-                },
-                lambda path: _read_hub_mnli(table_rows(path), _subset(path)),
-            ),
         ),
         Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
-            _read_hub_mnli,
+            partial(read_hub, texts=("premise", "hypothesis"), classes=3),
             config="mnli",
         ),
         partial(write_glue, "mnli"),

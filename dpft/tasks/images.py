@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import yaml
 
-from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
+from dpft.config.errors import DataError, ModelError, SplitError
 from dpft.config.flags import Flag, Stored, flag, sentences
-from dpft.config.schema import Count
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
-from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import LabelledImage
 from dpft.tasks.samples.images import write_sample
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.image import ImageClassifier
 
-# The formats that `LabelledImage` reads.
-_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 _SETS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
@@ -88,6 +84,7 @@ def read_pickles(first: Path, layout: Mapping[str, Any]) -> list[LabelledImage]:
 
 def _from_hub(
     rows: Iterable[Mapping[str, Any]],
+    split: str,
     image: str = "image",
     label: str = "label",
     *,
@@ -125,8 +122,6 @@ def _encoded(cell: Any) -> bytes | None:
 class Images(Classes):
     """Classify the images of one data set; rows are `LabelledImage`s."""
 
-    image_size: Count | None = None
-
     record_is = "one image of the training set with its class"
     layout: ClassVar[Mapping[str, Any]]  # of the data set in images.yaml
 
@@ -162,20 +157,6 @@ class Images(Classes):
             )
         return row
 
-    def questions(self, path: Path) -> list[Question]:
-        """Return a folder's images in the order of their names, or one image."""
-        files = [path] if path.is_file() else sorted(path.glob("*"))
-        images = [file for file in files if file.suffix.lower() in _SUFFIXES]
-        if not images:
-            raise DataError(
-                f"{path} is no image, and no folder with any; expected files ending in "
-                f"{', '.join(_SUFFIXES)}"
-            )
-        return [
-            Question({"file": file.name}, Instance(LabelledImage(file, 0, file.name), ()))
-            for file in images
-        ]
-
     @property
     def needs(self) -> Needs:
         return Needs("image", self.classes)
@@ -186,14 +167,7 @@ class Images(Classes):
         image = loaded.image
         if image is None:
             raise ModelError("the model takes no images; expected one such as model=vit-base")
-        size = self.image_size or image.size
-        parameters = (name for name, _ in loaded.model.named_parameters())
-        if size != image.size and any(n.endswith("position_embeddings") for n in parameters):
-            raise ConfigError(
-                f"task.image_size is {size}, but the model has positions for images of "
-                f"{image.size} pixels a side; type task.image_size=null"
-            )
-        return ImageClassifier(size, image.mean, image.std, image.patch, self.classes)
+        return ImageClassifier(image.size, image.mean, image.std, image.patch, self.classes)
 
     def signature(self) -> str:
         return f"accuracy:share of equal names|classes:{len(self.classes)}"

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-import pyarrow.compute as pc
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Count, Fraction
-from dpft.tasks.base import SPLITS, Task, digest_owners, framed
+from dpft.tasks.base import SPLITS, Task, framed
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.sources import Dataset, Form, Hub, Location, load_hub, locate, read
+from dpft.tasks.sources import Dataset, Form, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Rows, TableRow, read_table, separator
 from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
@@ -34,11 +33,10 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """The rows of one split of a table, with their owners and digests."""
+    """The rows of one split of a table, with their owners and contents."""
 
     rows: Rows
     owners: Owners | None  # of the rows; None where they are not needed
-    fingerprint: str  # `dpft.tasks.base.fingerprint` of the records that are used
     # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
     # million at ten million records.
     contents: IntArray
@@ -69,11 +67,6 @@ class OwnData(Task):
     dev_file: str | None = None
     test_file: str | None = None
     delimiter: str | None = None
-    hub: str | None = None
-    hub_config: str | None = None
-    train_split: str | None = "train"
-    dev_split: str | None = "validation"
-    test_split: str | None = "test"
     dev_share: Fraction = 0.0
     test_share: Fraction = 0.0
     split_seed: int = 0
@@ -85,8 +78,6 @@ class OwnData(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         users, synthetic = self.unit == "user", self.synthetic is not None
-        # Which records are the first ones depends on how many each user has.
-        sliced = self.hub is not None and "[" in (self.train_split or "")
         wrong = {
             "task.user_column and task.unit=record, which protects single records; type "
             "task.unit=user to protect all records of a user together, or task.user_column=null": (
@@ -99,10 +90,9 @@ class OwnData(Task):
             "task.unit=record. task.user_column may stay: it holds out the same users": (
                 users and synthetic
             ),
-            "task.unit=user with task.limit_train or a slice in task.train_split; expected all "
-            "training records of every user: type task.limit_train=null": (
-                users and (self.limit_train is not None or sliced)
-            ),
+            # Which records are the first ones depends on how many each user has.
+            "task.unit=user with task.limit_train; expected all training records of every user: "
+            "type task.limit_train=null": users and self.limit_train is not None,
             f"task.dev_share={self.dev_share} and task.test_share={self.test_share}; expected some "
             "records to be left for training": self.dev_share + self.test_share >= 1,
             f"task.delimiter={self.delimiter!r}; expected one character, such as ';'": (
@@ -110,13 +100,11 @@ class OwnData(Task):
             ),
         }
         given = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None][:1]
-        given += [f"task.{name}" for name in ("hub", "data_dir") if getattr(self, name) is not None]
-        misplaced = (self.source, self.hub is not None) in (("files", True), ("hub", False))
-        if misplaced or self.source == "sample":
-            given.append(f"task.source={self.source}")
+        given += ["task.data_dir"] if self.data_dir is not None else []
+        given += [f"task.source={self.source}"] if self.source in ("hub", "sample") else []
         wrong |= {
-            f"{' and '.join(given)}; expected one place for all data: files, a data_dir, "
-            "task.hub=OWNER/NAME, or task.source=sample": misplaced or len(given) > 1
+            f"{' and '.join(given)}; expected one place for all data: files, a data_dir, or "
+            "task.source=sample": self.source == "hub" or len(given) > 1
         }
         for got, is_wrong in wrong.items():
             if is_wrong:
@@ -131,14 +119,11 @@ class OwnData(Task):
         for split in SPLITS:
             if (file := getattr(self, f"{split}_file")) is not None:
                 return "files", Path(file)
-        if self.hub is not None:
-            return "hub", None
         kind, folder = locate(self.dataset, self.name, self.source, self.data_dir)
         if kind == "hub":
             raise DataError(
                 f"task {self.name} was given no data. Type task.train_file=FILE "
-                f"({', '.join(SUFFIXES)}), task.hub=OWNER/NAME, or task.source=sample for "
-                "generated data"
+                f"({', '.join(SUFFIXES)}), or task.source=sample for generated data"
             )
         return kind, folder
 
@@ -163,10 +148,6 @@ class OwnData(Task):
     def asked(self, row: TableRow) -> Instance:
         """Return a row as a question, whose answer may be missing."""
 
-    @abstractmethod
-    def texts(self, row: TableRow) -> tuple[str, ...]:
-        """Return all texts of a row, to be measured."""
-
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published:
             return 0.0
@@ -185,10 +166,6 @@ class OwnData(Task):
         return None if self.unit == "record" else self._reading("train").owners
 
     @property
-    def known_fingerprint(self) -> str:
-        return self._reading("train").fingerprint
-
-    @property
     def unit_noun(self) -> str:
         return self.unit
 
@@ -205,12 +182,6 @@ class OwnData(Task):
             "part in a step"
         )
 
-    @property
-    def train_slice(self) -> str | None:
-        split = self.train_split or ""
-        sliced = self.location[0] == "hub" and self.synthetic is None and "[" in split
-        return split if sliced else None
-
     def flags(self) -> list[Stored]:
         shares = [(s, getattr(self, f"{s}_share")) for s in ("dev", "test")]
         return super().flags() + [
@@ -221,8 +192,8 @@ class OwnData(Task):
 
     def remarks(self) -> list[str]:
         found, repeats = [], np.unique(self._reading("train").contents, return_counts=True)[1]
-        file = self._place("train")
-        is_csv = isinstance(file, Path) and file.suffix.lower() == ".csv"
+        file = self._file("train")
+        is_csv = file is not None and file.suffix.lower() == ".csv"
         if is_csv and self.delimiter is None and (mark := separator(cast(Path, file))) != ",":
             found.append(
                 f"line 1 of {file} has no comma, so its cells are read as separated by {mark!r}; "
@@ -240,32 +211,23 @@ class OwnData(Task):
     def details(self, split: str) -> list[str]:
         reading, training = self._reading(split), self._reading("train")
         columns, owners = reading.rows[0].values, reading.owners
-        characters, broken = array("q"), 0
-        for row in reading.rows:
-            texts = self.texts(row)
-            characters.append(sum(map(len, texts)) + len(texts) - 1)
-            broken += any("\n" in text for text in texts)
-        lines = [
-            f"columns: {', '.join(map(str, columns))}",
-            f"characters in a record: {_spread(np.array(characters))}",
-            *(self.remarks() if split == "train" else []),
-        ]
-        if broken:
-            doubt = "in CSV a quotation mark that begins a text may have swallowed rows"
-            lines.append(f"{broken:,} records hold line breaks; {doubt}")
+        lines = [f"columns: {', '.join(map(str, columns))}"]
+        if split == "train":
+            lines += self.remarks()
         if owners is None and self.user_column in columns and split != "train":
             # Only training needs names: rows of dev and test may have none.
             owners = Owners.of(map(self._owner, reading.rows))
         if owners is not None:
             counts, most = np.bincount(owners.codes), self.records_per_user
-            lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
+            spread = f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
+            lines.append(f"{len(owners.names):,} users; records of one: {spread}")
             over = np.count_nonzero(counts > most)
             lines.append(f"{over:,} users have more than {most} records")
         if split != "train":
             twice = np.isin(reading.contents, training.contents)
             lines.append(f"{np.count_nonzero(twice):,} records are also in the training data")
             if owners is not None and training.owners is not None:
-                shared = pc.sum(pc.is_in(owners.names, training.owners.names)).as_py() or 0
+                shared = len({*owners.names} & {*training.owners.names})
                 doubt = ": no guarantee covers scores of what they wrote" if shared else ""
                 lines.append(f"{shared:,} users are also in the training data{doubt}")
         return lines
@@ -303,7 +265,7 @@ class OwnData(Task):
         shared = [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
         # Whichever split is asked for: a share leaves the training data, be it used or not.
         for one in shared:
-            if self._place(one) is not None:
+            if self._file(one) is not None or self.source == "sample":
                 raise ConfigError(
                     f"task.{one}_share={getattr(self, f'{one}_share')}, but the data has a {one} "
                     f"split; expected one of both. Type task.{one}_share=0, or take the split away"
@@ -322,21 +284,12 @@ class OwnData(Task):
         shared, trains = len(splits) > 1, splits[0] == "train"
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
-        limit = self.limit_train if trains else None
-        digests = [hashlib.sha256() for _ in splits]
         sides, contents = array("B"), bytearray()
-        used = 0
 
         def names() -> Iterable[str]:
-            nonlocal used
             for number, row in enumerate(rows, 1):
-                content = framed(self.record(row).parts())
-                digest = hashlib.sha256(content)
-                side = splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0
-                if side or limit is None or used < limit:
-                    digests[side].update(content)
-                used += not side
-                sides.append(side)
+                digest = hashlib.sha256(framed(self.record(row).parts()))
+                sides.append(splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0)
                 contents.extend(digest.digest()[:8])
                 if number % _BLOCK == 0:
                     self._state["advance"](_BLOCK)
@@ -349,44 +302,32 @@ class OwnData(Task):
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
             theirs = owners.part(chosen) if owned else None
-            if theirs is not None and self.unit == "user" and name == "train":
-                digest_owners(digests[code], theirs)
-            found[name] = Reading(
-                rows.take(chosen), theirs, digests[code].hexdigest(), content[chosen]
-            )
+            found[name] = Reading(rows.take(chosen), theirs, content[chosen])
         return found
 
     def _table(self, split: str) -> Rows:
         """Return all rows of a split of the data, with those that a share holds out."""
         tables: dict[str, Rows] = self._state["tables"]
         if split not in tables:
-            place, is_hub = self._place(split), self.location[0] == "hub"
-            if place is None:
-                setting = f"{split}_{'split=NAME' if is_hub else 'file=FILE'}"
-                share = f", or task.{split}_share=0.1 to hold records out"
-                raise SplitError(
-                    f"task {self.name} was given no {split} split. Type task.{setting}"
-                    f"{'' if split == 'train' else share}"
-                )
-            if isinstance(place, Path):
-                tables[split] = self.read_file(place)
-            elif is_hub:
-                hub = Hub(str(self.hub), {split: place}, list, self.hub_config)
-                table = load_hub(hub, self.name, split).with_format("arrow")[:]
-                tables[split] = Rows(Path(hub.id), table)
-            else:
+            file = self._file(split)
+            if file is not None:
+                tables[split] = self.read_file(file)
+            elif self.source == "sample":
                 sample = read(self.dataset, self.name, self.location, split, self.sample_seed)
                 tables[split] = cast(Rows, sample)
+            else:
+                share = f", or task.{split}_share=0.1 to hold records out"
+                raise SplitError(
+                    f"task {self.name} was given no {split} split. Type task.{split}_file=FILE"
+                    f"{'' if split == 'train' else share}"
+                )
         return tables[split]
 
-    def _place(self, split: str) -> Path | str | None:
-        """Return the file of a split, or the name of it elsewhere; None if there is none."""
-        (kind, folder), file = self.location, getattr(self, f"{split}_file")
-        if any(getattr(self, f"{s}_file") is not None for s in SPLITS):
+    def _file(self, split: str) -> Path | None:
+        """Return the file of a split; None if there is none."""
+        folder, file = self.location[1], getattr(self, f"{split}_file")
+        if folder is None or any(getattr(self, f"{s}_file") is not None for s in SPLITS):
             return None if file is None else Path(file)
-        if folder is None:
-            name: str | None = getattr(self, f"{split}_split")
-            return name if kind == "hub" else split
         files = [file for form in self.dataset.forms for file in form.found(folder, split)]
         if len(files) > 1:
             raise DataError(
@@ -417,7 +358,3 @@ class OwnData(Task):
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
         return one_spelling(row.name(self.user_column, "task.user_column"))
-
-
-def _spread(numbers: Any) -> str:
-    return f"{numbers.min():,} to {numbers.max():,}, median {np.median(numbers):,.0f}"

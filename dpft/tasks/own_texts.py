@@ -74,10 +74,6 @@ class TextToText(Generation, OwnData):
         numbered = enumerate(sources, 1)
         return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
 
-    def sample_rows(self, seed: int) -> list[TableRow]:
-        made_up = TextToText(source="sample", sample_seed=seed)
-        return self.source_rows([made_up.texts(row)[0] for row in made_up.rows("train")])
-
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write JSON lines with the columns of the settings."""
         sources = (self._text(row, "source_column") for row in rows or ())

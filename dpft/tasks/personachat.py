@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ class PersonaChat(Generation):
         Hub(
             "AlekseyKorshuk/persona-chat",
             {"train": "train", "dev": "validation"},
-            partial(_replies, where="the hub's copy"),
+            lambda dialogues, split: _replies(dialogues, f"the hub's copy, {split}"),
         ),
         write_personachat,
     )
@@ -141,10 +140,6 @@ class PersonaChat(Generation):
             raise ConfigError(
                 f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
-
-    @property
-    def published_train(self) -> str:
-        return "train" if self.split_by_persona is None else "dev"
 
     def rows(self, split: str) -> Sequence[Reply]:
         if split == "test":

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from dpft.config import imported
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
-    from dpft.tasks.objectives.base import Prediction
 
-# Metrics of dpft that are better the lower they are; all others are better the higher they are.
+# Metrics that are better the lower they are; all others are better the higher they are.
 _LOWER = frozenset(
     {
         *("loss", "perplexity", "token_perplexity"),
@@ -21,49 +19,9 @@ _LOWER = frozenset(
 )
 
 
-class Metric(Protocol):
-    """A metric of another package, which ``task.metrics`` names.
-
-    Its attribute ``lower``, if it has one, names the scores that are better the lower they are.
-    """
-
-    signature: str  # names and versions of what computes it
-
-    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Return scores by name."""
-        ...
-
-
-def all_scores(
-    task: Task, predictions: Sequence[Prediction]
-) -> tuple[dict[str, float | None], str]:
-    """Return scores of the task and of the further metrics in its settings, and their signature."""
-    scores, signatures = dict(task.score(predictions)), [task.signature()]
-    for name in task.metrics:
-        metric: Metric = imported.load("task.metrics", name)
-        further = metric.score(predictions)
-        if twice := scores.keys() & further.keys():
-            raise ConfigError(
-                f"metric {name} has a score {min(twice)}, and so has task {task.name}; expected "
-                "other names"
-            )
-        scores |= further
-        signatures.append(metric.signature)
-    return scores, "; ".join(signatures)
-
-
-def lower_is_better(metric: str, scored: Mapping[str, Any] | None = None) -> bool:
-    """Return whether of two runs the one with the lower score is the better one.
-
-    ``scored``, the record's section of the split, knows it of metrics of other packages.
-    """
-    return metric in _LOWER or metric in ((scored or {}).get("lower") or ())
-
-
-def lower_ones(task: Task) -> list[str]:
-    """Return the scores by metrics of other packages that are better the lower they are."""
-    further = (imported.load("task.metrics", name) for name in task.metrics)
-    return sorted({one for metric in further for one in getattr(metric, "lower", ())})
+def lower_is_better(metric: str) -> bool:
+    """Return whether of two runs the one with the lower score is the better one."""
+    return metric in _LOWER
 
 
 def is_share(metric: str) -> bool:
@@ -109,11 +67,9 @@ def check_metric(metric: str, task: Task, split: str) -> None:
         Prediction("", one.references[0], one.references, subset, nll=1.0, tokens=1)
         for subset, one in firsts.items()
     ]
-    scores, signature = all_scores(task, right)
+    scores = task.score(right)
     if metric not in scores:
         raise ConfigError(
             f"{split} of task {task.name} has no score {metric!r}{suggestion(metric, scores)}; "
             f"expected one of {', '.join(scores)}"
         )
-    if scores[metric] is None:
-        raise ConfigError(f"{metric} cannot be computed here ({signature})")

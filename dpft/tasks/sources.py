@@ -84,7 +84,8 @@ class Hub:
 
     id: str
     splits: Mapping[str, str]  # the hub's names of our splits; with ``+`` between several
-    rows: Callable[[Any], Sequence[Any]]  # makes rows of the task from the hub's mappings
+    # Makes rows of the task from the hub's mappings, given the hub's name of their split.
+    rows: Callable[[Any, str], Sequence[Any]]
     config: str | None = None  # of a data set that has several
     revision: str | None = None  # such as `CONVERTED`
 
@@ -102,9 +103,12 @@ class Dataset:
         if self.hub is None:
             return self.forms
         hub = self.hub
-        # Of several splits of the hub that make one of ours, a folder's first is read.
-        names = {split: f"{name.split('+')[0]}.parquet" for split, name in hub.splits.items()}
-        return (*self.forms, ParquetForm(names, lambda path: hub_rows(hub, [*table_rows(path)])))
+
+        def read_parquet(path: Path) -> Sequence[Any]:
+            return hub_rows(hub, [*table_rows(path)], path.stem)
+
+        names = {s: name.replace("+", ".parquet+") + ".parquet" for s, name in hub.splits.items()}
+        return (*self.forms, ParquetForm(names, read_parquet))
 
     def form_in(self, folder: Path) -> Form | None:
         """Return the first form of which a folder holds files of any split."""
@@ -144,7 +148,8 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
             raise SplitError(
                 f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}"
             )
-        rows = hub_rows(hub, load_hub(hub, name, split))
+        names = hub.splits[split].split("+")
+        rows = [*chain(*(hub_rows(hub, load_hub(hub, name, one), one) for one in names))]
     else:
         sample = _sample(dataset, seed)
         if split not in sample:
@@ -174,40 +179,36 @@ def _advice(name: str) -> str:
     )
 
 
-def load_hub(hub: Hub, name: str, split: str) -> Any:
-    """Return a split as a data set of ``datasets``; raise DataError if the hub does not answer."""
-    from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
+def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
+    """Return a split of the hub as a data set; raise DataError if the hub does not answer."""
+    from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
     absent = (
         f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
         f"hub's copy {hub.id} could not be loaded"
     )
-    if is_offline() and not is_downloaded("datasets", hub.id):
-        why = "the hub does not answer, or HF_HUB_OFFLINE is set"
-        raise DataError(f"{absent} ({why}). {_advice(name)}")
     from datasets import load_dataset
 
     try:
         return load_dataset(
-            hub.id, hub.config, revision=hub.revision, split=hub.splits[split],
-            trust_remote_code=False,
-        )  # fmt: skip
+            hub.id, hub.config, revision=hub.revision, split=hubs_split, trust_remote_code=False
+        )
     except Exception as error:  # the hub client raises many types; all mean the same here
         raise DataError(f"{absent} ({type(error).__name__}). {_advice(name)}") from error
 
 
-def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
+def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Sequence[Any]:
     """Return rows of the hub as the task's; raise DataError for a missing column."""
     try:
-        return hub.rows(rows)
+        return hub.rows(rows, hubs_split)
     except KeyError as error:
         raise DataError(f"the hub's copy of {hub.id} has no column {error}") from error
 
 
-def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
+def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any], str], list[Any]]:
     """Return a function that makes rows one by one, from a row of the hub and its place."""
-    return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
+    return lambda rows, _: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,18 +72,6 @@ class UnitBatch:
             return self.units(kept[~units])
         kept[units] = len(self) - 1
         return replace(self.units(kept), real=self.real & ~units.to(self.real.device))
-
-
-class Units(Protocol):
-    """Units of privacy, and the loss of each."""
-
-    def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
-        ...
-
-    def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
-        """Return one loss per unit, ``(B,)``, nothing summed across units."""
-        ...
 
 
 class TrainingSet(ABC):
@@ -255,7 +243,7 @@ class Users(TrainingSet):
     def _chosen(self, unit: int, step: int) -> list[Any]:
         records = self._records(unit)
         if len(records) > self._most:
-            name = str(self._owners.names[unit].as_py())
+            name = self._owners.names[unit]
             generator = keys.generator(self._key, "records of a user", step, name)
             records = records[sorted(generator.choice(len(records), self._most, replace=False))]
         return [self._examples[i] for i in records.tolist()]
@@ -269,7 +257,7 @@ class Users(TrainingSet):
 
 
 def finite_losses(
-    data: Units,
+    data: TrainingSet,
     model: nn.Module,
     batch: UnitBatch,
     agreed: Callable[[bool], bool] | None = None,

@@ -13,12 +13,9 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 T = TypeVar("T")
 IntArray = npt.NDArray[np.integer[Any]]
-_BLOCK = 1 << 16
 
 
 def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -77,9 +74,9 @@ class Mapped(View[T]):
 
 
 class Owners(View[str]):
-    """The owner of each record."""
+    """The owner of each record: ``codes`` ``(n,)``, which index the sorted ``names``."""
 
-    def __init__(self, names: pa.Array, codes: IntArray) -> None:
+    def __init__(self, names: Sequence[str], codes: IntArray) -> None:
         self.names = names
         self.codes = codes
 
@@ -88,18 +85,16 @@ class Owners(View[str]):
         """Return owners by name, one for each record."""
         if isinstance(names, Owners):
             return names
-        chunks = [pa.array(block, pa.large_string()) for block in blocks(names, _BLOCK)]
-        column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
-        encoded = column.dictionary_encode()
-        # In the order of UTF-8 bytes, which is that of code points: Python's order of strings.
-        order = pc.sort_indices(encoded.dictionary).to_numpy()
-        place = np.argsort(order).astype(np.int32)
-        return cls(encoded.dictionary.take(pa.array(order)), place[encoded.indices.to_numpy()])
+        found: dict[str, int] = {}
+        numbers = np.fromiter((found.setdefault(name, len(found)) for name in names), np.int32)
+        ordered = sorted(found)
+        places = np.argsort([found[name] for name in ordered]).astype(np.int32)
+        return cls(ordered, places[numbers])
 
     def part(self, chosen: IntArray | slice) -> Owners:
         """Return the owners of some records, without the names of the others."""
         present, codes = np.unique(self.codes[chosen], return_inverse=True)
-        return Owners(self.names.take(pa.array(present)), codes)
+        return Owners([self.names[code] for code in present], codes)
 
     _part = part
 
@@ -117,11 +112,10 @@ class Owners(View[str]):
         return len(self.codes)
 
     def _item(self, index: int) -> str:
-        return str(self.names[int(self.codes[index])].as_py())
+        return self.names[int(self.codes[index])]
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self.codes), _BLOCK):
-            yield from self.names.take(pa.array(self.codes[start : start + _BLOCK])).to_pylist()
+        return map(self.names.__getitem__, self.codes)
 
 
 def one_spelling(name: str) -> str:

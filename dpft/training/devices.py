@@ -49,5 +49,5 @@ def rounds_like(device: torch.device) -> dict[str, Any]:
 
 def all_round_like(device: torch.device, cohort: TrainingCohort) -> dict[str, Any]:
     """Return `rounds_like` of the first rank, and of all others if any differs; a collective."""
-    first, *others = cohort.gather(rounds_like(device))
+    first, *others = cohort.all_gather(rounds_like(device))
     return {**first, "others": others} if any(other != first for other in others) else first

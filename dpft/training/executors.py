@@ -19,7 +19,7 @@ from dpft.privacy.precision import full_precision, on_device
 from dpft.privacy.program import Backend, Program, UntraceableError
 from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.units import UnitBatch, Units, finite_losses
+from dpft.tasks.units import TrainingSet, UnitBatch, finite_losses
 from dpft.training.statistics import StepStatistics
 
 # After so many microbatches of a shape its program is compared with an eager step again, and then
@@ -33,7 +33,7 @@ _SHARE = 0.01
 
 
 def add_clipped(
-    data: Units,
+    data: TrainingSet,
     model: nn.Module,
     clipper: Clipper,
     batch: UnitBatch,
@@ -107,7 +107,7 @@ class Programs:
 
     def __init__(
         self,
-        data: Units,
+        data: TrainingSet,
         model: nn.Module,
         clipper: Clipper,
         precision: str,

@@ -8,53 +8,40 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpft import runs
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError
 from dpft.models.hub import hub_name
 from dpft.report.card import ModelFacts, model_card, on_hub
-from dpft.runs.atomic import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
-from dpft.tasks.base import Generation
-from dpft.tasks.classification import Classification
 from dpft.training.trained import TrainedRun
 
 # Files of the weights in a run's ``model/``; the others are the tokenizer's.
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
 _CONFIG = "adapter_config.json"
-# Tasks whose prompt has no single source between fixed texts, or whose tokenizer has a template.
-_UNFRAMED = ("chat", "language_modeling", "personachat")
 _TEMPLATES = "additional_chat_templates"  # the one folder of a tokenizer below a model's
 
 
-@dataclass(frozen=True)
-class ExportPlan:
-    """The content of an exported folder.
+def export(
+    trained: TrainedRun, folder: Path, *, merge: bool, base: str | None = None
+) -> ModelFacts:
+    """Export a finished run into a new or empty folder, which gets its name when it is complete.
 
-    Attributes:
-        files: where each file is copied from, by its name in the folder.
-        written: texts of the files that are made.
-        shape: whether it is a whole model or an adapter.
+    Args:
+        trained: the run.
+        folder: the folder.
+        merge: whether to export a whole model rather than an adapter.
+        base: name of the adapter's base model; None: that on the hub.
+
+    Returns:
+        Whether the folder has a whole model or an adapter.
     """
-
-    files: dict[str, Path]
-    written: dict[str, str]
-    shape: ModelFacts
-
-    def size(self) -> int:
-        """Return the bytes of all files."""
-        copied = sum(path.stat().st_size for path in self.files.values())
-        return copied + sum(len(text.encode()) for text in self.written.values())
-
-
-def plan_export(
-    trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
-) -> ExportPlan:
-    """Return the files to copy of a finished run, and its card."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in ("lora", "prefix") and not merge
     if adaptation == "prefix" and merge:
@@ -74,19 +61,13 @@ def plan_export(
             f"{shlex.quote(f'resume={path}')}"
         )
     listed = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
-    for name in listed:
-        if (path / name).resolve() != path.resolve() / name:
-            raise runs.RunError(
-                f"{path / name} is a link, or in a folder that is one; expected a file of the run "
-                "itself: put it there"
-            )
     files = {
         name.removeprefix(MODEL): path / name
         for name in listed
         if name.startswith(MODEL)
         and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
-    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
+    shape, written = ModelFacts(), dict[str, str]()
     if adapter:
         where = ADAPTER if ADAPTER + _CONFIG in listed else MODEL + ADAPTER  # of a prefix
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
@@ -114,36 +95,23 @@ def plan_export(
         written[_CONFIG] = json.dumps(config, indent=2) + "\n"
     if trained.task.needs.kind == "image":
         config = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
-        size = getattr(trained.task, "image_size", None)
-        written["preprocessor_config.json"] = preprocessor(config, size)
+        written["preprocessor_config.json"] = preprocessor(config)
     written["README.md"] = model_card(trained.record, shape)
-    return ExportPlan(files, written, shape)
-
-
-def export(plan: ExportPlan, folder: Path) -> None:
-    """Write a plan into a new or empty folder, which gets its name when it is complete."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
-        unfinished.mkdir(parents=True)
-        for name, source in plan.files.items():
-            (unfinished / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source, unfinished / name)
-        for name, text in plan.written.items():
-            (unfinished / name).write_text(text, encoding="utf-8")
-        unfinished.replace(folder)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {folder}: {disk_report(folder.parent, error)}. Free some space and type "
-            "the same command again"
-        ) from error
+    shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was stopped
+    unfinished.mkdir(parents=True)
+    for name, source in files.items():
+        (unfinished / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, unfinished / name)
+    for name, text in written.items():
+        (unfinished / name).write_text(text, encoding="utf-8")
+    unfinished.replace(folder)
+    return shape
 
 
-def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
+def preprocessor(config: Mapping[str, Any]) -> str:
     """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
-    side = size or config["image_size"]
+    side = config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {
         "image_processor_type": "ViTImageProcessor",
@@ -157,30 +125,3 @@ def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
         "image_std": config["image_std"],
     }
     return json.dumps(content, indent=2) + "\n"
-
-
-def _asked(trained: TrainedRun) -> str:
-    """Return Python that asks the model as it was trained; see `dpft.report.card.ModelFacts`."""
-    task = trained.task
-    pipeline = trained.record.get("model", {}).get("pipeline")
-    if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
-        pairs = getattr(task, "pair_column", None) is not None
-        if isinstance(task, Classification):
-            pairs = task.texts == 2
-        texts = "text, pair" if pairs else "text"
-        return f"tokenizer({texts}, truncation=True, max_length={longest}, return_tensors='pt')"
-    if not isinstance(task, Generation) or task.name in _UNFRAMED:
-        return ""
-    frame = {"before": "", "after": "", "ends": True, **task.prompt_settings}
-    end = ""
-    # An encoder's tokenizer ends the last text, be it the source or the text after it.
-    if frame["ends"] and (pipeline == "text-generation" or frame["after"]):
-        config = trained.path / MODEL / "tokenizer_config.json"
-        token = json.loads(config.read_text(encoding="utf-8"))["eos_token"]
-        end = token if isinstance(token, str) else token["content"]
-    pieces = (repr(frame["before"]), "source", repr(end + frame["after"]))
-    text = " + ".join(piece for piece in pieces if piece != "''")
-    apart = ""
-    if frame["before"].endswith(" "):  # which other tokenizers may join to the next word
-        apart = f"  # the training tokenized {frame['before']!r} by itself"
-    return f"tokenizer({text}, return_tensors='pt'){apart}"

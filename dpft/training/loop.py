@@ -13,7 +13,7 @@ from torch import nn
 from dpft.config.errors import TrainingError
 from dpft.config.schema import Optim, lr_factor
 from dpft.models.load import Reparametrisation
-from dpft.parallel.cohort import Pieces, SingleProcess, TrainingCohort, together
+from dpft.parallel.cohort import Pieces, TrainingCohort, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.shapes import BLANK
@@ -83,7 +83,7 @@ def train(
     cpu_seed = torch.default_generator.manual_seed
     seed_masks = cpu_seed if device.type == "cpu" else torch.manual_seed
     sampler, noise = mechanism.sampler(key), mechanism.noise(key, clipper)
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     agreed = cohort.any if cohort.divided else None  # ranks that share a model stop together
 
     def clipped_sum(step: int, pieces: Pieces, programs: Programs | None) -> StepStatistics:
@@ -93,7 +93,7 @@ def train(
         seed_masks(keys.seed(key, "dropout", step, *([cohort.rank] if cohort.size > 1 else [])))
         with exact(clipper):
             if pipeline is not None:
-                statistics = StepStatistics(share=pipeline.pipeline, groups=pipeline.groups)
+                statistics = StepStatistics(share=0, groups=pipeline.clipper.own_groups)
                 found = pipeline.add(data.losses, (data.batch(micro, step) for micro in pieces))
                 for one, losses in zip(found, pipeline.losses(found), strict=True):
                     statistics.observe(losses, one.norms, one.factors, len(losses))

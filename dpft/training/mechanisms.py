@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
@@ -65,7 +64,7 @@ def known_size(run: Run) -> int | None:
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.train_size is {size!r}; expected a whole number above 0")
     other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
-    if other and size == (settings_of("task", name) or {}).get("train_size"):
+    if other and size == settings_of("task", name).get("train_size"):
         return None  # the published number is of other records
     if size is None:
         return None
@@ -80,16 +79,14 @@ def expected_batch_size(optim: Optim, dataset_size: int) -> int:
     assert optim.batch_size is not None
     if optim.rate_like is None:
         return optim.batch_size
-    sizes: dict[str, Any] = {
-        task: (settings_of("task", task) or {}).get("train_size") for task in choices("task")
-    }
-    known = [task for task, size in sizes.items() if size]
-    if optim.rate_like not in known:
+    size = None
+    if optim.rate_like in choices("task"):
+        size = settings_of("task", optim.rate_like).get("train_size")
+    if not size:
         raise ConfigError(
-            f"optim.rate_like is {optim.rate_like!r}; expected a task of known size: "
-            f"{', '.join(known)}"
+            f"optim.rate_like is {optim.rate_like!r}; expected a task of known size, such as sst2"
         )
-    return max(1, round(optim.batch_size * dataset_size / int(sizes[optim.rate_like])))
+    return max(1, round(optim.batch_size * dataset_size / int(size)))
 
 
 def quantiles_of(clip: Clip) -> Quantiles | None:

@@ -12,13 +12,12 @@ from dpft.config.errors import DataError
 from dpft.config.files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
-from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
-from dpft.runs.atomic import disk_report, write_atomic
-from dpft.runs.memory import explained
+from dpft.parallel.cohort import TrainingCohort, together
+from dpft.runs.atomic import write_atomic
+from dpft.runs.environment import explained
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.scores import all_scores, lower_ones
 from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
@@ -56,7 +55,7 @@ def predict(
         RankError: another rank failed, or has other instances.
         TrainingError: memory runs out.
     """
-    several, size = cohort or SingleProcess(), settings.batch_size
+    several, size = cohort or TrainingCohort(), settings.batch_size
     advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (
         explained(f"decoding with decode.batch_size={size}", advice),
@@ -84,10 +83,7 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
 
     Prompts and references may be records that no guarantee covers.
     """
-    try:
-        write_atomic(file, spelled(predictions), mode=0o600)
-    except OSError as error:
-        raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
+    write_atomic(file, spelled(predictions), mode=0o600)
 
 
 def spelled(predictions: Sequence[Prediction]) -> str:
@@ -106,8 +102,6 @@ def read_predictions(file: Path) -> list[Prediction]:
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
         lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
     if not lines[-1]:
@@ -146,10 +140,7 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     if task.published and not task.unconditional and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     try:
-        (metrics, signature), more = (
-            all_scores(task, predictions),
-            task.additional_scores(predictions),
-        )
+        metrics, more = dict(task.score(predictions)), task.additional_scores(predictions)
     except ValueError as error:
         raise DataError(f"{file}: {error}") from error
     digest: dict[str, Any] = {}
@@ -165,6 +156,5 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         **more,
         **counts,
         **digest,
-        **({"lower": lower} if (lower := lower_ones(task)) else {}),
-        "signature": signature,
+        "signature": task.signature(),
     }

@@ -41,7 +41,6 @@ class Progress:
             disable=not self.console.redraws or verbosity == "quiet",
         )
         self._last_line = time.monotonic()
-        self._evaluation = ""
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -56,11 +55,6 @@ class Progress:
 
     def warn(self, text: str) -> None:
         self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
-
-    def evaluated(self, when: str, text: str, brief: str) -> None:
-        """Print a line on held-out records; its brief form is shown with later steps' losses."""
-        self._evaluation = brief
-        self.say(f"{when}  {text}")
 
     @contextmanager
     def phase(
@@ -113,8 +107,6 @@ class Progress:
                 notes.append("loss -" if loss is None else f"loss {loss:.3f}")
                 if summary["dropped"]:
                     notes.append(f"dropped {summary['dropped']}")
-            if self._evaluation and self.console.is_terminal:
-                notes.append(self._evaluation)
             note = "  ".join(notes)
             self._bars.update(bar, completed=done, note=note)
             if line:

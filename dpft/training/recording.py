@@ -11,8 +11,8 @@ from dpft.config.published import is_other_size
 from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
-from dpft.report.guarantee import price
-from dpft.runs import memory
+from dpft.runs.environment import forget_peak as forget_resident_peak
+from dpft.runs.environment import peak
 from dpft.runs.lineage import lineage_caveats
 from dpft.tasks.base import Task
 from dpft.training.setup import Prepared, own_parts
@@ -47,7 +47,7 @@ def make_record(
         "dataset": {
             "task": task.name,
             "source": task.location[0],
-            "fingerprint": prepared.data,
+            "fingerprint": prepared.header["data"],
             "counts": counts,
         },
         "model": {
@@ -69,7 +69,7 @@ def make_record(
             size=mechanism.dataset_size - run.audit.canaries,
             noise_seed=explicit,
             audit=measured.get("audit"),
-            caveats=_caveats(prepared, run.audit, measured.get("evaluation") or {}),
+            caveats=_caveats(prepared, run.audit),
         ).to_dict(),
         "training": {
             "steps": mechanism.steps,
@@ -83,7 +83,6 @@ def make_record(
             *task.flags(),
             *_size_flags(run, task, len(prepared.records) - run.audit.planted),
             *run.audit.flags(),
-            *run.track.flags(),
         ],
         **measured,
     }
@@ -100,21 +99,14 @@ def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
     return [flag(Flag.TRAIN_SIZE, size=count, published=published)]
 
 
-def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) -> list[str]:
-    """Return the caveats of task, audit, evaluations and base model."""
+def _caveats(prepared: Prepared, audit: Audit) -> list[str]:
+    """Return the caveats of task, audit and base model."""
     task, taken = prepared.task, []
     if task.limit_train is not None:
         taken.append(
             f"trained on the first {task.limit_train} records of a file: one record more before "
             "them displaces another, so the guarantee is for these records as they were taken"
         )
-    if task.train_slice is not None:
-        taken.append(
-            f"trained on {task.train_slice}, a slice of the hub's split: one record more may "
-            "displace others, so the guarantee is for these records as they were taken"
-        )
-    if (said := price(evaluation, prepared.parts.mechanism.steps)) is not None:
-        taken.append(said)
     return [
         *taken,
         *audit.caveats(task.unit_noun),
@@ -127,11 +119,11 @@ def forget_peak() -> None:
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
-    memory.forget_peak()  # where that cannot be done the process's peak stays
+    forget_resident_peak()  # where that cannot be done the process's peak stays
 
 
 def peak_memory(device: torch.device) -> int:
     """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return memory.peak()
+    return peak()

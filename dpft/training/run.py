@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -24,7 +24,6 @@ from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
@@ -38,9 +37,7 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-
-if TYPE_CHECKING:
-    from dpft.training.trackers import Tracking
+from dpft.training.trackers import Tracking
 
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
@@ -87,7 +84,7 @@ def check_alike(run: Run, cohort: TrainingCohort) -> None:
     places = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
     own = {name: value for name, value in run.raw.items() if name not in places}
     own |= {f"package {name}": version_of(name) for name in _COMPUTING}
-    first = cohort.from_first(own)
+    first = cohort.broadcast_object(own)
     with together(cohort):
         if unlike := differences(first, own):
             raise ConfigError(
@@ -99,7 +96,7 @@ def check_alike(run: Run, cohort: TrainingCohort) -> None:
 
 def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
     """Train and decode with the first rank, which has the folder."""
-    done, threads = cohort.from_first((False, 0))
+    done, threads = cohort.broadcast_object((False, 0))
     if not done:
         torch.set_num_threads(threads)
         with Progress(quiet=True) as progress:
@@ -121,11 +118,11 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
     with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
         if directory.is_done:
             runs.check_whole(path)
-            cohort.from_first((True, 0))
+            cohort.broadcast_object((True, 0))
             return FinishedRun(path, runs.read_record(path), already_done=True)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
-        cohort.from_first((False, torch.get_num_threads()))
+        cohort.broadcast_object((False, torch.get_num_threads()))
         with Progress(verbosity=run.verbosity) as progress:
             if directory.moved is not None:
                 progress.warn(
@@ -134,14 +131,10 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                 )
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
-            elif run.clip.clip_function == "automatic":
-                progress.say(SCALES)
             if run.origin:
                 progress.say(origin_in_words(run.origin))
             tracking: Any = nullcontext()
             if run.track.name != "none":
-                from dpft.training.trackers import Tracking
-
                 tracking = Tracking.of(run, directory, progress.warn)
             with tracking as tracker:
                 try:

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
-from dpft.config.schema import SERVICES, Run
+from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.parts import put_together, room_for, taken_apart
@@ -36,8 +36,8 @@ from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
 from dpft.privacy.untouched import written
 from dpft.runs.atomic import Closing
+from dpft.runs.environment import explained
 from dpft.runs.identity import differences
-from dpft.runs.memory import explained
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.executors import Programs
 from dpft.training.held_out import Evaluations
@@ -45,9 +45,7 @@ from dpft.training.loop import Phase, train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, make_optimizer, whole_again
 from dpft.training.statistics import StepStatistics
-
-if TYPE_CHECKING:
-    from dpft.training.trackers import Tracking
+from dpft.training.trackers import Tracking, figures
 
 _AUDIT = "audit"  # the folder under private/
 # Prefixes of the tensors in a checkpoint.
@@ -99,8 +97,10 @@ class Session(Closing):
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.prepared, self.seconds = prepared, 0.0
         self._saved_at = time.monotonic()
-        self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
-        saved = runs.checkpoint.load_latest(directory, self._cohort)
+        header = prepared.header
+        own = header["compute"].get("plugins", {})
+        self._cohort.barrier(word=f"{header['data']} {header['model']} {own}")
+        saved = runs.checkpoint.load(directory, self._cohort)
         with together(self._cohort):
             if directory is not None:
                 self._check(directory, saved)
@@ -108,9 +108,8 @@ class Session(Closing):
                     start = 0 if saved is None else saved.step
                     go_on(run, self._mechanism, directory, self._ledger, start, progress)
         self._start = self._done = self._saved = self._take_over(saved)
-        self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
         self._evaluations: Evaluations | None = None
-        stretch = self._cohort.from_first(self._ledger.stretch if self._ledger else None)
+        stretch = self._cohort.broadcast_object(self._ledger.stretch if self._ledger else None)
         if stretch is not None and stretch.position:  # not the ledger's first stretch
             key = stretch.key(prepared.key)
             self._mechanism = replace(self._mechanism, repeated=stretch.repeated)
@@ -133,21 +132,22 @@ class Session(Closing):
                 norms = stack.enter_context(
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
-            void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
+            void = tuple(warnings(self._mechanism.sampling, run.privacy.noise_seed))
             if self._tracker is not None:
-                self._tracker.begin(start, self._mechanism, names, tuple(void))
+                self._tracker.begin(start)
             stop = stack.enter_context(Stop.by_signal())
-            if prepared.held_out is not None:
+            if prepared.held_out:
                 self._evaluations = stack.enter_context(
                     Evaluations(
+                        run,
+                        prepared.objective,
                         prepared.held_out,
                         self._mechanism,
                         directory,
+                        public=run.evaluate.public or prepared.task.published,
                         start=start,
-                        best=self._named_best,
                         cohort=self._cohort,
                         progress=self._progress,
-                        tracked=run.track.private and run.track.name not in SERVICES,
                     )
                 )
 
@@ -171,8 +171,11 @@ class Session(Closing):
                     metrics.append(step, lr=rate, **summary, **more)
                     norms.append(step, recorded, statistics.signal, statistics.noise)
                     if self._tracker is not None:
-                        thresholds = tuple(statistics.released.thresholds)
-                        self._tracker.after_step(step, rate, thresholds, summary, evaluated)
+                        thresholds = statistics.released.thresholds
+                        found = figures(
+                            self._mechanism, names, void, step, rate, thresholds, summary
+                        )
+                        self._tracker.step(step + 1, found | evaluated)
                 show(step, summary)
                 self._done = step + 1
                 # After 1, 2, 4, 8 steps and so on, and after the last.
@@ -227,14 +230,7 @@ class Session(Closing):
         return {} if self._evaluations is None else self._evaluations.section()
 
     def whole_model(self) -> LoadedModel:
-        """Return the trained model in one piece, on every rank; a collective.
-
-        It has the weights that were the best by evaluation, where ``evaluate.best`` is set.
-        """
-        best = None if self._evaluations is None else self._evaluations.best
-        if best is not None and best < self._mechanism.steps:
-            saved = runs.checkpoint.load_best(self._directory, best, self._cohort)
-            saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
+        """Return the trained model in one piece, on every rank; a collective."""
         loaded = whole_again(self._run, self.prepared.task, self.prepared.parts, self._cohort)
         if self._cohort.divided and self._mechanism.steps:
             self._check_answers(loaded.model, whole=True)
@@ -280,19 +276,12 @@ class Session(Closing):
         """Check that the checkpoint to continue from belongs to this run."""
         steps, auditor = self._mechanism.steps, self.prepared.auditor
         if saved is None:
-            if self._ledger and (spent := self._ledger.next_step):
-                self._progress.say(
-                    f"{directory.path} has no checkpoint: the {spent} steps of its ledger are "
-                    "repeated from the first one"
-                )
             return
-        for warning in saved.warnings:
-            self._progress.warn(warning)
         held = {name for name in saved.written if name.startswith(_WEIGHTS)}
         of = {
             "names of trained parameters": (held, {f"{_WEIGHTS}{name}" for name in self._names}),
-            "data": (saved.state["data"], self.prepared.data),
-            "model": (saved.state["model"], self.prepared.model),
+            "data": (saved.state["data"], self.prepared.header["data"]),
+            "model": (saved.state["model"], self.prepared.header["model"]),
         }
         for what, (was, now) in of.items():
             if was != now:
@@ -313,7 +302,7 @@ class Session(Closing):
         entry = ledger_entry(self._mechanism, self._clipper, step, released, cohort)
         # A release that differs between ranks would be several. It has no line in the ledger,
         # which would stop every replay: no rank releases it.
-        cohort.meet(word=f"{entry}")
+        cohort.barrier(word=f"{entry}")
         with together(cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
@@ -329,8 +318,7 @@ class Session(Closing):
         since = time.monotonic() - self._saved_at
         late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
         due, *stopped = self._cohort.agree([late, *stop.received], "")
-        best = self._evaluations is not None and self._evaluations.best == done
-        due = due or best or done % self._run.checkpoint_every == 0
+        due = due or done % self._run.checkpoint_every == 0
         if (due and done < self._mechanism.steps) or any(stopped):
             self._save(done)
         stop.if_any(stopped)
@@ -355,11 +343,9 @@ class Session(Closing):
         state = {
             "optimizer": rest,
             "seconds": self.seconds,
-            "data": self.prepared.data,
-            "model": self.prepared.model,
+            "data": self.prepared.header["data"],
+            "model": self.prepared.header["model"],
         }
-        if self._evaluations is not None and self._evaluations.best is not None:
-            state[runs.checkpoint.BEST] = self._evaluations.best
         state |= self._clipper.policy.state()
         if self.prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
@@ -465,7 +451,6 @@ def go_on(
     if more:
         cost = f"repeats {more} released steps: epsilon {before} becomes {after}"
     progress.say(f"continuing with {', '.join(changes)} {cost}")
-    runs.checkpoint.drop_ahead(directory, start)
 
 
 def ledger_entry(
@@ -490,7 +475,7 @@ def ledger_entry(
             digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
     if cohort is not None and cohort.divided:
-        digest = hashlib.sha256("".join(cohort.gather(digest.hexdigest()[:16])).encode())
+        digest = hashlib.sha256("".join(cohort.all_gather(digest.hexdigest()[:16])).encode())
     entry["update"] = digest.hexdigest()[:16]
     if released.thresholds:  # from the noisy counts of earlier steps: public
         entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]

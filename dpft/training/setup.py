@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +16,11 @@ from torch import nn
 
 from dpft import runs
 from dpft.config import imported
-from dpft.config.errors import ConfigError, ModelError, RankError, SettingError
+from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
-from dpft.parallel.cohort import Pipelines, SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
@@ -31,7 +30,6 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
-from dpft.runs.ledger import LedgerContents
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -41,7 +39,7 @@ from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
+from dpft.training.held_out import check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, quantiles_of, read_data
 from dpft.training.progress import Progress
 
@@ -90,17 +88,14 @@ class Prepared:
         records: trained on, planted secrets included.
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
-        header: of the ledger; the run cannot continue where any of it differs.
-        data: keyed fingerprint of the records.
-        model: keyed fingerprint of the model that the run starts from.
+        header: of the ledger, with keyed fingerprints of data and model; the run cannot continue
+            where any of it differs.
         weights: SHA-256 of the weight files, on the first rank; None if weights are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
-        own: code of other packages that a step's sum follows from.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
         compiled: whether microbatches are added up by compiled programs.
-        ledger: content of the ledger before the first step, if there is one.
     """
 
     task: Task
@@ -110,17 +105,13 @@ class Prepared:
     units: TrainingSet
     key: bytes
     header: Mapping[str, Any]
-    data: str
-    model: str
     weights: str | None
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Canaries | None
     cohort: TrainingCohort
-    own: Mapping[str, str]
-    held_out: HeldOut | None
+    held_out: Sequence[Record]
     compiled: bool
-    ledger: LedgerContents | None = None
 
 
 def prepare(
@@ -131,10 +122,10 @@ def prepare(
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
     """Read, load, encode and check, so that errors are raised before the first step."""
-    cohort = cohort or SingleProcess()
+    cohort = cohort or TrainingCohort()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
     task, records, owners, instances = data.task, data.records, data.owners, data.instances
-    evaluated = held_out_records(run.evaluate, task)
+    held_out = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
     if run.audit.active:
@@ -153,16 +144,12 @@ def prepare(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
-    held_out = None
-    if evaluated:
-        held_out = HeldOut.of(run, task, objective, evaluated, instances)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = plant(run, loaded) if run.audit.active else None
     if planted is not None:
         records = [*records, *planted.records]
-    plain = None if planted is not None else task.known_fingerprint
-    plain = plain or fingerprint(records, owners)
+    plain = fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
     count = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", count) as advance:
@@ -182,7 +169,7 @@ def prepare(
         held = runs.check_ledger(directory.path, mechanism.steps)
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
-    stored = cohort.from_first(stored)  # only the first rank has the folder
+    stored = cohort.broadcast_object(stored)  # only the first rank has the folder
     compiled, own = compiles(run, device), deciding_parts(run)
     shapes = fixed_shapes(run, parts, compiled)
     header: dict[str, Any] = {
@@ -209,7 +196,7 @@ def prepare(
     key = stored
     if directory is not None and mechanism.private and run.privacy.noise_seed is None:
         key = runs.run_key(stored, held, header, directory.config_hash)
-    key = cohort.from_first(key)  # only the first rank has the ledger
+    key = cohort.broadcast_object(key)  # only the first rank has the ledger
 
     trained = objective if run.precision == "float32" else Mixed(objective)
     units: TrainingSet = Records(trained, examples, shapes)
@@ -222,7 +209,7 @@ def prepare(
 
             reshard(loaded.model)
     if mechanism.private:
-        whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
+        whole = loaded.model if parts.pipeline is None else parts.pipeline.stage
         check_independence(units, whole, clipper, run.optim.tokens, parts.pipeline)
     auditor = None
     if run.audit.gradients:
@@ -237,17 +224,13 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        data=header["data"],
-        model=header["model"],
         weights=stored_weights(run.model) if cohort.rank == 0 else None,
         instances=instances,
         planted=planted,
         auditor=auditor,
         cohort=cohort,
-        own=own,
         held_out=held_out,
         compiled=compiled,
-        ledger=held,
     )
 
 
@@ -259,13 +242,13 @@ def assemble(
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
-    cohort = cohort or SingleProcess()
-    if isinstance(cohort, Pipelines):
+    cohort = cohort or TrainingCohort()
+    if isinstance(cohort, Pipeline):
         return _in_stages(run, task, mechanism, device, cohort)
     loaded = _load(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
-    digest = cohort.from_first(digest) if cohort.sharded else digest
+    digest = cohort.broadcast_object(digest) if cohort.sharded else digest
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
@@ -274,50 +257,30 @@ def assemble(
 
 
 def _in_stages(
-    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipelines
+    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipeline
 ) -> TrainingParts:
-    """`assemble` where each rank holds some stages of the model and reads no others."""
-    from dpft.parallel.pipelined_sums import held_here, pipelined, stages
+    """`assemble` where each rank holds a stage of the model."""
+    from dpft.parallel.pipelined_sums import pipelined
 
-    how = Partition("per_device", stages(cohort.schedule, cohort.length))
+    how = Partition("per_device", cohort.size)
     if run.clip.groups == "per_device":
         how = run.clip.partition
-    empty = load_model(run.model, task.needs, run.seed, weights=False)
-    named = list(empty.model.named_parameters(remove_duplicate=False))
+    loaded = _load(run, task, cohort)
+    digest = loaded.digest()
     try:
-        held = held_here(adapt(empty, run.adapt, task.needs, run.seed).model, how, cohort)
-        absent = frozenset(name for name, parameter in named if id(parameter) not in held)
-        del empty, named
-        loaded = _load(run, task, cohort, absent)
         whole = attach_clipper(run.clip, loaded.model.train(), cohort)
         mechanism = over_groups(mechanism, run.clip, whole)
-        clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
+        clipper, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    digest = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop need of a clipper, and no backward itself.
-    return TrainingParts(loaded, digest, cast(Clipper, clippers), mechanism, sums)
+    return TrainingParts(loaded, digest, cast(Clipper, clipper), mechanism, sums)
 
 
-def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the digests of all tensors; raise RankError where ranks have read different ones."""
-    merged: dict[str, str] = {}
-    for rank, digests in enumerate(of_ranks):
-        for name, digest in digests.items():
-            if merged.setdefault(name, digest) != digest:
-                raise RankError(
-                    f"rank {rank} has read another {name} than a rank before it; expected the same "
-                    "model everywhere: compare the files of model.path"
-                )
-    return merged
-
-
-def _load(
-    run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
-) -> LoadedModel:
+def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
-    loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
@@ -339,12 +302,12 @@ def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCoho
             if cohort.sharded:  # every rank has put it together
                 parameter.copy_(whole)
             else:
-                cohort.spread(parameter, whole if first else None)
+                cohort.broadcast(parameter, whole if first else None)
         elif cohort.sharded:  # else each rank has read its own
-            cohort.spread(parameter, parameter if first else None)
+            cohort.broadcast(parameter, parameter if first else None)
     assert not trained, f"the model has no place for {list(trained)}"
     for buffer in loaded.model.buffers():
-        cohort.spread(buffer, buffer if first else None)
+        cohort.broadcast(buffer, buffer if first else None)
     return loaded
 
 
@@ -389,28 +352,14 @@ def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism
 
 
 def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc.
-
-    LAMB is that of You et al. (2020) without bias correction, as in their third version: a step
-    moves a parameter by ``lr`` times its norm, which counts as 10 at most.
-    """
+    """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc."""
     parameters = [*moved]
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    if settings.name != "lamb" and all(
-        p.device.type == "cuda" and own_part(p) is p for p in parameters
-    ):
+    if all(p.device.type == "cuda" and own_part(p) is p for p in parameters):
         common["fused"] = True  # one kernel for all parameters
     if settings.name == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
-    first, second = settings.betas
-    common |= {"betas": (first, second), "eps": settings.adam_epsilon}
-    if settings.name == "lamb":
-        from pytorch_optimizer import Lamb
-
-        # Without `adam_debias`, pytorch-optimizer 4.1 divides the scaled step by 1 - beta1^t: the
-        # first one is ten times as long as lr says.
-        lamb: torch.optim.Optimizer = Lamb(parameters, adam_debias=True, **common)
-        return lamb
+    common |= {"betas": settings.betas, "eps": settings.adam_epsilon}
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return cls(parameters, **common)
 
@@ -456,7 +405,6 @@ def own_parts(run: Run) -> list[dict[str, str]]:
     """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])
     asked = [] if task in TASKS else [("task", task)]
-    asked += [("metric", name) for name in run.task.get("metrics") or ()]
     if run.clip.private:
         if run.clip.clip_function not in CLIP_FUNCTIONS:
             asked.append(("clip function", run.clip.clip_function))
@@ -470,5 +418,4 @@ def deciding_parts(run: Run) -> dict[str, str]:
     return {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
         for part in own_parts(run)
-        if part["kind"] != "metric"
     }

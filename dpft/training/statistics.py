@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpft.config.errors import DivergedError, TrainingError
-from dpft.parallel.cohort import SingleProcess, TrainingCohort, own_part
+from dpft.parallel.cohort import TrainingCohort, own_part
 from dpft.privacy import Clipper
 from dpft.privacy.noise import GaussianNoise, Released
 
@@ -69,7 +69,7 @@ class StepStatistics:
         """Return the figures of the whole batch; ``loss`` is None where the batch was empty."""
         shares: dict[int, list[float]] = {}
         groups: dict[int, list[list[float]]] = {}
-        gathered = (cohort or SingleProcess()).gather((self.share, *self._sums()))
+        gathered = (cohort or TrainingCohort()).all_gather((self.share, *self._sums()))
         for rank, (share, counts, own) in enumerate(gathered):
             key = rank if share is None else share
             # Ranks of one share count the same, but for records that one stage has dropped.
@@ -86,9 +86,8 @@ class StepStatistics:
         }
         if groups:
             sums = [list(zip(*groups[group], strict=True)) for group in sorted(groups)]
-            out["norm_mean"] = [math.fsum(norms) / seen for norms, _, _ in sums]
-            out["norm_max"] = [max(largest) for _, _, largest in sums]
-            out["clipped"] = [sum(clipped) / seen for _, clipped, _ in sums]
+            out["norm_mean"] = [math.fsum(norms) / seen for norms, _ in sums]
+            out["clipped"] = [sum(clipped) / seen for _, clipped in sums]
         if self.released.thresholds:
             out["clip_thresholds"] = list(self.released.thresholds)
         return out
@@ -97,7 +96,7 @@ class StepStatistics:
         """Return norms ``(b, K)`` of every share that has records; all ranks must call this."""
         columns: dict[int, dict[int, list[float]]] = {}
         mine = torch.cat(self.norms).T.tolist() if self.norms else []
-        gathered = cohort.gather((self.share, self.groups, mine))
+        gathered = cohort.all_gather((self.share, self.groups, mine))
         for rank, (share, groups, norms) in enumerate(gathered):
             numbers = range(len(norms)) if groups is None else groups
             found = columns.setdefault(rank if share is None else share, {})
@@ -111,8 +110,7 @@ class StepStatistics:
     def _sums(self) -> tuple[list[float], list[tuple[int, list[float]]]]:
         """Return counts of records, dropped records, microbatches and losses, and their sum.
 
-        And for each group its number with the sum of norms, the clipped records and the largest
-        norm.
+        And for each group its number with the sum of norms and the clipped records.
         """
         dropped, seen, total = self.left_out, 0, 0.0
         groups: list[tuple[int, list[float]]] = []
@@ -124,14 +122,14 @@ class StepStatistics:
                 norms, factors = torch.cat(self.norms), torch.cat(self.factors)
                 clipped = (factors < 1).sum(0).to(norms.dtype)
                 zeroed = (factors == 0).any(1).sum()
-                figures += [zeroed, torch.stack([norms.sum(0), clipped, norms.amax(0)], 1)]
+                figures += [zeroed, torch.stack([norms.sum(0), clipped], 1)]
             # One transfer, since the host waits for each.
             flat = [x.to(losses.device, torch.float64).flatten() for x in figures]
             total, *others = torch.cat(flat).tolist()
             if others:
                 dropped += int(others.pop(0))
-                own = range(len(others) // 3) if self.groups is None else self.groups
-                groups = [(k, others[3 * n : 3 * n + 3]) for n, k in enumerate(own)]
+                own = range(len(others) // 2) if self.groups is None else self.groups
+                groups = [(k, others[2 * n : 2 * n + 2]) for n, k in enumerate(own)]
         return [self.records, dropped, self.microbatches, seen, total], groups
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft import runs
-from dpft.config.errors import NotInstalledError
+from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import VOIDS, Void
@@ -30,57 +30,30 @@ class Tracking:
     Args:
         make: makes the tracker, given the step to continue with.
         warn: called once, with a failure.
-        private: whether noiseless figures may be tracked.
     """
 
-    def __init__(
-        self, make: Callable[[int], Any], warn: Callable[[str], None], private: bool = False
-    ) -> None:
-        self._make, self._warn, self._private = make, warn, private
+    def __init__(self, make: Callable[[int], Any], warn: Callable[[str], None]) -> None:
+        self._make, self._warn = make, warn
         self._tracker: Any = None
-        self._figures: Callable[..., dict[str, float]] = figures
 
     @classmethod
     @contextmanager
     def of(
         cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
     ) -> Iterator[Tracking]:
-        """Yield the tracking of a run; raise NotInstalledError if a package is missing."""
+        """Yield the tracking of a run; raise ConfigError if a package is missing."""
         name = run.track.name
         if name != "csv" and importlib.util.find_spec(name) is None:
-            raise NotInstalledError(
-                f"track={name} is not installed; type pip install 'dpft[{name}]'"
-            )
-        folder = directory.private if run.track.private else directory.path
-        make = partial(make_tracker, run, directory.path.name, folder)
-        tracking = cls(make, warn, run.track.private)
+            raise ConfigError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
+        tracking = cls(partial(make_tracker, run, directory.path), warn)
         try:
             yield tracking
         finally:
             tracking.end()
 
-    def begin(
-        self,
-        start: int,
-        mechanism: Mechanism,
-        groups: Sequence[str] = (),
-        voided_by: Sequence[Void] = (),
-    ) -> None:
+    def begin(self, start: int) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        self._figures = partial(figures, mechanism, self._private, groups, voided_by)
         self._tracker = self._tried(self._make, start)
-
-    def after_step(
-        self,
-        step: int,
-        rate: float,
-        thresholds: tuple[float, ...],
-        summary: Mapping[str, Any],
-        evaluated: Mapping[str, float],
-    ) -> None:
-        """Track step ``step``, counted from 0; the arguments are those of `figures`."""
-        if self._tracker is not None:
-            self.step(step + 1, {**self._figures(step, rate, thresholds, summary), **evaluated})
 
     def step(self, step: int | None, values: Mapping[str, float]) -> None:
         """Track figures of a step, counted from 1; 0 is before the first, None is no step."""
@@ -110,7 +83,6 @@ class Tracking:
 
 def figures(
     mechanism: Mechanism,
-    private: bool,
     groups: Sequence[str],
     voided_by: Sequence[Void],
     step: int,
@@ -122,13 +94,13 @@ def figures(
 
     Args:
         mechanism: of the run.
-        private: whether noiseless figures may be tracked.
         groups: names of the clipping groups, in order.
         voided_by: what voids the guarantee of the run.
         step: the step.
         rate: learning rate.
         thresholds: released by noisy counts; empty if there is no noise.
-        summary: noiseless, see `dpft.training.statistics.StepStatistics.summary`.
+        summary: see `dpft.training.statistics.StepStatistics.summary`; it is noiseless, and left
+            out of a run with noise.
     """
     noisy = bool(mechanism.noise_multiplier)
     values = {"learning_rate": rate}
@@ -139,18 +111,17 @@ def figures(
         values["noise_multiplier"] = mechanism.noise_multiplier
     names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
     values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
-    if private or not noisy:
+    if not noisy:
         found = summary.items()
         values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
     return values
 
 
-def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
-    """Return the tracker of a run's settings, which continues with step ``start``.
+def make_tracker(run: Run, folder: Path, start: int) -> Any:
+    """Return the tracker of a run in its folder, which continues with step ``start``.
 
     What the services' libraries collect by themselves is turned off: the terminal's output, which
-    shows losses, code, command line, user and machine. ``folder`` is for files; it is under
-    ``private/`` where noiseless figures are tracked.
+    shows losses, code, command line, user and machine.
     """
     if run.track.name == "csv":
         return CSV(folder / "track.csv", start)
@@ -159,7 +130,6 @@ def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
 
     accelerate.PartialState()  # without it accelerate's trackers fail at their log messages
     project, settings = run.track.project, public_settings(run)
-    own: dict[str, Any] = {"name": name, "config": settings}
     tracker: Any
     match run.track.name:
         case "tensorboard":
@@ -168,14 +138,11 @@ def make_tracker(run: Run, name: str, folder: Path, start: int) -> Any:
         case "wandb":
             names = "disable_git disable_code x_disable_meta x_disable_machine_info x_disable_stats"
             quiet = {"console": "off", **dict.fromkeys(names.split(), True)}
-            folder.mkdir(parents=True, exist_ok=True)
-            tracker = services.WandBTracker(project, dir=str(folder), settings=quiet, **own)
-        case "mlflow":
-            who = {"mlflow.user": "dpft", "mlflow.source.name": "dpft"}
-            tracker = services.MLflowTracker(project, run_name=name, tags=who)
+            own: dict[str, Any] = {"name": folder.name, "config": settings, "dir": str(folder)}
+            tracker = services.WandBTracker(project, settings=quiet, **own)
         case _:
-            own |= {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
-            tracker = services.TrackioTracker(project, **own)
+            who = {"mlflow.user": "dpft", "mlflow.source.name": "dpft"}
+            tracker = services.MLflowTracker(project, run_name=folder.name, tags=who)
     tracker.start()
     if run.track.name == "mlflow":
         tracker.store_init_configuration(settings)

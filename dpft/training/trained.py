@@ -5,7 +5,6 @@ Torch is imported with the model, after what is wrong with a folder is reported.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from dpft import runs
 from dpft.config import offline
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
-from dpft.report.guarantee import chosen
-from dpft.report.terminal import echo
 from dpft.runs.folders import check_no_trial, stored_config
 from dpft.tasks import load_task
 from dpft.tasks.base import Task
@@ -54,8 +51,6 @@ class TrainedRun:
             )
         from dpft.models.save import load_saved
 
-        if (text := chosen(self.record)) and not int(os.environ.get("RANK", 0)):
-            echo(f"{self.path.name}: {text}", err=True)
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         loaded.model.to(self.device)  # type: ignore[arg-type]
         return loaded

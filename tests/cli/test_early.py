@@ -1,10 +1,8 @@
-"""Help, wrong settings and missing runs are answered before torch is imported."""
+"""Wrong settings and missing runs are answered before torch is imported."""
 
 import os
 import subprocess
 import sys
-
-from dpft.config.folder import choices, groups
 
 SECONDS = 5  # of a processor; it takes one where torch alone takes longer than this
 
@@ -25,17 +23,6 @@ def python(code):
     assert (torch, transformers) == ("False", "False")
     assert float(seconds) < SECONDS
     return said
-
-
-def test_the_help_of_train_is_a_page_and_comes_at_once():
-    said = python(
-        "import sys; from typer.testing import CliRunner; from dpft.cli.app import app;"
-        "result = CliRunner().invoke(app, ['train', '--help']);"
-        "assert result.exit_code == 0; print(result.output)"
-    )
-    for group in groups():
-        assert f"\n{group}: {', '.join(choices(group))}\n" in said
-    assert "\n  eps: " in said
 
 
 def test_a_missing_run_is_an_error_before_the_hub_is_asked():
@@ -75,7 +62,6 @@ for words in (
     [*own, "task.train_file=nowhere.jsonl"],
     [*own, "task.train_file={tmp_path}/few.jsonl", "name=foreign"],
     [*own, "task.train_file={tmp_path}/few.jsonl", "optim.batch_size=6"],
-    ["task=e2e", "task.source=sample", "evaluate.every=epoch", "evaluate.file=nowhere.csv"],
 ):
     try:
         execute(compose(words))
@@ -93,7 +79,6 @@ for words in (
         "DataError cannot read nowhere.jsonl",
         f"RunError {tmp_path}/foreign holds files of a run but no identity.json",
         "ConfigError optim.batch_size is 6 for",
-        "DataError evaluate.file=nowhere.csv does not exist",
     )
     assert len(found) == len(starts)
     for line, start in zip(found, starts, strict=True):

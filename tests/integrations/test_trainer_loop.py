@@ -7,17 +7,13 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from dpft import runs
 from dpft.config.errors import ConfigError
 from tests.integrations.test_trainer import (
-    IMAGES,
     SAVED,
-    Images,
     Texts,
     gpt2,
     llama,
     trainer_of,
-    vit,
     weights,
 )
 from tests.small_runs import release_noise_alone
@@ -43,14 +39,6 @@ class HeldOut(Texts):
         self.rows = [[3, *row] for row in self.rows[:5]]
 
 
-class HeldOutImages(Images):
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, i):
-        return super().__getitem__(100 + i)
-
-
 # --- evaluation, and the choice of a checkpoint ---------------------------------------------------
 
 
@@ -73,15 +61,6 @@ def test_evaluation_and_the_best_checkpoint_change_no_release(tmp_path):
     expected = weights(other.model)
     assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
     assert trainer.privacy.epsilon == plain.privacy.epsilon  # the choice is among releases
-
-
-def test_a_best_checkpoint_that_trainer_does_not_load_whole_is_refused(tmp_path):
-    """It would mix weights of the last step and of the best one."""
-    best = {**scored(3, 1, 2), "load_best_model_at_end": True, "eval_dataset": HeldOutImages()}
-    trainer = trainer_of(tmp_path, vit(), **IMAGES, **best, learning_rate=0.05)
-    with pytest.raises(runs.CheckpointError, match=r"checkpoint-2.*has weights of two steps"):
-        trainer.train()
-    assert trainer.privacy.steps_spent == 6
 
 
 def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):

@@ -61,8 +61,8 @@ REFUSED = {
     ("llama", True, "linear"): "has none; type model.tied=false",
     ("llama", True, "bias"): "LlamaForCausalLM has none; type adapt=full",
     ("llama", False, "bias"): "LlamaForCausalLM has none; type adapt=full",
-    ("wrn", False, "attention"): "WideResNet has none; type adapt=full",
-    ("wrn", False, "top2"): "WideResNet has none; type adapt=full",
+    ("wrn", False, "attention"): "WideResNetForImageClassification has none; type adapt=full",
+    ("wrn", False, "top2"): "WideResNetForImageClassification has none; type adapt=full",
 }
 
 

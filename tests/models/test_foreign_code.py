@@ -13,7 +13,6 @@ from dpft.config.schema import Model
 from dpft.models.load import BUNDLED as FOLDER
 from dpft.models.load import find, load_model
 from dpft.models.needs import Needs
-from dpft.tasks.metrics import neural
 
 CAUSAL = Needs("causal")
 CODE = """
@@ -63,12 +62,4 @@ def test_a_folder_with_code_of_its_own_is_refused_though_yes_is_typed(tmp_path):
         load_model(Model("mine", folder), CAUSAL, 0)
     with pytest.raises(ModelError, match="brings Python code"):
         find(Model("mine", folder)).tokenizer()
-    assert not mark.exists()
-
-
-def test_weights_of_a_metric_with_code_of_their_own_are_left_out(tmp_path):
-    mark = tmp_path / "mark"
-    folder = _folder(tmp_path / "m", mark, "of-its-own", {"AutoConfig": "own.Config"})
-    found = neural._load(folder, "task.bertscore", None, "distilbert", 1, "")
-    assert found.model is None
     assert not mark.exists()

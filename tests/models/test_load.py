@@ -16,7 +16,7 @@ from dpft.models import hub as packaged
 from dpft.models.adapt import adapt
 from dpft.models.architecture import ImageInput, is_tied
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import check_dropout, load_model, stored_weights
+from dpft.models.load import Files, check_dropout, load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
@@ -334,3 +334,26 @@ def test_a_dropout_by_another_name_is_refused():
     with pytest.raises(ModelError, match=r"some_dropout=0\.1"):
         check_dropout(model, 0.25)
     check_dropout(model, None)
+
+
+@pytest.mark.parametrize("name", ["random-roberta", "tiny", "random-openai-gpt"])
+def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypatch):
+    path = name.replace("random-", "random:") if "-" in name else "bundled:tiny"
+    settings = Model(name, path, tied=None if "roberta" in name else False)
+    needs = Needs("classifier", ("no", "yes")) if "roberta" in name else Needs("causal")
+    whole = load_model(settings, needs, 0).model
+    monkeypatch.setattr(Files, "pretrained", None)  # which reads the weights
+    empty = load_model(settings, needs, 0, weights=False).model
+    assert type(empty) is type(whole)
+    for kind in ("named_parameters", "named_buffers"):
+        expected, got = (dict(getattr(m, kind)(remove_duplicate=False)) for m in (whole, empty))
+        assert expected.keys() == got.keys()
+        for key, tensor in expected.items():
+            assert (got[key].shape, got[key].dtype) == (tensor.shape, tensor.dtype)
+            assert (got[key].requires_grad, got[key].device) == (
+                tensor.requires_grad,
+                tensor.device,
+            )
+        ties = [[id(t) for t in found.values()] for found in (expected, got)]
+        equal = [[ids.index(one) for one in ids] for ids in ties]
+        assert equal[0] == equal[1]

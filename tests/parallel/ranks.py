@@ -50,7 +50,7 @@ def _rank(
     cohort = Replicas()
     Path(folder, f"{rank}").write_bytes(pickle.dumps(function(cohort, *arguments)))
     # A rank that leaves while another still connects to it would fail that one.
-    cohort.meet()
+    cohort.barrier()
     if dist.is_initialized():  # a test may have left it
         dist.destroy_process_group()
 

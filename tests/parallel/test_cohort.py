@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError, RankError
-from dpft.parallel.cohort import Pipelines, RankGoneError, Replicas, SingleProcess, _collective
+from dpft.parallel.cohort import Pipeline, RankGoneError, Replicas, TrainingCohort, _collective
 from dpft.parallel.parts import taken_apart
 from dpft.parallel.pipelined_sums import pipelined
 from dpft.parallel.sharded import Shards
@@ -31,7 +31,7 @@ def test_a_rank_sends_tensors_of_its_device_alone(monkeypatch):
     ranks = object.__new__(Replicas)
     ranks._group, ranks._device = None, torch.device("meta")
     with pytest.raises(NotImplementedError):  # a copy from there
-        ranks.spread(torch.zeros(()), torch.ones(()))
+        ranks.broadcast(torch.zeros(()), torch.ones(()))
     assert sent[0].device.type == "meta"
 
 
@@ -46,7 +46,7 @@ def sums(cohort):
     # Of eight bits: whoever adds one to 256 in it has 256.
     tensors.append(torch.full((100,), 1.0 if cohort.rank else 256.0).to(torch.bfloat16))
     mine = [tensor.clone() for tensor in tensors]
-    cohort.add_up(tensors)
+    cohort.all_reduce(tensors)
     return mine, tensors
 
 
@@ -54,7 +54,7 @@ def met(cohort, case):
     trouble = ValueError("rows change places") if case == "error" and cohort.rank == 1 else None
     word = f"drawn {cohort.rank == 1}" if case == "unlike" else "drawn"
     try:
-        cohort.meet(trouble, word)
+        cohort.barrier(trouble, word)
     except (RankError, ValueError) as error:
         return type(error).__name__, str(error)
     return None
@@ -62,7 +62,7 @@ def met(cohort, case):
 
 def said(cohort):
     meetings = {case: met(cohort, case) for case in ("well", "error", "unlike")}
-    assert cohort.from_first({"key": bytes([cohort.rank])}) == {"key": b"\0"}
+    assert cohort.broadcast_object({"key": bytes([cohort.rank])}) == {"key": b"\0"}
     return sums(cohort), meetings
 
 
@@ -106,29 +106,29 @@ def test_ranks_go_on_together_or_not_at_all(ranks):
 # What ranks tell each other where a test of whole runs would see no difference.
 
 
-def test_flat_thresholds_that_move_are_those_of_every_stage():
+def test_thresholds_that_move_are_those_of_every_stage():
     """Noise is scaled to them: stages that kept larger ones would have too little of it."""
     with fake_ranks(2):
-        ranks = Pipelines(2, "zbv")  # the first rank has the first stage and the last
+        ranks = Pipeline()
         model, adaptive = gpt2(), Quantiles(0.5, 0.3)
-        whole = make_clipper(model, "flat_adaptive", threshold=3.2, adaptive=adaptive, cohort=ranks)
-        clippers, _ = pipelined(model, whole, Partition("per_device", 4), ranks)
-        clippers.policy.move([0.7])
-        assert clippers.thresholds == (0.7,)
-        assert [own.thresholds for own in clippers.clippers.values()] == [(0.7,)] * 2
+        options = {"threshold": 3.2, "adaptive": adaptive, "count": 2}
+        whole = make_clipper(model, "per_device_adaptive", cohort=ranks, **options)
+        clippers, _ = pipelined(model, whole, Partition("per_device", 2), ranks)
+        clippers.policy.move([0.7, 0.6])
+        assert clippers.thresholds == (0.7, 0.6)
+        assert clippers.clipper.thresholds == (0.7,)
         clippers.close()
 
 
 def test_the_ledger_tells_layouts_from_each_other():
     """The same noise on sums that are rounded otherwise would be another release."""
     with fake_ranks(4):
-        names = ("copy", "shard")
-        meshes = [init_device_mesh("cpu", (n, 4 // n), mesh_dim_names=names) for n in (2, 1)]
-        assert [Shards(mesh).layout["shards"] for mesh in meshes] == [2, 4]
-        told = dict(Pipelines(2, "zbv", 4).layout)
-    assert told == {
-        "ranks": 4, "layout": "pipeline", "pipeline": 2, "schedule": "zbv", "microbatches": 4,
-    }  # fmt: skip
+        layouts = [dict(made.layout) for made in (Replicas(), Shards(), Pipeline(6))]
+    assert layouts == [
+        {"ranks": 4},
+        {"ranks": 4, "layout": "fsdp"},
+        {"ranks": 4, "layout": "pipeline", "microbatches": 6},
+    ]
 
 
 def test_buffers_are_those_of_the_first_rank():
@@ -137,7 +137,7 @@ def test_buffers_are_those_of_the_first_rank():
     given = []
 
     class Watched(Shards):
-        def spread(self, target, whole):
+        def broadcast(self, target, whole):
             given.append((target, whole))
 
     with fake_ranks(2):
@@ -147,15 +147,15 @@ def test_buffers_are_those_of_the_first_rank():
 
 
 def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
-    class First(SingleProcess):
+    class First(TrainingCohort):
         owners = MappingProxyType({"own": 0, "other": 1})
 
-        def gather(self, value):
+        def all_gather(self, value):
             return [value, {"other": {"trust_ratio": 1.0}}]
 
     own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.Adam([own, other])
-    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}  # as LAMB's
+    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}
     _, rest = taken_apart(optimizer, ["own", "other"], First())
     assert rest["values"] == {"own": {"trust_ratio": 0.5}, "other": {"trust_ratio": 1.0}}
 
@@ -171,9 +171,9 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
             raise RankGoneError(RuntimeError("connection closed"))
 
     with pytest.raises(ValueError, match="why"):
-        Left().meet(ValueError("why"))
+        Left().barrier(ValueError("why"))
     with pytest.raises(RankGoneError):
-        Left().meet()
+        Left().barrier()
     with pytest.raises(torch.OutOfMemoryError), _collective():
         raise torch.OutOfMemoryError("of this rank")
 
@@ -187,15 +187,15 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
     ],
 )
 def test_a_rank_that_computes_otherwise_is_refused_by_name(tmp_path, words, packages, told):
-    class First(SingleProcess):
-        def from_first(self, value):
+    class First(TrainingCohort):
+        def broadcast_object(self, value):
             self.has = value
             return value
 
-    class Second(SingleProcess):
+    class Second(TrainingCohort):
         rank, size = 1, 2
 
-        def from_first(self, value):
+        def broadcast_object(self, value):
             return {**first.has, **packages}
 
     first = First()
@@ -208,14 +208,16 @@ def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
     """Its version may be the same: a rule that clips less would go into the sum unseen."""
     words = []
 
-    class Listening(SingleProcess):
-        def meet(self, trouble=None, word=""):
+    class Listening(TrainingCohort):
+        def barrier(self, trouble=None, word=""):
             words.append(word)
 
     with ready(settings(tmp_path)) as (prepared, _, progress):
         for code in ("1", "2", "2"):
             own = {"a rule for own.Layer": f"own 1.0 {code}"}
-            told = replace(prepared, own=own, cohort=Listening())
+            compute = {**prepared.header["compute"], "plugins": own}
+            header = {**prepared.header, "compute": compute}
+            told = replace(prepared, header=header, cohort=Listening())
             Session(settings(tmp_path), told, None, progress)
-    one, two, again = (word for word in words if word.startswith(prepared.data))
+    one, two, again = (word for word in words if word.startswith(prepared.header["data"]))
     assert one != two == again

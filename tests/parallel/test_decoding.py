@@ -2,17 +2,18 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dpft.config.compose import compose
 from dpft.config.errors import RankError
-from dpft.config.schema import Evaluate, parse
+from dpft.config.schema import parse
 from dpft.models.load import load_model
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.evaluation import answered
-from dpft.training.held_out import HeldOut
+from dpft.training.held_out import Evaluations
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
 from tests.parallel.ranks import together
@@ -93,27 +94,34 @@ def all_asked(cohort):
 
 
 def test_predictions_are_those_of_one_process():
-    expected = all_asked(SingleProcess())
+    expected = all_asked(TrainingCohort())
     assert together(all_asked, 2) == [expected] * 2
 
 
 def figures(cohort):
     """Of seven held-out records in a batch each, all of one class and then all of the other."""
-    run = parse(compose(["task=sst2", "task.source=sample", "model=random-bert"]))
+    words = ["task=sst2", "task.source=sample", "model=random-bert", "optim.microbatch_tokens=1"]
+    run = parse(compose([*words, "evaluate.every=1"]))
     task = load_task(run.task)
     loaded = load_model(run.model, task.needs, run.seed)
+    mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]
-    cohort.sharded = True  # then every rank asks as often as another
     found = []
     for label in (0, 1):
-        held = HeldOut(Evaluate(every=1), objective, [replace(record, label=label)] * 7, True, 1)
-        found.append(held.figures(loaded.model, cohort))
+        held_out = Evaluations(
+            *(run, objective, [replace(record, label=label)] * 7, mechanism, None),
+            public=True,
+            start=0,
+            cohort=cohort,
+            progress=Counting(),
+        )
+        found.append(held_out.figures(loaded.model))
     return found
 
 
-def test_what_ranks_ask_again_to_keep_in_step_counts_once():
-    expected = figures(SingleProcess())
+def test_evaluations_are_those_of_one_process():
+    expected = figures(TrainingCohort())
     assert {each["accuracy"] for each in expected} == {0.0, 1.0}
     for found in together(figures, 2):
         assert [each["accuracy"] for each in found] == [each["accuracy"] for each in expected]

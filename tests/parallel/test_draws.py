@@ -1,4 +1,4 @@
-"""Whatever is drawn, each record is clipped once, by one rank or one pipeline, in every layout."""
+"""Whatever is drawn, each record is clipped once, by one rank or by all stages, in every layout."""
 
 from collections import Counter
 
@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpft.parallel.cohort import Pipelines, Replicas, SingleProcess
-from dpft.parallel.pipelined_sums import SCHEDULES, places, stages
+from dpft.parallel.cohort import Pipeline, Replicas, TrainingCohort
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
 from dpft.privacy.shapes import BLANK, FixedShapes
@@ -50,16 +49,12 @@ def units(users, fixed):
     return Users(Bags(), examples, owners, 3, KEY, shapes)
 
 
-def ranks_of(layout, copies, length):
+def ranks_of(layout, size):
     """The cohorts of so many ranks, as far as shares go; no process has joined another."""
-    size = copies * (length if layout == "pipeline" else 1)
-    kind = {"data": Replicas, "fsdp": Shards, "pipeline": Pipelines}[layout]
+    kind = {"data": Replicas, "fsdp": Shards, "pipeline": Pipeline}[layout]
     made = [object.__new__(kind) for _ in range(size)]
     for rank, cohort in enumerate(made):
         cohort.rank, cohort.size = rank, size
-        if layout == "pipeline":
-            cohort.copies = object.__new__(Replicas)
-            cohort.copies.rank, cohort.copies.size = rank // length, copies
     return made
 
 
@@ -79,38 +74,28 @@ def summed(data, pieces, style):
 @given(
     drawn=st.sets(st.integers(0, RECORDS - 1)).map(sorted),
     layout=st.sampled_from(("data", "fsdp", "pipeline")),
-    copies=st.integers(1, 4),
-    length=st.integers(2, 3),
+    size=st.integers(1, 4),
     tokens=st.integers(1, 120),
     users=st.booleans(),
     fixed=st.booleans(),
     style=st.sampled_from(("bk", "ghost", "per_layer")),
 )
-def test_shares_add_up_to_the_sums_of_one_process(
-    drawn, layout, copies, length, tokens, users, fixed, style
-):
+def test_shares_add_up_to_the_sums_of_one_process(drawn, layout, size, tokens, users, fixed, style):
     data = units(users, fixed)
     drawn = [unit for unit in drawn if unit < len(data)]
 
     def cut(indices):
         return data.microbatches(indices, tokens)
 
-    pieces = [cohort.pieces(drawn, cut) for cohort in ranks_of(layout, copies, length)]
+    pieces = [cohort.pieces(drawn, cut) for cohort in ranks_of(layout, size)]
     if layout == "pipeline":  # its ranks go through the same; each clips what it has of the model
-        for rank, own in enumerate(pieces):
-            assert own == pieces[rank - rank % length]
-        pieces = pieces[::length]
+        assert all(own == pieces[0] for own in pieces)
+        pieces = pieces[:1]
     if layout == "fsdp":  # who runs a layer waits for all
         assert len({len(own) for own in pieces}) == 1
     clipped = Counter(unit for own in pieces for piece in own for unit in piece if unit != BLANK)
     assert clipped == Counter(drawn)
-    whole = summed(data, SingleProcess().pieces(drawn, cut), style)
+    whole = summed(data, TrainingCohort().pieces(drawn, cut), style)
     of_ranks = zip(*(summed(data, own, style) for own in pieces), strict=True)
     for expected, parts in zip(whole, of_ranks, strict=True):
         np.testing.assert_allclose(sum(parts), expected, 1e-10, 1e-12)
-
-
-@given(schedule=st.sampled_from(tuple(SCHEDULES)), ranks=st.integers(1, 16))
-def test_every_stage_is_on_one_rank(schedule, ranks):
-    held = Counter(stage for rank in range(ranks) for stage in places(schedule, rank, ranks))
-    assert held == Counter(range(stages(schedule, ranks)))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from dpft.config.errors import ConfigError, DataError, RankError
 from dpft.config.schema import Parallel
 from dpft.parallel import layouts
-from dpft.parallel.cohort import SingleProcess, together
+from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, launched
 from dpft.parallel.layouts import joined
 from tests.parallel.launched import environment, free_port
@@ -22,14 +22,14 @@ from tests.processes import Forked
 def test_one_process_needs_no_group(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with joined(torch.device("cpu"), Parallel()) as cohort:
-        assert isinstance(cohort, SingleProcess)
+        assert isinstance(cohort, TrainingCohort)
         tensor = torch.ones(3)
-        cohort.add_up([tensor])
-        cohort.meet(word="x")
-        assert (list(cohort.share([3, 1])), cohort.from_first(5)) == ([3, 1], 5)
+        cohort.all_reduce([tensor])
+        cohort.barrier(word="x")
+        assert (list(cohort.share([3, 1])), cohort.broadcast_object(5)) == ([3, 1], 5)
         assert tensor.tolist() == [1] * 3
         with pytest.raises(ValueError, match="why"):
-            cohort.meet(ValueError("why"))
+            cohort.barrier(ValueError("why"))
 
 
 def _heard(number, frame):
@@ -56,7 +56,7 @@ def join_and(what):
         if what == "be unlike" and os.environ["RANK"] == "1":
             layout = Parallel("pipeline")
         with joined(torch.device("cpu"), layout) as cohort:
-            cohort.meet(word="here")
+            cohort.barrier(word="here")
             print("joined", flush=True)
             if what == "wait":
                 time.sleep(60)
@@ -66,10 +66,10 @@ def join_and(what):
                 with together(cohort):
                     if cohort.rank == 1:
                         raise DataError("there is no train.csv")
-                    cohort.gather([0] * 1000)
+                    cohort.all_gather([0] * 1000)
             if what == "stop" and cohort.rank == 1:
                 raise KeyboardInterrupt
-            cohort.meet()
+            cohort.barrier()
     except (RankError, DataError, KeyboardInterrupt) as error:
         print(error, flush=True)
 

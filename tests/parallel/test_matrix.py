@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import make_clipper
-from dpft.privacy.spec import STYLES
+from dpft.privacy.spec import STYLES, Partition
 from tests.covering import covering
 from tests.models.adapted import adapted
 from tests.parallel.ranks import together
@@ -27,11 +26,12 @@ THRESHOLD = 0.5
 UNITS = 7
 MICROBATCH = 4
 
-OPTIONS = {
-    "uniform": {"count": 2},
-    "two_group": {"boundary": 1},
-    "per_device": {"count": 2},
-    "custom": {"patterns": (("*.h.*",), ("*.wte.*", "*.wpe.*", "*.ln_f.*"))},
+PATTERNS = (("*.h.*",), ("*.wte.*", "*.wpe.*", "*.ln_f.*"))
+GROUPS = {
+    "uniform": Partition("uniform", 2),
+    "two_group": Partition("two_group", boundary=1),
+    "per_device": Partition("per_device", 2),
+    "custom": Partition("custom", patterns=PATTERNS),
 }
 # All plans, of one group and of several, with fixed thresholds and with such as adapt.
 EVERYWHERE = (
@@ -56,8 +56,8 @@ class Case(NamedTuple):
     @property
     def options(self):
         """Of `make_clipper`."""
-        given = OPTIONS.get(self.style.removesuffix("_adaptive"), {})
-        return {"threshold": THRESHOLD, "clip_function": self.clip_function, **given}
+        groups = GROUPS.get(self.style.removesuffix("_adaptive"))
+        return {"threshold": THRESHOLD, "clip_function": self.clip_function, "groups": groups}
 
 
 def _lora():
@@ -98,7 +98,7 @@ MODELS = {
 }
 
 # Each layout's numbers of ranks.
-SIZES = {"fsdp": (2, 3), "data": (2,), "hsdp": (4,)}
+SIZES = {"fsdp": (2, 3), "data": (2,)}
 LAUNCHES = [(layout, size) for layout, sizes in SIZES.items() for size in sizes]
 
 
@@ -132,12 +132,10 @@ def shares(size, number):
         return {
             2: [[], [0, 1, 2, 3, 4, 5, 6]],
             3: [[0, 1], [], [6, 5, 4, 3, 2]],
-            4: [[3], [], [0, 1, 2, 5], [4, 6]],
         }[size]
     return {
         2: [[2, 0, 5, 3], [6, 1, 4]],
         3: [[4, 1], [5, 6, 0, 2], [3]],
-        4: [[0], [1, 3, 5, 6], [2], [4]],
     }[size]
 
 
@@ -202,18 +200,14 @@ def one_process(case):
 
 
 def added_up(cohort, layout, given):
-    """What each case leaves on this rank; the layout ``hsdp`` is copies of two shards each."""
-    ranks, mesh = Shards(), None
-    if layout == "data":
-        ranks = Replicas()
-    elif layout == "hsdp":
-        mesh = init_device_mesh("cpu", (cohort.size // 2, 2), mesh_dim_names=("copy", "shard"))
+    """What each case leaves on this rank."""
+    ranks = Replicas() if layout == "data" else Shards()
     held, made, results = None, None, []
     for case, parts in given:
         if held != (case.model, case.dtype):
             held, made = (case.model, case.dtype), built(case)
             if ranks.sharded:
-                shard(made.model, mesh)
+                shard(made.model)
         results.append(_on_this_rank(ranks, case, made, parts))
     return results
 

@@ -86,12 +86,8 @@ LAYOUTS = {
     "data": (2, ("clip=per_layer_adaptive",), ()),
     "data, without privacy": (2, PLAIN, ()),
     "shards": (2, ("clip=per_layer_adaptive", "optim=adamw"), FSDP),
-    "copies of shards": (4, ("clip=ghost", "adapt=lora"), (*FSDP, "parallel.shards=2")),
+    "shards of four": (4, ("clip=ghost", "adapt=lora"), FSDP),
     "pipeline": (2, PER_DEVICE, PIPELINE),
-    "copies of pipelines": (
-        *(4, ("clip=per_device", "optim=adamw", "record_norms=1")),
-        (*PIPELINE, "parallel.length=2"),
-    ),
 }
 
 
@@ -119,7 +115,7 @@ def test_ranks_end_where_one_process_does(complete, name):
         assert spent[0] == spent[1]
         # By another layout sums are added up in another order.
         compute = ledgers[1].header["compute"]
-        for key in ("ranks", "layout", "shards", "pipeline", "schedule"):
+        for key in ("ranks", "layout", "microbatches"):
             assert compute.get(key) == two["training"].get(key)
     if own:
         same_metrics(*paths)
@@ -129,7 +125,7 @@ def same_metrics(*runs):
     """Of the whole batch and of all groups, whichever ranks saw them."""
     for one, several in zip(*(lines(path, "metrics") for path in runs), strict=True):
         assert one["records"] == several["records"]
-        for name in ("loss", "norm_mean", "norm_max", "clipped"):
+        for name in ("loss", "norm_mean", "clipped"):
             assert several[name] == pytest.approx(one[name], rel=1e-3), name
     for one, several in zip(*(lines(path, "norms") for path in runs), strict=True):
         assert one["groups"] == several["groups"]
@@ -179,7 +175,6 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
     [
         (2, ("audit=bound",), "audit with 2 processes"),
         (1, FSDP, "parallel=fsdp with one process"),
-        (2, (*FSDP, "optim=lamb"), "optim=lamb with parallel=fsdp"),
     ],
 )
 def test_what_a_layout_cannot_do_is_refused(size, words, said):

@@ -34,10 +34,15 @@ def test_parts_tile_the_whole_and_have_its_noise(rows, width, size):
 
 def refusals(cohort):
     """What is said of layouts in which some rank's records would be missing, or noise would."""
-    half = init_device_mesh("cpu", (2, 1), mesh_dim_names=("other", "own"))["own"]
+    both = init_device_mesh("cpu", (2, 1), mesh_dim_names=("other", "own"))
     several = {"cohort": Shards(), "threshold": 1.0}
     layouts = {
-        "mesh": ("bk", several, {"mesh": half}),
+        "mesh": ("bk", several, {"mesh": both["own"]}),
+        "hybrid": (
+            "bk",
+            several,
+            {"mesh": both},
+        ),
         "placement": ("bk", several, {"shard_placement_fn": lambda _: Shard(1)}),
         "copies": ("bk", {"cohort": Replicas(), "threshold": 1.0}, {}),
         "nobody": ("bk", {"threshold": 1.0}, {}),
@@ -75,7 +80,8 @@ class Either(nn.Module):
 
 def test_layouts_that_would_lose_records_are_refused_by_name():
     for said in together(refusals, 2):
-        assert "'0.weight' is sharded over ranks" in said["mesh"]
+        assert "'0.weight' is sharded over 1 of 2 ranks" in said["mesh"]
+        assert "'0.weight' has placements (Replicate(), Shard(dim=0))" in said["hybrid"]
         assert "'0.weight' has placements (Shard(dim=1),)" in said["placement"]
         for case in ("copies", "nobody"):
             assert "'0.weight' is sharded over several processes" in said[case]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpft.config.errors import RankError
-from dpft.parallel.cohort import Replicas, SingleProcess
+from dpft.parallel.cohort import Replicas, TrainingCohort
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.privacy.noise import Released
@@ -72,7 +72,7 @@ def all_looped(cohort):
 
 def test_a_loss_that_is_not_finite_on_one_rank_and_draws_that_differ():
     """The first is left out as in one process; the second end the run before a release."""
-    whole, (_, *_), steps = looped(SingleProcess())
+    whole, (_, *_), steps = looped(TrainingCohort())
     dropped = [seen["dropped"] for seen in steps[1::2]]
     assert sum(dropped) > 0
     launched = together(all_looped, 2)

@@ -67,9 +67,6 @@ class Pair:
                 found.append(f"the release of step {step} differs by {moved:.4f}")
         return found
 
-    def __str__(self) -> str:
-        return "; ".join(self.differences()) or f"equal, {self.most:.2f}"
-
     def released(self, noise: Any, step: int, fractions: Sequence[float]) -> None:
         """Keep a release of the first run; compare one of the second, and replace it."""
         clipper, mechanism, stds = noise._clipper, noise._mechanism, noise.deviations

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from dpft.models.wrn import WideResNet
+from dpft.models.wrn import WideResNetConfig, WideResNetForImageClassification
 
 Data = dict[str, Tensor]
 VOCAB = 23
@@ -162,7 +162,8 @@ def wrn(tied: bool) -> Case:
         "pixel_values": torch.randn(3, 3, 8, 8, generator=g, dtype=torch.float64),
         "labels": torch.tensor([0, 2, 1]),
     }
-    return Case(shaken(WideResNet(depth=10, width=1, num_classes=3)), data, class_losses)
+    model = WideResNetForImageClassification(WideResNetConfig(depth=10, width=1, num_labels=3))
+    return Case(shaken(model), data, class_losses)
 
 
 MODELS = {

@@ -30,7 +30,7 @@ def test_its_numbers_are_the_known_ones(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_each_slice_of_one_launch_gets_the_bits_of_torchs_operations(monkeypatch, dtype):
+def test_each_slice_of_one_launch_gets_the_bits_of_the_cpu(monkeypatch, dtype):
     places = [(0, 1), (1023, 2), (700, 500), ((1 << 35) - 1030, 1030), (5, 0), (0, 1024)]
 
     def slices():
@@ -40,7 +40,7 @@ def test_each_slice_of_one_launch_gets_the_bits_of_torchs_operations(monkeypatch
 
     found, expected = [*slices()], [*slices()]
     kernel(monkeypatch, True).noisy_means_(found, 1 / 3)
-    noise.in_tiles(expected, 1 / 3)
+    noise.on_cpu(expected, 1 / 3)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.sums, other.sums)
 

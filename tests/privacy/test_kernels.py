@@ -25,22 +25,15 @@ def test_interpreted_they_give_the_numbers_of_float64():
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-# As a tied model under autocast calls them: a linear layer, an embedding, and both in one.
+# As a tied model under autocast calls them: a linear layer and an embedding.
 CALLS = {
     "linear": (
-        "_gram_kernel",
         {"a": "*bf16", "g": "*bf16", "weights": "*fp32"},
         {"a2": 1, "g2": 1, "TOKENS": False, "COLUMNS": 64},
     ),
     "embedding": (
-        "_gram_kernel",
         {"a": "*i64", "g": "*fp32"},
         {"weights": None, "a1": 1, "a2": 1, "d": 1, "g2": 1, "TOKENS": True, "COLUMNS": 32},
-    ),
-    "tied": (
-        "_gathered_kernel",
-        {"x": "*bf16", "y": "*bf16", "ids": "*i64", "z": "*fp32"},
-        {"x2": 1, "y2": 1, "ids1": 1, "z2": 1, "COLUMNS": 32},
     ),
 }
 
@@ -57,14 +50,12 @@ def test_compiled_they_add_up_in_float32_and_round_no_factor(
 
     from dpft.privacy import kernels
 
-    name, tensors, constants = CALLS[call]
-    kernel, constants = getattr(kernels, name), {**constants, "WIDEN": False}
+    tensors, constants = CALLS[call]
+    kernel, constants = kernels._gram_kernel, {**constants, "WIDEN": False}
     tensors = {**tensors, "sums": "*fp32", "squares": "*fp32"}
     types = {n: tensors.get(n, "constexpr" if n in constants else "i32") for n in kernel.arg_names}
     # Addresses are multiples of 16, as are rows of 768 numbers.
-    round = [
-        n for n, type in types.items() if type.startswith("*") or re.fullmatch("[agxyz][01]", n)
-    ]
+    round = [n for n, type in types.items() if type.startswith("*") or re.fullmatch("[ag][01]", n)]
     attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in round}
     source = ASTSource(kernel, types, constants, attributes)
     ptx = compile(source, GPUTarget("cuda", architecture, 32), {"num_warps": 4}).asm["ptx"]

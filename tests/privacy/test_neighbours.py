@@ -4,8 +4,6 @@ Two runs, with the record and without it, are equal if both end without an error
 steps, show the same public values (ledger, output, record, log, weights), and if their releases
 differ by no more than the mechanism's sensitivity (`tests.privacy.neighbours`). The number of
 records is public. So an ordinary record, which is never drawn, takes the place of the extra one.
-
-``python -m tests.privacy.test_neighbours`` prints the table in docs/explanation/testing.md.
 """
 
 import io
@@ -15,7 +13,6 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,10 +231,10 @@ def trainer(condition: str, present: bool, folder: Path) -> dict[str, Any]:
     made = trainer_of(
         *(folder, Tagger(), records(condition, present)),
         **{"collator": collate, "per_example_loss": losses, "remove_unused_columns": False},
-        **{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1},
+        **{"per_device_train_batch_size": BATCH, "gradient_accumulation_steps": 1},
         **{"max_steps": MANY if condition == STEEP else STEPS, "optim": "sgd"},
         **{"logging_strategy": "steps", "logging_steps": 1},
-        privacy=replace(PRIVACY, batch_size=BATCH),
+        privacy=PRIVACY,
     )
     made.remove_callback(PrinterCallback)
     made.train()
@@ -366,20 +363,3 @@ def test_what_a_record_does_to_others_through_the_padding_is_noticed(tmp_path, m
     pair = played(own_loop, LONGEST, tmp_path)
     assert pair.most > 1.01
     assert len(pair.differences()) == STEPS
-
-
-def main() -> None:
-    """Print the table of all conditions and entry points."""
-    ranks = together(on_ranks, 2)[0]
-    print("| the record |", *(f"{entry} |" for entry in ENTRIES), "two ranks |")
-    print("|---|" + "---|" * (len(ENTRIES) + 1))
-    for condition, last in zip(CONDITIONS, ranks, strict=True):
-        cells = []
-        for entry in ENTRIES.values():
-            with tempfile.TemporaryDirectory() as folder:
-                cells.append(played(entry, condition, Path(folder)))
-        print(f"| {condition} |", *(f"{cell} |" for cell in [*cells, last]))
-
-
-if __name__ == "__main__":
-    main()

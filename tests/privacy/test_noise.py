@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import dpft.privacy as privacy
-from dpft.privacy import Mechanism, keys, keystream, make_clipper, noise
+from dpft.privacy import Mechanism, keys, make_clipper, noise
 from dpft.privacy.clipping.groups import Group
+from dpft.privacy.mechanism import allocate
 from dpft.privacy.noise import Released, Slice, noisy_means_
 from dpft.privacy.normals import normals
 from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.thresholds import allocate
 
 SIZE = 40_000
 
@@ -125,23 +125,21 @@ def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
 
 
 @pytest.mark.parametrize("fault", [None, "gives other bits", "could not be made"])
-def test_a_kernel_is_used_where_it_gives_the_bits_of_torchs_operations(monkeypatch, fault):
+def test_a_kernel_is_used_where_it_gives_the_bits_of_the_cpu(monkeypatch, fault):
     def one_pass(slices, scale):
         if fault == "could not be made":
             raise OSError("no compiler")
-        noise.in_tiles(slices, scale)
+        noise.on_cpu(slices, scale)
         if fault:
             last = slices[-1].sums[-1:]
             last.copy_(last.nextafter(torch.ones(1)))
 
-    linspace, cuda = torch.linspace, torch.device("cuda")
-    kernels = SimpleNamespace(noisy_means_=one_pass, DTYPES=(torch.float32,))
+    kernels = SimpleNamespace(noisy_means_=one_pass)
     monkeypatch.setitem(sys.modules, "dpft.privacy.fused", kernels)
     monkeypatch.setattr(privacy, "fused", kernels, raising=False)
     # No GPU here: what is asked of one is computed on the CPU.
-    monkeypatch.setattr(noise.normals, "drawing_device", lambda device: device)
-    monkeypatch.setattr(torch, "linspace", lambda *a, device, **k: linspace(*a, **k))
-    chosen = noise._kernel.__wrapped__
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, device: x.clone())
+    chosen, cuda = noise._kernel.__wrapped__, torch.device("cuda")
     with pytest.warns(UserWarning, match=fault) if fault else nullcontext():
         assert chosen(cuda, torch.float32) is (None if fault else one_pass)
     assert chosen(cuda, torch.bfloat16) is None
@@ -200,13 +198,13 @@ def test_counts_have_the_stated_noise():
 
 def test_no_word_is_used_twice(monkeypatch):
     """By parameters, counts and batches of all steps; a word used twice cancels in a difference."""
-    asked, words = set(), keystream.words
+    asked, words = set(), keys.words
 
-    def recorded(key, start, stop, device="cpu"):
+    def recorded(key, start, stop):
         wanted = {(key, i) for i in range(start, stop)}
         assert not wanted & asked
         asked.update(wanted)
-        return words(key, start, stop, device)
+        return words(key, start, stop)
 
     shapes = {"p0": (3,), "p1": (150_000,)}
     quantiles = Quantiles(0.5)
@@ -214,8 +212,8 @@ def test_no_word_is_used_twice(monkeypatch):
     mech = Mechanism(*(1000, 50, 3, 1.0, (0.5, 0.5), 1e-5), quantiles=quantiles, count_noise=3.0)
     noise = mech.noise(b"key", Sums(groups, quantiles, shapes=shapes))
     sampler = mech.sampler(b"key")
-    noise.privatise_(0)  # past the check of the device
-    monkeypatch.setattr(keystream, "words", recorded)
+    noise.privatise_(0)  # past the check of the machine
+    monkeypatch.setattr(keys, "words", recorded)
     for step in range(1, 3):
         sampler.batch(step)
         noise.privatise_(step)

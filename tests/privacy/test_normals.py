@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from dpft.privacy import keys, keystream
+from dpft.privacy import keys
 from dpft.privacy import normals as module
 from dpft.privacy.normals import BLOCK, normals, tiles
 
-CPU = torch.device("cpu")
 KEY = keys.derive(b"key", "noise", 3, "wte")
 N = 3_000_000
 HALF = BLOCK // 2
@@ -27,6 +26,10 @@ HALF = BLOCK // 2
 
 def digest(drawn: torch.Tensor) -> str:
     return hashlib.sha256(drawn.numpy().tobytes()).hexdigest()
+
+
+def words(start: int, stop: int) -> torch.Tensor:
+    return torch.from_numpy(keys.words(KEY, start, stop))
 
 
 @pytest.fixture(scope="module")
@@ -89,24 +92,14 @@ def edges() -> list[int]:
 def test_each_step_is_one_ieee_operation():
     """The bits of torch's tensors, in vectors and in their remainders, are those of scalars."""
     at_edges = torch.tensor(edges())
-    firsts = torch.cat([at_edges, at_edges, keystream.words(KEY, 0, 20_001)])
-    seconds = torch.cat([at_edges, at_edges.flip(0), keystream.words(KEY, 50_000, 70_001)])
+    firsts = torch.cat([at_edges, at_edges, words(0, 20_001)])
+    seconds = torch.cat([at_edges, at_edges.flip(0), words(50_000, 70_001)])
     drawn = module._box_muller(torch.stack([firsts, seconds]))
     expected = [scalar(a, b) for a, b in zip(firsts.tolist(), seconds.tolist(), strict=True)]
     assert drawn.isfinite().all()
     assert torch.equal(
         drawn.view(torch.int64), torch.tensor(expected, dtype=torch.float64).T.view(torch.int64)
     )
-
-
-def test_any_device_gives_the_same_numbers(monkeypatch):
-    """What a GPU does is done here on the CPU: the words by torch, tiles of another size."""
-    expected = normals(KEY, 1000, 400_001)
-    monkeypatch.setattr(
-        keystream, "_openssl", lambda key, first, count: keystream._rounds(key, first, count, CPU)
-    )
-    monkeypatch.setattr(module, "_TILE_CPU", 1 << 18)
-    assert torch.equal(normals(KEY, 1000, 400_001), expected)
 
 
 def test_the_oldest_instruction_set_gives_the_same_numbers():
@@ -124,23 +117,12 @@ def test_the_oldest_instruction_set_gives_the_same_numbers():
     assert out.stdout.strip() == digest(normals(bytes(range(32)), 5, 70_000))
 
 
-def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
-    right, cuda = module._draw, torch.device("cuda")
-    chosen = module.drawing_device.__wrapped__
-    monkeypatch.setattr(module, "_draw", lambda asked, device: right(asked, CPU))
-    assert chosen(cuda) == cuda
-    assert chosen(torch.device("mps")) == CPU
-    monkeypatch.setattr(
-        module,
-        "_draw",
-        lambda asked, device: [
-            z.nextafter(torch.zeros((), dtype=torch.float64)) for z in right(asked, CPU)
-        ],
-    )
-    with pytest.warns(UserWarning, match="cuda rounds"):
-        assert chosen(cuda) == CPU
+def test_a_machine_that_rounds_otherwise_is_refused(monkeypatch):
+    drawn = module._draw
+    zero = torch.zeros((), dtype=torch.float64)
+    monkeypatch.setattr(module, "_draw", lambda *asked: drawn(*asked).nextafter(zero))
     with pytest.raises(RuntimeError, match="known numbers"):
-        chosen(CPU)
+        module._check_machine.__wrapped__()
 
 
 # --- by position ---
@@ -159,7 +141,7 @@ def whole() -> torch.Tensor:
 def test_any_slice_is_that_of_the_whole(whole, start, length):
     stop = min(start + length, len(whole))
     assert torch.equal(normals(KEY, start, stop), whole[start:stop])
-    ends = [(at, at + len(z)) for some in tiles([(KEY, start, stop)]) for _, at, z in some]
+    ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
     assert sum(end - begin for begin, end in ends) == stop - start
     assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
 
@@ -181,8 +163,8 @@ def test_the_whole_distribution_is_normal(many):
 
 def test_words_give_what_the_formula_gives():
     """Within four units in the last place of a computation with forty digits."""
-    firsts = [*edges()[::7], *keystream.words(KEY, 0, 300).tolist()]
-    seconds = keystream.words(KEY, 1000, 1000 + len(firsts)).tolist()
+    firsts = [*edges()[::7], *words(0, 300).tolist()]
+    seconds = words(1000, 1000 + len(firsts)).tolist()
     drawn = module._box_muller(torch.tensor([firsts, seconds])).T.tolist()
     with mpmath.workdps(40):
         for first, second, pair in zip(firsts, seconds, drawn, strict=True):

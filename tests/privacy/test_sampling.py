@@ -3,12 +3,12 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.privacy import Mechanism, keystream, microbatches
+from dpft.privacy import Mechanism, keys, microbatches
 
 N, B = 500, 50
 
@@ -37,8 +37,8 @@ def test_each_record_joins_with_probability_q_independently():
 def test_a_record_joins_if_its_word_is_below_the_rate(monkeypatch):
     """``floor(2^64 B/N)`` of the words, which have no sign; at rate one all of them."""
     third = (1 << 64) // 3
-    words = torch.tensor([third - 1, third, 0, third + 1, -1, 1])
-    monkeypatch.setattr(keystream, "words", lambda key, start, stop: words)
+    words = np.array([third - 1, third, 0, third + 1, -1, 1])
+    monkeypatch.setattr(keys, "words", lambda key, start, stop: words)
     assert sampler(batch_size=2, size=6).batch(0) == [0, 2, 5]
     assert sampler(batch_size=6, size=6).batch(0) == list(range(6))
 

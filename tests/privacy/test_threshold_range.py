@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import make_clipper
-from dpft.privacy.thresholds import HIGHEST, LOWEST
+from dpft.privacy.spec import HIGHEST, LOWEST
 from tests.privacy.reference import clear
 
 STYLES = ["materialised", "lee_kifer", "ghost", "bk", "per_layer"]
@@ -20,12 +20,13 @@ class Small(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding, self.norm = nn.Embedding(20, 16), nn.LayerNorm(16)
-        self.convolution, self.groups = nn.Conv1d(16, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.convolution = nn.Conv2d(16, 16, (3, 1), padding=(1, 0))
+        self.groups = nn.GroupNorm(4, 16)
         self.first, self.last = nn.Linear(16, 64), nn.Linear(64, 20, bias=False)
 
     def forward(self, ids):
         h = self.norm(self.embedding(ids))
-        h = self.groups(self.convolution(h.mT)).mT
+        h = self.groups(self.convolution(h.mT.unsqueeze(3))).squeeze(3).mT
         return F.cross_entropy(self.last(self.first(h).tanh()).mT, ids, reduction="none").sum(1)
 
 

@@ -1,7 +1,7 @@
 import errno
 import json
-import logging
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def save(run: RunDirectory, step: int) -> Path:
 
 
 def load(run: RunDirectory) -> checkpoint.Checkpoint:
-    latest = checkpoint.load_latest(run)
+    latest = checkpoint.load(run)
     assert latest is not None
     return latest
 
@@ -56,16 +56,6 @@ def test_what_is_saved_is_loaded(run: RunDirectory) -> None:
     assert torch.equal(tensors(latest)["w"], torch.arange(6.0).reshape(2, 3) + 4)
     assert latest.state == STATE
     assert isinstance(latest.state["one"], float)
-    assert latest.warnings == []
-
-
-def test_the_best_stays_as_long_as_one_of_the_last_two_names_it(run: RunDirectory) -> None:
-    """If the newest is damaged, the run goes on from the other one, with what that calls best."""
-    kept = []
-    for step, best in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
-        checkpoint.save(run, step, {}, {checkpoint.BEST: best})
-        kept.append([int(name[-1]) for name in names(run)])
-    assert kept == [[1], [1, 2], [1, 2, 3], [1, 3, 4], [4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -79,34 +69,28 @@ def test_the_best_stays_as_long_as_one_of_the_last_two_names_it(run: RunDirector
         *(("manifest.json", "flipped"), ("manifest.json", "gone")),
     ],
 )
-def test_a_damaged_one_is_passed_over_with_a_warning(
-    run: RunDirectory, file: str, damage: str, caplog: pytest.LogCaptureFixture
+def test_a_damaged_one_is_refused_and_the_one_before_is_there(
+    run: RunDirectory, file: str, damage: str
 ) -> None:
     save(run, 2)
-    path = save(run, 4) / file
+    path = save(run, 4)
     if damage == "flipped":
-        flip(path, path.stat().st_size // 2)
+        flip(path / file, (path / file).stat().st_size // 2)
     elif damage == "short":
-        os.truncate(path, path.stat().st_size - 1)
+        os.truncate(path / file, (path / file).stat().st_size - 1)
     else:
-        path.unlink()
-    with caplog.at_level(logging.WARNING):
-        latest = load(run)
-    assert latest.step == 2
-    assert "step-00000004 is damaged and was passed over" in latest.warnings[0]
-    said = [record.message for record in caplog.records if record.name.startswith("dpft")]
-    assert latest.warnings == said
+        (path / file).unlink()
+    with pytest.raises(CheckpointError, match=f"{path} is damaged .*{file}.*or remove {path} and"):
+        load(run)
+    shutil.rmtree(path)
+    assert load(run).step == 2
 
 
-def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -> None:
+def test_one_of_a_step_replaces_the_one_in_place(run: RunDirectory) -> None:
     save(run, 2)
-    (save(run, 4) / "part-00000.safetensors").write_bytes(b"")
-    save(run, 3)
-    assert names(run) == ["step-00000002", "step-00000003"]
-    (save(run, 4) / "part-00000.safetensors").write_bytes(b"")
-    save(run, 4)
-    assert load(run).step == 4
-    assert names(run) == ["step-00000003", "step-00000004"]
+    checkpoint.save(run, 2, {"w": torch.zeros(1)}, {})
+    assert load(run).state == {}
+    assert names(run) == ["step-00000002"]
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(

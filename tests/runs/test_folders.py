@@ -61,7 +61,7 @@ def test_a_trial_is_recognised_by_the_files_around_it(tmp_path, monkeypatch):
         ("report", "RUN"),
         ("table", "--runs", "RUN"),
         ("score", "RUN"),
-        ("generate", "RUN", "n=1", "sources=sample"),
+        ("generate", "RUN", "n=1", "sources=dev"),
     ],
     ids=" ".join,
 )

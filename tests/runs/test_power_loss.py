@@ -22,6 +22,7 @@ from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import DpftError
 from dpft.config.schema import parse
+from dpft.runs.finished import damages
 from dpft.training.run import run_experiment
 from tests.runs.disk import Disk, Recorder
 
@@ -129,7 +130,7 @@ def recovered(life: Life, folder: Path) -> list[str]:
     text = life.files["config.yaml"].decode()
     with runs.RunDirectory.open(folder, life.identity, text) as run:
         if run.is_done:
-            said += [f"finished, but {damage}" for damage in run.damages()]
+            said += [f"finished, but {damage}" for damage in damages(run.path)]
         runs.check_ledger(run.path, STEPS)
         key = run.noise_key()
         header, *lines = life.files["ledger.jsonl"].splitlines(keepends=True)
@@ -142,7 +143,7 @@ def recovered(life: Life, folder: Path) -> list[str]:
             spent = run.ledger.read_bytes().splitlines(keepends=True)[1:]
             if spent != lines[: len(spent)]:
                 said.append("a line of the ledger that was never written")
-            saved = runs.checkpoint.load_latest(run)
+            saved = runs.checkpoint.load(run)
             ledger.go_on(saved.step if saved else 0)
             if saved is not None:
                 said += believed(life, saved.path)

@@ -103,7 +103,7 @@ def test_flags_and_overrides_in_any_order(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("--epsilon 3", "there is no flag --epsilon; did you mean 'eps'?"),
+        ("--epsilon 3", "there is no flag --epsilon; did you mean 'privacy.epsilon'?"),
         ("--cfg job", "does not take Hydra's flag --cfg"),
         ("--config-dir nowhere", "expected a folder"),
         ("++force=true", "type dpft train"),

@@ -132,7 +132,7 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
         (["n=3"], "no sources given: .* are private themselves"),
         (["n=3", "sources=train"], "would copy the sources of the training records"),
         (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),
-        (["n=9", "sources=dev", "decode.sample=false"], "type decode.sample=true"),
+        (["n=9", "sources=dev", "decode.sample=false"], "only on decode.sample=true"),
     ],
 )
 def test_what_cannot_be_done_is_refused(private, overrides, message):
@@ -164,7 +164,7 @@ def test_sources_of_training_records_are_an_error_from_any_file(tmp_path, monkey
 
 def test_records_are_not_overwritten(private, tmp_path):
     (tmp_path / "a.csv").write_text("precious")
-    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
     assert result.exit_code == 2
     assert "a.csv exists" in result.output.replace("\n", "")
     assert (tmp_path / "a.csv").read_text() == "precious"
@@ -175,7 +175,7 @@ def test_records_are_never_there_without_their_guarantee(private, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("dpft.runs.atomic.write_atomic", full)
-    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
     assert result.exit_code == 2
     assert "cannot write" in result.output
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
 """Overlap of synthetic records, which stays private, and a model that is trained on them."""
 
 import json
-import shlex
 import stat
 
 import pytest
@@ -11,8 +10,8 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import parse
-from dpft.synthesis.records import Overlap, overlaps, words_on
-from dpft.tasks.chat import Chat
+from dpft.synthesis.records import Overlap, overlaps
+from dpft.tasks.own_texts import LanguageModeling
 from dpft.training.run import run_experiment
 
 
@@ -25,8 +24,7 @@ def test_overlap_counts_runs_records_and_whole_records():
 
 
 def talk(answer):
-    asked = {"role": "user", "content": "Is it open?"}
-    return {"messages": [asked, {"role": "assistant", "content": answer}]}
+    return {"text": f"user: Is it open?\nassistant: {answer}"}
 
 
 def invoke(*arguments):
@@ -35,14 +33,14 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """A run on conversations of users, which are all the same, and conversations that it wrote."""
+    """A run on texts of users, which are all the same, and texts that it wrote."""
     folder = tmp_path_factory.mktemp("story")
     for name, count, answer in (("chats", 32, "Yes."), ("test", 8, "No.")):
         rows = [json.dumps({"user": f"{name}{n}", **talk(answer)}) + "\n" for n in range(count)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
     settings = [
-        "task=chat", f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
-        "task.unit=user", "task.user_column=user", "task.train_on=all", "task.max_length=64",
+        "task=language_modeling", "task.unit=user", "task.user_column=user", "task.max_length=64",
+        f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
         "task.limit_eval=1", "model=tiny", "privacy.noise_multiplier=0.01", "privacy.noise_seed=1",
         "optim.batch_size=8", "optim.lr=5e-3", "optim.steps=50", "decode=greedy",
         "decode.max_new_tokens=4", "threads=1", "name=patients", f"runs_dir={folder}/runs",
@@ -55,15 +53,15 @@ def story(tmp_path_factory):
     return path, made.output, judged.output
 
 
-def test_generated_conversations_are_read_back(story):
+def test_generated_texts_are_read_back(story):
     path, said, _ = story
     file = path / "synthetic/train.jsonl"
-    turns = [one.turns for one in Chat(train_file=str(file)).records("train")]
-    assert [("user", "Is it open?"), ("assistant", "Yes.")] in map(list, turns)
+    texts = [one.target for one in LanguageModeling(train_file=str(file)).records("train")]
+    assert talk("Yes.")["text"] in texts
     assert "one user" in said
     assert f"dpft generate {path} --overlap" in said
-    checked = invoke("data", "check", "chat", f"task.train_file={file}")
-    assert f"chat train: {len(turns)} records" in checked.output
+    checked = invoke("data", "check", "language_modeling", f"task.train_file={file}")
+    assert f"language_modeling train: {len(texts)} records" in checked.output
 
 
 def test_the_overlap_is_in_private_alone(story):
@@ -71,7 +69,7 @@ def test_the_overlap_is_in_private_alone(story):
     (file,) = (path / "private/quality").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     overlap = json.loads(file.read_text())["overlap"]
-    assert overlap["synthetic"]["copies"] > 0.5  # the one conversation that there is
+    assert overlap["synthetic"]["copies"] > 0.5  # the one text that there is
     assert overlap["held_out"]["copies"] == 0
     assert f"{overlap['synthetic']['copies']:.4f}" not in said
     assert not (path / "quality").exists()
@@ -92,36 +90,16 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
         assert message in " ".join(result.output.split())
 
 
-def test_the_printed_command_trains_on_them_and_scores_on_real_records(story):
+def test_a_model_of_them_is_scored_on_real_records(story):
     path, said, _ = story
-    (typed,) = (line for line in said.splitlines() if line.startswith("to train a model on them"))
-    _, *words = shlex.split(typed.partition(": ")[2])
-    small = ["optim.steps=1", "optim.batch_size=2", "decode.max_new_tokens=4", "threads=1"]
-    words = [w for w in words[1:] if not w.startswith(("decode.max_new", "optim.batch"))]
-    made = run_experiment(parse(compose([*words, *small]))).record
+    task = json.loads((path / "record.json").read_text())["config"]["task"]
+    made = run_experiment(parse(compose([
+        "task=language_modeling", f"task.synthetic={path}/synthetic/train.jsonl",
+        f"task.test_file={task['test_file']}", "task.user_column=user", "task.max_length=64",
+        "task.limit_eval=1", "model=tiny", "clip=none", "optim.steps=1", "optim.batch_size=2",
+        "threads=1", "name=on-synthetic", f"runs_dir={path.parent}",
+    ]))).record  # fmt: skip
     assert made["scores"]["test"]["metrics"]["perplexity"] > 0
     assert made["mechanism"] is None
     assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
-    task = json.loads((path / "record.json").read_text())["config"]["task"]
-    assert made["config"]["task"]["test_file"] == task["test_file"]
-
-
-def test_the_new_run_is_tested_on_the_same_data(tmp_path):
-    typed = [
-        "task=text2text",
-        f'task.train_file="{tmp_path}/my rows.jsonl"',
-        "task.test_share=0.2",
-        'task.source_column="1"',
-        'task.before="say \\"x, y\\": "',
-        "task.limit_train=5",
-        "model=gpt2",
-        "model.path=here/gpt2",
-        "optim.batch_size=12",
-    ]
-    run = parse(compose(typed))
-    again = parse(compose(words_on(run, tmp_path / "a b.jsonl", 270)))
-    changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
-    assert again.task == {**run.task, **changed}
-    assert again.task["before"] == 'say "x, y": '
-    assert again.model == run.model
-    assert (again.optim.batch_size, again.clip.private) == (64, False)
+    assert f"task.synthetic={path}/synthetic/train.jsonl clip=none" in " ".join(said.split())

@@ -44,17 +44,3 @@ def test_instances_are_runs_of_consecutive_equal_rows(tmp_path):
     instances = task.instances("test")
     assert [i.references for i in instances] == [("one", "two"), ("three",), ("four",)]
     assert len(task.records("train")) == 4
-
-
-def test_meaning_representations_are_asked_without_references(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("id,mr\n3,name[Aromi]\n")
-    (asked,) = E2E().questions(path)
-    assert asked.cells == {"id": "3", "mr": "name[Aromi]"}
-    assert asked.instance.record.source == E2E().record(("name[Aromi]", "")).source
-    path.write_text("MR\nname[Aromi]\n")  # testset.csv, as it was published
-    (official,) = E2E().questions(path)
-    assert (official.cells, official.instance) == ({"MR": "name[Aromi]"}, asked.instance)
-    path.write_text("meaning\nname[Aromi]\n")
-    with pytest.raises(DataError, match="columns meaning; expected mr"):
-        E2E().questions(path)

@@ -3,11 +3,10 @@
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.tasks import load_task
-from dpft.tasks.glue import MNLI, QQP, Columns, _read_hub_mnli, read_tsv
+from dpft.tasks import load_task, sources
+from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
@@ -32,23 +31,6 @@ def test_columns_are_found_by_name(tmp_path):
     assert [i.subset for i in task.instances("dev")] == ["matched", "mismatched"]
 
 
-def test_a_test_split_is_asked_without_labels_line_by_line(tmp_path):
-    """As for GLUE's own site, whose files have columns of their own."""
-    file = write(
-        tmp_path / "test_matched.tsv", "index\tsentence1\tsentence2\n7\tHe ran.\t It is \n"
-    )
-    (asked,) = MNLI().questions(file)
-    assert asked.cells == {"index": "7", "sentence1": "He ran.", "sentence2": " It is "}
-    assert asked.instance.record.texts == ("He ran.", "It is")
-    assert asked.instance.references == ()
-    labelled = QQP().questions(write(tmp_path / "dev.tsv", QQP_HEADER + QQP_ROW))
-    assert labelled[0].cells["is_duplicate"] == "0"
-    # A line that were left out would shift all answers behind it.
-    broken = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n1\ta\tb\n2\ta\n")
-    with pytest.raises(DataError, match=r"line 3: .*not 3 tab-separated fields"):
-        QQP().questions(broken)
-
-
 def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
     # One record over two lines, as a line break inside a question makes it.
     broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'
@@ -70,18 +52,15 @@ def mnli_rows(count):
     return [{"premise": "p", "hypothesis": "h", "label": 2, "idx": i} for i in range(count)]
 
 
-def test_mismatched_rows_of_the_hub_are_those_that_number_anew():
-    rows = hub_rows(MNLI.dataset.hub, mnli_rows(3) + mnli_rows(2))
-    assert [row.subset for row in rows] == ["matched"] * 3 + ["mismatched"] * 2
+def test_mnlis_two_validation_sets_are_told_apart(tmp_path, monkeypatch):
+    def load(hub, name, split):
+        return mnli_rows({"validation_matched": 3, "validation_mismatched": 2}[split])
 
-
-def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
-    hub, ours = tmp_path / "hub", tmp_path / "ours"
-    write_parquet(hub / "validation_matched-00000-of-00001.parquet", mnli_rows(3))
-    write_parquet(hub / "validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
-    write_parquet(ours / "validation_matched.parquet", mnli_rows(3) + mnli_rows(2))
-    for folder in (hub, ours):
-        subsets = [i.subset for i in MNLI(data_dir=str(folder)).instances("dev")]
+    monkeypatch.setattr(sources, "load_hub", load)
+    write_parquet(tmp_path / "validation_matched-00000-of-00001.parquet", mnli_rows(3))
+    write_parquet(tmp_path / "validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
+    for task in (MNLI(source="hub"), MNLI(data_dir=str(tmp_path))):
+        subsets = [one.subset for one in task.instances("dev")]
         assert subsets == ["matched"] * 3 + ["mismatched"] * 2
 
 
@@ -117,13 +96,3 @@ def test_qqp_has_accuracy_and_f1_of_duplicates():
     # One hit, one false alarm, two right rejections.
     scores = QQP().score(answers(QQP, [(1, 1), (1, 0), (0, 0), (0, 0)]))
     assert scores == {"accuracy": 0.75, "f1": pytest.approx(2 / 3)}
-
-
-def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
-    rows = mnli_rows(4)
-    shuffled = [rows[i] for i in (2, 0, 3, 1)]
-    with pytest.raises(DataError, match="row 2 of the hub's copy has idx 0 after 2"):
-        hub_rows(MNLI.dataset.hub, shuffled)
-    with pytest.raises(DataError, match="idx 1 after 3"):
-        hub_rows(MNLI.dataset.hub, [rows[3], rows[1]])
-    assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows

@@ -7,14 +7,12 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torch import nn
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, ModelError
+from dpft.config.errors import DataError, ModelError
 from dpft.config.flags import Flag, flag, sentence, sentences
-from dpft.models.architecture import ImageInput
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
@@ -145,7 +143,3 @@ def test_the_shipped_settings_name_the_published_size_and_split(name, size):
 def test_models_that_do_not_fit_are_errors():
     with pytest.raises(ModelError, match="takes no images"):
         SVHN().objective(LoadedModel(nn.Linear(1, 1), None, ()))
-    model = nn.ParameterDict({"position_embeddings": torch.zeros(1, 65, 4)})
-    inputs = ImageInput(size=32, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), patch=4)
-    with pytest.raises(ConfigError, match=r"image_size is 64.*of 32 pixels.*image_size=null"):
-        SVHN(image_size=64).objective(LoadedModel(model, None, (), image=inputs))

@@ -56,7 +56,7 @@ def test_parlais_text_is_read_with_and_without_candidates(tmp_path, text):
 
 
 def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
-    assert hub_rows(PersonaChat.dataset.hub, DIALOGUES) == REPLIES
+    assert hub_rows(PersonaChat.dataset.hub, DIALOGUES, "train") == REPLIES
     write_parquet(tmp_path / "train-00000-of-00001.parquet", DIALOGUES)
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
     lines = "".join(json.dumps(one) + "\n" for one in DIALOGUES)

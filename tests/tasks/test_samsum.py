@@ -28,15 +28,16 @@ def test_every_form_gives_the_same_rows(tmp_path, indent):
     assert read_rows(write(tmp_path / "a.json", json.dumps(ENTRIES, indent=indent))) == ROWS
     lines = "".join(json.dumps(entry) + "\n" for entry in ENTRIES)
     assert read_rows(write(tmp_path / "a.jsonl", lines)) == ROWS
-    assert hub_rows(SAMSum.dataset.hub, ENTRIES) == ROWS
+    assert hub_rows(SAMSum.dataset.hub, ENTRIES, "train") == ROWS
     write_parquet(tmp_path / "validation-00000-of-00001.parquet", ENTRIES)
     assert SAMSum(data_dir=str(tmp_path)).rows("dev") == ROWS
 
 
 def test_a_copy_without_the_empty_dialogue_reads_the_same():
-    assert hub_rows(SAMSum.dataset.hub, [ENTRIES[0], {**ENTRIES[1], "dialogue": None}]) == ROWS
+    entries = [ENTRIES[0], {**ENTRIES[1], "dialogue": None}]
+    assert hub_rows(SAMSum.dataset.hub, entries, "train") == ROWS
     with pytest.raises(DataError, match="the hub's copy, row 1"):
-        hub_rows(SAMSum.dataset.hub, [{"id": "1", "dialogue": "a"}])
+        hub_rows(SAMSum.dataset.hub, [{"id": "1", "dialogue": "a"}], "train")
 
 
 def letters(positions=10_000, **settings):

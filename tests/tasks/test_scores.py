@@ -32,16 +32,9 @@ def test_every_score_of_a_task_is_known_beforehand(name, metric):
         check_metric(f"{metric}_", task, run.decode.split)
 
 
-def test_a_score_that_can_have_no_number_here_is_told():
-    run = parse(compose(["task=dart", "task.source=sample"]))
-    with pytest.raises(ConfigError, match="BLEURT cannot be computed here"):
-        check_metric("BLEURT", load_task(run.task), run.decode.split)
-
-
 def test_which_scores_are_better_the_lower_they_are():
     names = ("perplexity", "token_perplexity", "exposure", "accuracy", "f1", "BLEU", "ROUGE_L")
     assert [name for name in names if lower_is_better(name)] == [*names[:3]]
-    assert lower_is_better("edits", {"lower": ["edits"]})  # of another package
 
 
 def test_papers_columns_have_the_direction_of_their_metric():

@@ -1,6 +1,5 @@
 """What people take home: it loads without dpft, computes what the run's model does, and is all."""
 
-import csv
 import json
 import math
 import shutil
@@ -77,17 +76,16 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert not list((made / "model").rglob("adapter*"))
 
 
-@pytest.mark.parametrize("stop", [OSError(28, "No space left on device")])
-def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch, stop):
+def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch):
     def full(source, target):
         Path(target).write_bytes(b"half")
-        raise stop
+        raise OSError(28, "No space left on device")
 
     adapter = ("export", made, "--base", "ann/tiny", "--to", tmp_path / "x")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full)
         done = invoke("export", made, "--merge", "--to", tmp_path / "x")
-    assert done.exit_code in (2, 130)
+    assert done.exit_code == 2
     assert "the same command" in done.output
     assert not (tmp_path / "x").exists()
     for folder in (tmp_path / "x", tmp_path / "y"):  # also in another folder
@@ -115,38 +113,25 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     first, second = (json.loads(line)["prediction"] for line in decoded)
     assert [row["prediction"] for row in found] == [second, first, second]
     assert found[0]["id"] == 7
-    for place in ([], ["--out", tmp_path / "no" / "x.csv"]):
+    for place in ([], ["--out", tmp_path / "no" / "x.jsonl"]):
         assert "expected a new file" in invoke("predict", made, file, *place).output
-    for column in ("id", "late"):  # of the first row, and of another one
-        done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", column)
-        assert f"has a column '{column}'" in done.output
+    file.write_text(file.read_text().replace('"late"', '"prediction"'))  # of the last row alone
+    done = invoke("predict", made, file, "--out", tmp_path / "x.jsonl")
+    assert "has a column 'prediction'" in done.output
 
 
-@pytest.mark.parametrize(
-    ("words", "header"),
-    [
-        (("task=classification", "task.source=auto", *OWN_ROWS), "text,label"),
-    ],
-)
-def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch, words, header):
+def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
     Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    words = ("task=classification", "task.source=auto", *OWN_ROWS)
     folder = run_experiment(settings(tmp_path / "runs", *words)).path
-    comma, good, bad = ("\t", 1, 0) if "\t" in header else (",", "yes", "no")
-    file = tmp_path / ("new.csv" if comma == "," else "new.tsv")
-    file.write_text(f"{header}\na fine film{comma}{good}\nnothing works in it{comma}{bad}\n")
-    done = invoke("predict", folder, file, "--probabilities", "--out", "out.csv")
+    Path("new.csv").write_text("text,label\na fine film,yes\nnothing works in it,no\n")
+    done = invoke("predict", folder, "new.csv", "--out", "out.jsonl")
     assert done.exit_code == 0, done.output
-    first, *others = found = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
-    names = [name for name in first if name.startswith("probability_")]
-    assert len(names) == 2
-    assert len(others) == 1
+    found = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert len(found) == 2
     for row in found:
-        likely = {name: float(row[name]) for name in names}
+        likely = {name: row[f"probability_{name}"] for name in ("no", "yes")}
         assert math.isclose(sum(likely.values()), 1)
-        assert f"probability_{row['prediction']}" == max(likely, key=likely.get)
-    if comma == ",":  # the rows come back with all their columns
-        again = ("--probabilities", "--column", "x", "--out", "two.csv")
-        done = invoke("predict", folder, "out.csv", *again)
-        assert "out.csv has a column 'probability_" in done.output
+        assert row["prediction"] == max(likely, key=likely.get)

@@ -8,7 +8,7 @@ import torch
 
 from dpft.config.errors import TrainingError
 from dpft.config.schema import Optim, lr_factor
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.noise import Slice, noisy_means_
@@ -119,7 +119,7 @@ class Drawing(TinyObjective):
 def test_dropout_masks_are_of_one_step_and_one_rank():
     steps = []
     for rank in range(2):
-        cohort, objective = SingleProcess(), Drawing()
+        cohort, objective = TrainingCohort(), Drawing()
         cohort.rank, cohort.size = rank, 2
 
         def done(step, statistics, objective=objective):
@@ -449,7 +449,7 @@ def test_padding_changes_neither_the_weights_nor_the_count_of_records():
     ],
 )
 def test_what_is_not_finite_on_another_rank_stops_this_one(style, said):
-    class Elsewhere(SingleProcess):
+    class Elsewhere(TrainingCohort):
         divided = True
 
         def any(self, flag):

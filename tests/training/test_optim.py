@@ -14,31 +14,6 @@ from dpft.training.setup import make_optimizer
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 
 
-def stepped(settings, *gradients, weight=(1.0, 2.0, 2.0)):
-    p = nn.Parameter(torch.tensor(weight))
-    optimizer = make_optimizer(settings, iter([p]))
-    for gradient in gradients:
-        p.grad = torch.tensor(gradient)
-        optimizer.step()
-    return p.detach(), optimizer
-
-
-def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():
-    """From the first step on, where pytorch-optimizer's own default takes ten times as long."""
-    settings = dataclasses.replace(OPTIM, name="lamb", adam_epsilon=1e-12)
-    gradients = [(0.3, -0.2, 5.0), (0.1, 0.1, -2.0)]
-    first, _ = stepped(settings, gradients[0])
-    start = torch.tensor([1.0, 2.0, 2.0])
-    assert (first - start).norm().item() == pytest.approx(0.1 * 3.0, rel=1e-4)
-    # The direction is that of Adam's moments, here only the sign.
-    torch.testing.assert_close(
-        (first - start).sign(), -torch.tensor(gradients[0]).sign(), rtol=0, atol=0
-    )
-    second, _ = stepped(settings, *gradients)
-    moved = (second - first).norm().item()
-    assert moved == pytest.approx(0.1 * first.norm().item(), rel=1e-4)
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_frozen_weight_with_a_gradient_moves(name):
     """RGP's matrices are frozen for autograd and given a gradient all the same."""

@@ -6,7 +6,7 @@ import torch
 from dpft import runs
 from dpft.config.errors import TrainingError
 from dpft.config.schema import parse
-from dpft.runs.memory import explained
+from dpft.runs.environment import explained
 from dpft.tasks.objectives.causal import Causal
 from dpft.training.run import run_experiment
 from tests.training.test_run import config

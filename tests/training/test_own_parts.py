@@ -30,13 +30,11 @@ from dpft.tasks.glue import SST2
 class Reviews(SST2):
     name = "reviews"
 
+    def score(self, predictions):
+        return {**super().score(predictions), "distinct_words": 1.0}
 
-class Distinct:
-    signature = "distinct:words"
-
-    @staticmethod
-    def score(predictions):
-        return {"distinct_words": 1.0}
+    def signature(self):
+        return f"{super().signature()}; distinct:words"
 
 
 def smooth(norms, threshold):
@@ -73,20 +71,18 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
-    words = ("task=sst2", "+task.metrics=[mine:Distinct]", "clip=per_layer")
-    words += ("clip.groups=mine:apart",)
+    words = ("task=sst2", "clip=per_layer", "clip.groups=mine:apart")
     words += ("clip.clip_function=mine:smooth", "task.name=mine:Reviews", "optim.steps=1")
     outcome = run_experiment(settings(tmp_path / "runs", *words))
     record = outcome.record
     named = {part["name"]: (part["kind"], part["package"]) for part in record["plugins"]}
     assert named == {
         "mine:Reviews": ("task", "mine"),
-        "mine:Distinct": ("metric", "mine"),
         "mine:smooth": ("clip function", "mine"),
         "mine:apart": ("clipping style", "mine"),
     }
     assert set(record["scores"]["dev"]["metrics"]) == {"accuracy", "distinct_words"}
-    assert "distinct:words" in record["scores"]["dev"]["signature"]
+    assert record["scores"]["dev"]["signature"].endswith("; distinct:words")
     # A tenth of C squared, and the rest; together C.
     assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
     assert "The clip function mine:smooth comes from another package: mine" in model_card(record)

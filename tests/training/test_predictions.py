@@ -18,7 +18,7 @@ from dpft.training.progress import Progress
 
 def test_no_hash_of_ones_own_references_is_recorded(tmp_path):
     """Whoever guesses a held-out record could test the guess against a plain hash."""
-    task, file = LanguageModeling(hub="me/mine"), tmp_path / "test.jsonl"
+    task, file = LanguageModeling(train_file="mine.jsonl"), tmp_path / "test.jsonl"
     line = {"prediction": "", "references": ["my secret"], "nll": 2.0, "tokens": 2}
     file.write_text(json.dumps(line) + "\n")
 

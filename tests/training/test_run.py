@@ -156,7 +156,7 @@ def test_a_run_of_no_steps_has_a_keyed_hash_of_its_records(tmp_path):
     found = []
     for name in ("one", "two"):
         with ready(settings(tmp_path, "optim.steps=0", f"name={name}")) as (prepared, _, _):
-            found.append(prepared.data)
+            found.append(prepared.header["data"])
     assert found[0] != found[1]
 
 

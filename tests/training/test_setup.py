@@ -13,7 +13,7 @@ from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
-from dpft.parallel.cohort import SingleProcess
+from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import accounting, keys
 from dpft.runs.folders import run_path
 from dpft.runs.noise_key import key_from_seed
@@ -50,10 +50,10 @@ def test_noise_is_calibrated_once_for_a_run(tmp_path, monkeypatch):
 def test_the_ledger_tells_of_every_rank_if_one_rounds_otherwise(tmp_path, monkeypatch, unlike):
     """Or another device in its place would release a second sum under the same noise."""
 
-    def gather(_, value):
+    def all_gather(_, value):
         return [value, {**value, "gpu": "another"} if unlike else value]
 
-    monkeypatch.setattr(SingleProcess, "gather", gather)
+    monkeypatch.setattr(TrainingCohort, "all_gather", all_gather)
     with ready(settings(tmp_path)) as (prepared, *_):
         compute = prepared.header["compute"]
     own = rounds_like(torch.device("cpu"))
@@ -88,8 +88,9 @@ def test_a_private_run_draws_from_the_secret_key_of_its_folder(tmp_path):
         assert again.key == prepared.key
     with ready(settings(tmp_path, "name=other")) as (other, _, _):
         assert other.key != prepared.key
-        assert other.data != prepared.data  # of the same records: a fingerprint needs the key
-        assert other.model != prepared.model
+        # Of the same records: a fingerprint needs the key.
+        assert other.header["data"] != prepared.header["data"]
+        assert other.header["model"] != prepared.header["model"]
 
 
 @pytest.mark.parametrize(("seed", "equal"), [("null", False), ("7", True)])

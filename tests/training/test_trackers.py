@@ -16,19 +16,18 @@ from tests.small_runs import WORDS, ready, settings
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
-    "norm_mean": [3.0], "norm_max": [5.0], "clipped": [1.0],
+    "norm_mean": [3.0], "clipped": [1.0],
 }  # fmt: skip
 NOISELESS = ("loss", "records", "norm", "clipped", "dropped", "seconds", "microbatches")
 
 
-def test_only_what_the_guarantee_covers_is_tracked_unless_it_is_asked_for():
-    def tracked(private=False, sigma=1.0):
+def test_only_what_the_guarantee_covers_is_tracked():
+    def tracked(sigma=1.0):
         mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
-        return figures(mechanism, private, (), (), 0, 0.1, (1.0,), SUMMARY)
+        return figures(mechanism, (), (), 0, 0.1, (1.0,), SUMMARY)
 
     assert set(tracked()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
-    assert tracked(private=True)["train/loss"] == 6.4
-    assert "train/loss" in tracked(sigma=0.0)  # nothing is guaranteed there
+    assert tracked(sigma=0.0)["train/loss"] == 6.4  # nothing is guaranteed there
 
 
 def test_tracked_settings_name_no_data_and_no_seed_of_the_noise():
@@ -59,7 +58,7 @@ class Failing:
 def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(start, last):
     said = []
     tracker = Tracking(Failing, said.append)
-    tracker.begin(start, None)
+    tracker.begin(start)
     for step in range(1, last + 1):
         tracker.step(step, {})
     tracker.end()
@@ -71,23 +70,18 @@ def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_the_file_of_a_run(tmp_path, private):
-    words = ("track=csv", f"track.private={str(private).lower()}")
-    run = settings(tmp_path, *words)
+def test_the_file_of_a_run(tmp_path):
+    run = settings(tmp_path, "track=csv")
     with (
         ready(run) as (prepared, directory, progress),
         Tracking.of(run, directory, progress.warn) as tracker,
         Session(run, prepared, directory, progress, tracker) as session,
     ):
         session.train()
-    folder = run_path(run)
-    table = rows(folder / ("private/track.csv" if private else "track.csv"))
+    table = rows(run_path(run) / "track.csv")
     assert [row["step"] for row in table] == ["1", "2"]
     assert float(table[0]["epsilon"]) < float(table[1]["epsilon"])
-    noiseless = [name for name in table[0] if any(word in name for word in NOISELESS)]
-    assert bool(noiseless) is private
-    assert not (folder / ("track.csv" if private else "private/track.csv")).exists()
+    assert not [name for name in table[0] if any(word in name for word in NOISELESS)]
 
 
 def test_steps_that_are_repeated_have_one_line_in_the_file(tmp_path):
@@ -102,31 +96,29 @@ def test_steps_that_are_repeated_have_one_line_in_the_file(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     """With the real package, where it is installed."""
     pytest.importorskip(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlflow")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.chdir(tmp_path)
     said = []
     run = parse(compose([f"track={name}", "privacy.noise_seed=12345"]))
-    tracker = Tracking(lambda start: make_tracker(run, "run", tmp_path, start), said.append)
-    tracker.begin(0, None)
+    tracker = Tracking(lambda start: make_tracker(run, tmp_path, start), said.append)
+    tracker.begin(0)
     for step in (1, 2):
         tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
     tracker.scores("test", {"BLEU": 0.6})
     tracker.end()
     assert not said
     assert sys.modules[name] is not None
-    if name != "trackio":  # whose folder is fixed when it is imported
-        files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert any(path.name == "epsilon" or b"epsilon" in path.read_bytes() for path in files)
-        for word in (b"12345", sys.argv[0].encode()):
-            assert not any(word in path.read_bytes() for path in files), word
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "epsilon" or b"epsilon" in path.read_bytes() for path in files)
+    for word in (b"12345", sys.argv[0].encode()):
+        assert not any(word in path.read_bytes() for path in files), word
     assert {path.read_text() for path in tmp_path.rglob("mlflow.user")} <= {"dpft"}
 
 
@@ -139,7 +131,7 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
         *("task=classification", f"task.train_file={tmp_path / 'train.jsonl'}"),
         *("task.dev_share=0.3", "task.text_column=text", "task.label_column=label"),
         *("task.classes=[a,b]", "decode.split=dev", "evaluate.every=1", "track=csv"),
-        *("evaluate.best=accuracy", f"runs_dir={tmp_path}", "optim.lr=1.0"),
+        *(f"runs_dir={tmp_path}", "optim.lr=1.0"),
     ]
     own, public = (
         parse(compose([*words, f"name={name}", f"evaluate.public={name == 'public'}".lower()]))
@@ -157,11 +149,10 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
             found.append((session.evaluation, capsys.readouterr().err))
     section, said = found[0]
     assert "history" not in section
-    assert "baseline" not in section
     assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
     assert "dev: loss" not in said
     lines = (run_path(own) / "private/evaluations.jsonl").read_text().splitlines()
-    assert {"loss", "accuracy", "step", "sha256"} == json.loads(lines[0]).keys()
+    assert {"loss", "accuracy", "step"} == json.loads(lines[0]).keys()
     assert "eval" not in (run_path(own) / "track.csv").read_text()
     section, said = found[1]
     assert "step 1/2 dev: loss" in " ".join(said.split())

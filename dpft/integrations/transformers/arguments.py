@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from dpft.config.errors import ConfigError, one_of
-from dpft.config.schema import STRICT, Count, Positive, Seed, Share
+from dpft.config.schema import STRICT, Positive, Seed, Share
 from dpft.privacy import Clipper, Mechanism
-from dpft.privacy.spec import STYLES, Accountant, default_delta
+from dpft.privacy.spec import STYLES, default_delta
 
 TESTED = 5  # the major version of transformers whose Trainer this is written for
 
@@ -32,10 +32,6 @@ class PrivacyArguments:
             ``TrainingArguments.max_grad_norm``, which clips the whole batch's.
         style: clipping style, see `dpft.privacy.make_clipper`; not ``none``.
         clipping: further arguments of `dpft.privacy.make_clipper`, such as ``clip_function``.
-        quantile_budget: where thresholds adapt: the noisy counts' share of the budget.
-        batch_size: expected records of a logical batch; None: ``per_device_train_batch_size *
-            gradient_accumulation_steps``. Microbatches have ``per_device_train_batch_size``.
-        accountant: that the noise is calibrated with: ``pld`` or ``rdp``.
         noise_seed: for repeatable research: batches and noise follow from it, and hide nothing from
             those who know it. None: a secret key, made at the first step.
 
@@ -50,9 +46,6 @@ class PrivacyArguments:
     threshold: Positive = 0.1
     style: str = "bk"
     clipping: Mapping[str, Any] = field(default_factory=dict)
-    quantile_budget: Share = 0.01
-    batch_size: Count | None = None
-    accountant: Accountant = "pld"
     noise_seed: Seed | None = None
 
     def __post_init__(self) -> None:
@@ -68,30 +61,24 @@ class PrivacyArguments:
 
         Args:
             dataset_size: records of the training set.
-            args: of Trainer, whose batch, steps and epochs count.
+            args: of Trainer, whose batch, steps and epochs count. A microbatch has
+                ``per_device_train_batch_size`` records, and a batch
+                ``gradient_accumulation_steps`` times as many on average.
 
         Raises:
-            ConfigError: for a batch that is given twice or that the data set cannot give, or a
-                budget out of reach.
+            ConfigError: for a batch that the data set cannot give, or a budget out of reach.
         """
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        if self.batch_size is not None and args.gradient_accumulation_steps > 1:
-            raise ConfigError(
-                f"PrivacyArguments.batch_size is {self.batch_size}, and gradient_accumulation_steps"
-                f" is {args.gradient_accumulation_steps}; expected one of them: leave one out (a "
-                "batch is cut into microbatches of per_device_train_batch_size whatever its size)"
-            )
         try:
             mechanism = Mechanism.calibrate(
                 dataset_size=dataset_size,
-                batch_size=self.batch_size or batch,
+                batch_size=batch,
                 steps=args.max_steps if args.max_steps > 0 else None,
                 epochs=args.num_train_epochs,
                 thresholds=(self.threshold,),
                 delta=default_delta(dataset_size, False) if self.delta is None else self.delta,
                 target_epsilon=self.epsilon,
                 noise_multiplier=self.noise_multiplier,
-                accountant=self.accountant,
             )
         except ValueError as error:  # whose settings have the names of the command line
             raise ConfigError(str(error).replace("optim.", "")) from error
@@ -230,6 +217,9 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
             now = getattr(trainer.args, name)
             line = f"trainer.args.{name}={now}: the noise was calibrated for {value}. Make it anew"
             checks.append((now != value, line))
+        size = mechanism.dataset_size
+        line = f"train_dataset: the noise was calibrated for {size} records. Make the trainer anew"
+        checks.append((hasattr(data, "__len__") and len(data) != size, line))
     lines = [line for wrong, line in checks if wrong]
     return [*refused(trainer.args, trainer.callback_handler.callbacks), *lines]
 

@@ -47,7 +47,7 @@ def loss_of(model: nn.Module) -> Loss:
         model: with a head of transformers, or an adapter of peft around one.
 
     Raises:
-        ModelError: for a head whose loss is not known here, or that has a loss of routers too.
+        ModelError: for a head whose loss is not known here.
     """
     inner: Any = _unwrapped(model)
     kind, name = getattr(inner, "loss_type", None), type(inner).__name__
@@ -55,12 +55,6 @@ def loss_of(model: nn.Module) -> Loss:
         kind = "encoder-decoder" if kind in (None, "ForConditionalGeneration") else kind
     elif kind is None and name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         kind = "ForCausalLM"
-    if getattr(getattr(inner, "config", None), "output_router_logits", False):
-        raise ModelError(
-            f"{name} adds a loss of its routers (output_router_logits=True), which is an average "
-            "over all tokens of a batch and would couple records; expected none: set "
-            "model.config.output_router_logits = False"
-        )
     if kind not in _LOSSES:
         raise ModelError(
             f"the loss of {name} ({kind}) is not known as one of each record; expected one of "

@@ -28,9 +28,8 @@ from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
 from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
-from dpft.runs.directory import PRIVATE_README
+from dpft.runs.directory import PRIVATE_README, DirectoryLock
 from dpft.runs.identity import differences, opened, sealed
-from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.devices import rounds_like
 from dpft.training.session import ledger_entry
@@ -39,6 +38,7 @@ from dpft.training.statistics import StepStatistics
 _LOGGER = logging.getLogger(__name__)
 
 MANIFEST = "dpft.json"
+_COUNTS_BUDGET = 0.01  # share of the budget of the noisy counts by which thresholds adapt
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
     "start anew with another output_dir (the cost of this ledger still counts if anything of that "
@@ -221,7 +221,7 @@ class Spending(Closing):
                     for group in clipper.groups
                 ),
                 quantiles=clipper.policy.rule,
-                quantile_budget=self.arguments.quantile_budget if clipper.policy.rule else None,
+                quantile_budget=_COUNTS_BUDGET if clipper.policy.rule else None,
             )
             start = self._take_up(checkpoint, model)
             header = {
@@ -286,19 +286,6 @@ class Spending(Closing):
         text = json.dumps(sealed(held), indent=1, sort_keys=True)
         write_atomic(checkpoint / MANIFEST, f"{text}\n")
 
-    def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
-        """Raise CheckpointError if the model lacks weights of a checkpoint that Trainer loaded."""
-        assert self._clipper is not None
-        names = self._clipper.parameters.keys()
-        trained = {name: p for name, p in model.named_parameters() if name in names}
-        if manifest_of(checkpoint)["weights"] != self._weights(trained):
-            kind = type(model).__name__
-            raise runs.CheckpointError(
-                f"Trainer did not load all of {checkpoint}, since a {kind} has other names "
-                "for its weights than are saved; expected the weights of that step: "
-                f"load them by {kind}.from_pretrained({str(checkpoint)!r}) and {then}"
-            )
-
     def close(self) -> None:
         """Unlock the folder; the cost can still be read."""
         for held in (self._ledger, self._metrics, self._lock):
@@ -335,9 +322,18 @@ class Spending(Closing):
                 f"the frozen parameters are not those that {folder} was trained with; "
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
-        self.check_loaded(folder, model, "make the trainer with that model, then resume again")
-        if self._clipper is not None:
-            self._clipper.policy.restore(manifest)
+        assert self._clipper is not None
+        names = self._clipper.parameters.keys()
+        loaded = {name: p for name, p in model.named_parameters() if name in names}
+        if manifest["weights"] != self._weights(loaded):
+            kind = type(model).__name__
+            raise runs.CheckpointError(
+                f"Trainer did not load all of {folder}, since a {kind} has other names for its "
+                "weights than are saved; expected the weights of that step: load them by "
+                f"{kind}.from_pretrained({str(folder)!r}), make the trainer with that model, then "
+                "resume again"
+            )
+        self._clipper.policy.restore(manifest)
         return int(manifest["step"])
 
 

@@ -34,7 +34,6 @@ from dpft.integrations.transformers.records import (
     survey,
 )
 from dpft.integrations.transformers.spending import (
-    MANIFEST,
     Spending,
     decisive,
     lineage_of,
@@ -132,7 +131,7 @@ class PrivacyMixin:
 
         Raises:
             RunError: if ``output_dir`` holds another run, or is in use; if Trainer did not load all
-                of a checkpoint, the best one at the end among them.
+                of a checkpoint.
             ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
         """
         trainer: Any = self
@@ -147,10 +146,6 @@ class PrivacyMixin:
         base: Any = super()
         try:
             output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
-            best = trainer.state.best_model_checkpoint
-            if trainer.args.load_best_model_at_end and best and (Path(best) / MANIFEST).is_file():
-                then = "use that model: trainer.model has weights of two steps"
-                self.privacy.check_loaded(Path(best), trainer.model, then)
         finally:
             self._training = False
             if makes_one:  # its state is of steps that the next training may repeat
@@ -181,12 +176,6 @@ class PrivacyMixin:
         loss = self._loss or loss_of(model)
         self._objective = Collated(plain.collate_fn, loss)
         arguments, args = self.privacy.arguments, trainer.args
-        if len(plain.dataset) != self.privacy.mechanism.dataset_size:
-            raise DataError(
-                f"train_dataset has {len(plain.dataset)} records, and had "
-                f"{self.privacy.mechanism.dataset_size} when the trainer was made, for which the "
-                "noise was calibrated; expected the same: make the trainer anew"
-            )
         found = self._surveyed = survey(plain.dataset)
         self._apart.clear()
         several = trainer.eval_dataset

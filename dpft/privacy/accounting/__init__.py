@@ -16,13 +16,10 @@ import functools
 import math
 from typing import Any
 
-from scipy import optimize
-
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.printed import epsilon_gdp_clt, epsilon_prv
 from dpft.privacy.accounting.rdp import RDPCurve, composed, epsilon_rdp, rdp_curve, run_curve
 from dpft.privacy.accounting.step import fitting_size, overflow, spent, steps_for, validate
-from dpft.privacy.cached import disk_cached
 from dpft.privacy.spec import ACCOUNTANTS, Accountant
 
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
@@ -79,7 +76,7 @@ def calibrate_noise(
     An infinite budget, like 0 steps, needs no noise and gives 0. Arguments are those of
     `all_epsilons`; ``accountant`` is one of `dpft.privacy.spec.ACCOUNTANTS`.
 
-    Guarantee: epsilon of the result, recomputed before it is returned, does not exceed the target.
+    Guarantee: epsilon of the result does not exceed the target.
 
     Raises:
         ValueError: if an argument is outside its range, or no noise is enough.
@@ -102,11 +99,7 @@ def calibrate_noise(
         **{"sampling_rate": float(sampling_rate), "steps": int(steps)},
         **({"overflow": float(overflow)} if overflow else {}),
     }
-    search: dict[str, Any] = {"target": float(target_epsilon), "tol": _TOLERANCE, **event}
-    (sigma,) = _search_noise_cached(**search)
-    # The number may come from a file that anything could have changed: never trust, check.
-    if _epsilon(noise_multiplier=sigma, **event) > target_epsilon or sigma == math.inf:
-        (sigma,) = _search_noise(**search)
+    sigma = _search_noise(target=float(target_epsilon), tol=_TOLERANCE, **event)
     if sigma == math.inf:
         least = _epsilon(noise_multiplier=MAX_NOISE, **event)
         raise ValueError(
@@ -122,13 +115,15 @@ def _epsilon(accountant: str, **event: Any) -> float:
     return epsilon_rdp(**event) if found is None else found
 
 
-def _search_noise(*, target: float, tol: float, **event: Any) -> tuple[float, ...]:
+@functools.lru_cache
+def _search_noise(*, target: float, tol: float, **event: Any) -> float:
     """Return the noise multiplier, or infinity where none up to ``MAX_NOISE`` is enough.
 
     dp-accounting's ``calibrate_dp_mechanism`` does not replace it: the grid of losses cannot follow
     the noise there (2% more noise for epsilon 0.01 of E2E), and it evaluates epsilon 11 to 62 times
     in place of 6.
     """
+    from scipy import optimize  # half a second, and most answers are on disk
 
     @functools.cache  # brentq asks again for the ends of the bracket
     def excess(log_sigma: float) -> float:
@@ -138,23 +133,20 @@ def _search_noise(*, target: float, tol: float, **event: Any) -> tuple[float, ..
     # PLD is slow, and never above RDP, which finds where to start.
     high = 0.0
     if event["accountant"] == "pld":
-        found = _search_noise(target=target, tol=1e-3, **{**event, "accountant": "rdp"})[0]
+        found = _search_noise(target=target, tol=1e-3, **{**event, "accountant": "rdp"})
         high = math.log(found) if math.isfinite(found) else high
     while excess(high) > 0:
         if high > math.log(MAX_NOISE):
-            return (math.inf,)
+            return math.inf
         high += 0.5
     low = high - 0.5
     while excess(low) <= 0:
         if low < math.log(MIN_NOISE):
-            return (math.exp(low),)
+            return math.exp(low)
         low, high = low - 0.5, low
     # The sign changes within tol / 4 of the root, so the least sufficient noise is just above it.
     root = optimize.brentq(excess, low, high, xtol=tol / 4, rtol=1e-12)
     for candidate in (root, root + tol / 4, root + tol / 2, root + tol):
         if excess(candidate) <= 0:
-            return (math.exp(candidate),)
-    return (math.exp(high),)
-
-
-_search_noise_cached = disk_cached(1)(_search_noise)
+            return math.exp(candidate)
+    return math.exp(high)

@@ -9,12 +9,10 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy import integrate
 
 from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp, rdp_curve
 from dpft.privacy.accounting.step import validate
-from dpft.privacy.cached import disk_cached
 
 PRV_RELATIVE_ERROR = 0.01  # wanted error of the PRV bounds, as a share of the RDP epsilon
 PRV_MAX_POINTS = 200_000  # of the PRV grid: about 2 seconds and 200 MB
@@ -47,7 +45,6 @@ def epsilon_gdp_clt(
     return gaussian_epsilon(math.exp(log_mu), delta) if log_mu < 345 else math.inf
 
 
-@disk_cached(3)
 def _prv_bounds(
     *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
 ) -> tuple[float, ...]:
@@ -68,6 +65,8 @@ def _prv_bounds(
         raise ArithmeticError(
             f"bounds tighter than epsilon itself need a grid of over {PRV_MAX_POINTS} points"
         )
+    from scipy import integrate
+
     prv_accountant = importlib.import_module("prv_accountant")
     with warnings.catch_warnings():
         warnings.simplefilter("error", integrate.IntegrationWarning)

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Gate, Listener
-from dpft.privacy.clipping.rules import GramCache, SquaredNorm, UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules import SquaredNorm, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.base import floor
 from dpft.privacy.clipping.rules.uses import (
     DirectUse,
     exact_squared_norm,
     joint_per_example,
-    joint_squared_norm,
 )
 from dpft.privacy.precision import full_precision
 
@@ -115,7 +114,6 @@ class ClippingBatch:
         self._cohort = clipper.cohort
         self._arrived = arrived
         self._finite = torch.isfinite(losses.detach())
-        self._grams = GramCache()
         self._norms: dict[int, Tensor] = {}
         self._factors: dict[int, Tensor] = {}
         self._formed: list[tuple[nn.Parameter, Tensor]] = []
@@ -172,7 +170,6 @@ class ClippingBatch:
                 retain_graph=keep_graph,
                 gate=gate,
             )
-        self._grams = GramCache()
         if received != len(calls):
             raise UnsupportedLayerError(
                 f"{len(calls)} layer calls are on the way to the losses, but a backward reached "
@@ -184,10 +181,6 @@ class ClippingBatch:
         """Let autograd add the sums to ``.grad`` from here on."""
         for observer in self._observers:
             observer.before_autograd_writes()
-
-    def squared_norm(self, uses: Sequence[Use]) -> SquaredNorm:
-        """Return ``|G_i|^2`` of one parameter, ``(B,)``, without ``G_i`` where that is cheaper."""
-        return joint_squared_norm(uses, self._grams)
 
     def clip_factors(self, k: int, book: Book) -> Factors:
         """Return clip factors of group ``k`` from the norms of its parameters, all complete.

@@ -162,12 +162,6 @@ class Capture:
             )
         return found[len(targets) :]
 
-    def open_gate(self, losses: Tensor, call: Call) -> Gate:
-        """Differentiate the losses as far as one call's output, and free the graph up to there."""
-        with self.listening(None):
-            (g,) = torch.autograd.grad(losses.sum(), call.outputs)
-        return Gate(call.outputs[0], g)
-
     @contextmanager
     def listening(self, listener: Listener | None) -> Iterator[None]:
         """Around a backward: output gradients go to ``listener``, forwards are recomputations."""

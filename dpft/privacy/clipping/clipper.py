@@ -325,21 +325,11 @@ class Clipper:
             )
         return gradients, Started(losses.detach(), structure, arrived, rows, real)
 
-    def batch_of(self, started: Started) -> ClippingBatch:
-        """Return the second half's batch, whose norms may be wanted before its sums."""
-        return ClippingBatch(self, started.structure, started.losses, started.rows, started.arrived)
-
     def finish(self, started: Started) -> None:
         """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
+        losses, structure, arrived, rows, real = started
         with torch.no_grad():
-            self._form_sums(self.batch_of(started), started.real)
-
-    def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
-        """Take over norms and factors of a batch whose sums are in ``.grad``."""
-        self.norms, self.factors = batch.result()
-        self._careful |= batch.dropped
-        self._unfinished = False
-        self._keep_real(real)
+            self._form_sums(ClippingBatch(self, structure, losses, rows, arrived), real)
 
     def sums(
         self,
@@ -406,7 +396,7 @@ class Clipper:
         if not self.sharded:  # else the sums were added up as they were formed
             self._fill_grads()
             sums = [p.grad for p in self.parameters.values() if p.grad is not None]
-            self.cohort.add_up(sums)
+            self.cohort.all_reduce(sums)
 
     def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
         """Return a view of what this process holds of a gradient, ``(n,)``, and its offset."""
@@ -476,7 +466,10 @@ class Clipper:
         self._unfinished = True
         try:
             PRIVATE_PLANS[self.plan](batch)
-            self.conclude(batch, real)
+            self.norms, self.factors = batch.result()
+            self._careful |= batch.dropped
+            self._unfinished = False
+            self._keep_real(real)
         except LostRecordError:
             self._careful = True
             raise

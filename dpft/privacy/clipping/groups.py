@@ -33,8 +33,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from dpft.privacy.spec import Partition
-from dpft.privacy.thresholds import check_threshold
+from dpft.privacy.spec import Partition, check_threshold
 
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
 
@@ -136,7 +135,10 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
             labels = _by_device(model, parameters, how.count or 0)
         case _:
             labels = _by_blocks(model, parameters, how)
-    return _gather(zip(parameters, labels, strict=True))
+    groups: dict[str, list[str]] = {}
+    for name, label in zip(parameters, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    return tuple((label, tuple(own)) for label, own in groups.items())
 
 
 def assign(
@@ -314,13 +316,6 @@ def _type(module: nn.Module) -> str:
 
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _gather(labelled: Iterable[tuple[str, str]]) -> Parts:
-    groups: dict[str, list[str]] = {}
-    for name, label in labelled:
-        groups.setdefault(label, []).append(name)
-    return tuple((label, tuple(names)) for label, names in groups.items())
 
 
 def _some(items: Iterable[str]) -> str:

@@ -36,7 +36,12 @@ from dpft.privacy.clipping.calls import Call, dominates
 from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.rules import DirectUse, SquaredNorm, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.base import floor
-from dpft.privacy.clipping.rules.uses import MAX_TRANSIENT_NUMEL, joint_bound, joint_rounding
+from dpft.privacy.clipping.rules.uses import (
+    MAX_TRANSIENT_NUMEL,
+    joint_bound,
+    joint_rounding,
+    joint_squared_norm,
+)
 from dpft.privacy.precision import full_precision
 from dpft.privacy.reweighted import Reweighted
 from dpft.privacy.untouched import random_states
@@ -64,7 +69,7 @@ def materialised(batch: ClippingBatch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         uses = [formed(uses)]
-        book[name] = Entry(batch.squared_norm(uses), uses)
+        book[name] = Entry(joint_squared_norm(uses), uses)
 
     batch.backward(complete)
     _add_all(batch, book)
@@ -85,7 +90,7 @@ def bookkeeping(batch: ClippingBatch) -> None:
         held = sum(x.numel() for u in uses for x in vars(u).values() if isinstance(x, Tensor))
         if not (batch.sharded and batch.size == 1 and held < whole):
             uses = cheapest_forms(uses, batch.size, transient=False)
-        book[name] = Entry(batch.squared_norm(uses), uses)  # line 5
+        book[name] = Entry(joint_squared_norm(uses), uses)  # line 5
 
     batch.backward(complete)  # lines 3 and 4
     _add_all(batch, book)
@@ -116,7 +121,7 @@ def groupwise(batch: ClippingBatch) -> None:
     def complete(name: str, uses: list[Use]) -> None:
         k = batch.group_of[name]
         uses = cheapest_forms(uses, batch.size, transient=small[k])
-        book[name] = Entry(batch.squared_norm(uses), uses)  # line 8
+        book[name] = Entry(joint_squared_norm(uses), uses)  # line 8
         incomplete[k] -= 1
         if not incomplete[k]:
             batch.add_sums(k, book, batch.clip_factors(k, book))  # line 9, fused
@@ -135,7 +140,7 @@ def ghost(batch: ClippingBatch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         passes.saw(uses)
-        norm = batch.squared_norm(uses)  # equation 2: `rules.uses.MatrixUse`
+        norm = joint_squared_norm(uses)  # equation 2: `rules.uses.MatrixUse`
         # Without a look, `clip_factors` allows for the rounding of all layers at once.
         if batch.careful and not norm.exact and not bool(norm.sound().all()):
             norm = recomputed(norm, uses)
@@ -157,7 +162,7 @@ def lee_kifer(batch: ClippingBatch) -> None:
         # The uses go; autograd will form the sum, in another order, where other digits cancel.
         passes.saw(uses)
         gradient = formed(uses)
-        value = batch.squared_norm([gradient]).value
+        value = joint_squared_norm([gradient]).value
         value = torch.maximum(value, floor(joint_bound(uses)))
         book[name] = Entry(SquaredNorm(value, value, joint_rounding(uses)), [])
 
@@ -194,7 +199,9 @@ class TwoBackwards:
         self._held = True
         *others, last = batch.structure.reached
         if not batch.sharded and dominates(last, batch.losses, others):
-            self._gate = batch.capture.open_gate(batch.losses, last)
+            with batch.capture.listening(None):  # frees the graph up to the layer's output
+                (g,) = torch.autograd.grad(batch.losses.sum(), last.outputs)
+            self._gate = Gate(last.outputs[0], g)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
         """Run the backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""

@@ -1,21 +1,29 @@
-"""The check of a batch before one of its sums is formed, and when it is due.
+"""The observers of a batch: what is checked before one of its sums is formed, and when it is due.
 
 Norms and sums by the layers' rules are compared with autograd on a kind's first batch, then ever
 more rarely: what a model does may depend on its data and change with its weights. That records are
-kept apart is checked then, and in every batch in which something may permute rows.
+kept apart is checked then, and in every batch in which something may permute rows. Nothing but the
+clipper adds to ``.grad`` in its backward: `Guard` sees to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.clipper import Clipper, Observer
+from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.verification.layout import row_permuting_nodes
-from dpft.privacy.verification.order import check_order
-from dpft.privacy.verification.rules import Verified, check_rules, records_to_check
+from dpft.privacy.verification.rules import (
+    Verified,
+    check_order,
+    check_rules,
+    records_to_check,
+)
 
 # A kind that was found right is checked again after so many batches, and four times as many.
 _AGAIN = 64
@@ -154,3 +162,73 @@ def _hooks(model: nn.Module) -> tuple[int, ...]:
         )
         for key in hooks
     )
+
+
+class Guard(Observer):
+    """Hooks on the parameters that refuse gradients which autograd adds by itself.
+
+    A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
+    comes of it is added to ``.grad`` unclipped, and no captured call shows it.
+    ``broken`` is true once one was refused, which is in ``.grad`` by then.
+    """
+
+    def __init__(self, clipper: Clipper) -> None:
+        self._on = False
+        self._parameters = clipper.parameters
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._refuse, name))
+            for name, parameter in clipper.parameters.items()
+        ]
+
+    def check_hooks(self) -> None:
+        """Refuse hooks of others on the parameters' gradients, by the parameter's name.
+
+        Sums that autograd forms would go through them, after the norms were taken; the other plans
+        write to ``.grad`` by themselves and would pass them by.
+        """
+        for name, parameter in self._parameters.items():
+            after = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+            if parameter._backward_hooks or not all(map(_is_a_guards, after)):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} has a hook on its gradient (register_hook or "
+                    "register_post_accumulate_grad_hook), which would change sums after they were "
+                    "clipped, or never run; expected none on trained parameters: remove it "
+                    "(handle.remove()), or change losses before clipping and .grad after the noise"
+                )
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Refuse within this context, until autograd is to write."""
+        self.check_hooks()
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def before_autograd_writes(self) -> None:
+        self._on = False
+
+    def reset(self) -> None:
+        self.broken = False
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _refuse(self, name: str, parameter: Tensor) -> None:
+        if self._on:
+            self.broken = True
+            raise UnsupportedLayerError(
+                f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
+                "inside the backward: some function of the model runs layers again by itself "
+                "(reversible blocks, reentrant checkpoints); expected layers that run once. "
+                "Checkpoint with use_reentrant=False"
+            )
+
+
+def _is_a_guards(hook: object) -> bool:
+    """Return whether a hook is that of a guard, of this clipper or another one."""
+    return isinstance(hook, partial) and getattr(hook.func, "__func__", None) is Guard._refuse

@@ -40,8 +40,7 @@ STYLES = (
 # Styles that take a number after a colon: the number of groups, or of blocks in the first group.
 COUNTED = ("uniform", "two_group")
 DEFAULT_STYLES = "none,materialised,ghost,bk,per_layer"
-# ``-linear`` replaces every Conv1D by a Linear first, for which Opacus has faster rules.
-PEERS = ("opacus", "opacus-linear", "opacus-ghost", "opacus-ghost-linear")
+PEERS = ("opacus", "opacus-ghost")
 # bfloat16 means autocast: parameters, norms and sums stay in float32.
 DTYPES = ("float32", "bfloat16", "float64")
 DEFAULT_ROUNDS = 3
@@ -50,7 +49,7 @@ DEFAULT_OUT = Path("runs/bench")
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """The variants to measure. Build it with `make`; the fields are in the order of `command`.
+    """The variants to measure. Build it with `make`.
 
     A style may have a number: ``uniform:6``. With ``untied`` head and embedding are separate
     parameters; with ``peers`` they are, since these do not support tied weights or clip them
@@ -68,7 +67,6 @@ class BenchSettings:
     device: str = "auto"
     dtype: str = "float32"
     out: Path = DEFAULT_OUT
-    name: str | None = None
     untied: bool = False
 
     @classmethod
@@ -103,7 +101,7 @@ class BenchSettings:
             one_of("--peers", peer, PEERS)
         one_of("--device", self.device, ("auto", "cpu", "cuda"))
         one_of("--dtype", self.dtype, DTYPES)
-        for name in ("batch", "length", "rounds", "steps", "threads"):
+        for name in ("batch", "length", "rounds", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name} is {value}; expected a number above 0")
@@ -134,23 +132,20 @@ class BenchSettings:
         parts += ["untied"] if self.untied else []
         parts += [self.dtype] if self.dtype != "float32" else []
         parts += [self.device] if self.device != "auto" else []
-        return self.name or "-".join(parts)
+        return "-".join(parts)
 
     @property
     def command(self) -> str:
-        """The command that measures this, with every setting that is not the default."""
-        usual = BenchSettings.make(threads=self.threads, model=self.model)
+        """The command that measures this, without the folder of the results."""
         words = ["dpft", "bench"]
-        for name in (field.name for field in fields(self)):
-            value = getattr(self, name)
-            default = name not in ("model", "threads") and value == getattr(usual, name)
-            # An absolute folder exists on this machine only.
-            if default or (name == "out" and value.is_absolute()):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("threads", "out") or value in (None, (), False):
                 continue
-            words.append(f"--{name.replace('_', '-')}")
-            if not isinstance(value, bool):
+            words.append(f"--{field.name}")
+            if value is not True:
                 words.append(",".join(value) if isinstance(value, tuple) else str(value))
-        return shlex.join(words)
+        return f"OMP_NUM_THREADS={self.threads} {shlex.join(words)}"
 
     def job(self, kind: str, name: str | None = None) -> dict[str, Any]:
         """Return a job for a worker, of the variant of that name, as plain JSON data."""

@@ -1,4 +1,4 @@
-"""Results of ``dpft bench``: ratios over the rounds, their table, plot and file, and old files."""
+"""Results of ``dpft bench``: ratios over the rounds, their table, plot and file."""
 
 import json
 import os
@@ -18,19 +18,13 @@ from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
 SCHEMA_VERSION = 2
-# In earlier files, of which some have both, the mark of models with untied head and embedding.
-UNTIED = " (untied)"
 # Files of a search for the largest batch: it was found to within a fiftieth, and its speed was
 # measured once, without a repetition that would give its range.
 _PRECISION, _SPEED = 1 / 50, 0.05
 # With fewer, the range over rounds says too little of what another round would give.
 _ROUNDS = 3
-# RecursionError: of brackets nested a thousand deep.
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-_HEADINGS = (
-    *("style", "seconds", "time ratio", "time range"),
-    *("peak MB", "memory ratio", "memory range"),
-)
+_DAMAGED = (OSError, ValueError, KeyError, TypeError)
+_HEADINGS = ("style", "seconds", "time ratio (range)", "peak MB", "memory ratio (range)")
 
 
 @dataclass(frozen=True)
@@ -51,15 +45,13 @@ class Spread:
 class VariantSummary:
     """One variant over all rounds; None where something was not measured or failed.
 
-    Ratios are to the variant ``baseline`` in the same round; ``rounds`` is how many succeeded.
+    Ratios are to the baseline in the same round; ``rounds`` is how many succeeded.
     ``seconds`` are of a step, ``peak_bytes`` the highest memory in use after warm-up; ``message``
     is why it failed. Files of a search for the largest batch (Li et al. 2022, Appendix G) have the
     ``batch`` and ``examples_per_second`` at it.
     """
 
     label: str
-    peer: bool = False
-    baseline: str = ""
     rounds: int = 0
     seconds: Spread | None = None
     time_ratio: Spread | None = None
@@ -82,8 +74,6 @@ def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> lis
         summaries.append(
             VariantSummary(
                 label=name,
-                peer=name in PEERS,
-                baseline=BASELINE,
                 rounds=len(paired),
                 seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
                 time_ratio=Spread.of([_time_ratio(own, other) for own, other in paired]),
@@ -128,25 +118,14 @@ def table(
 ) -> TextTable:
     """Return a row for each variant, with notes on the columns and on what failed."""
 
-    def middle(spread: Spread | None) -> str:
-        return "-" if spread is None else f"{spread.median:.2f}"
-
-    def ends(spread: Spread | None) -> str:
-        return "-" if spread is None else f"{spread.min:.2f}–{spread.max:.2f}"
+    def ratio(spread: Spread | None) -> str:
+        return f"{spread.median:.2f} ({spread.min:.2f}–{spread.max:.2f})" if spread else "-"
 
     cells = []
     for one in summaries:
-        seconds, peak = one.seconds, one.peak_bytes
-        digits = 3 if seconds is not None and seconds.median >= 0.1 else 4
-        cells.append(
-            (
-                one.label,
-                "-" if seconds is None else f"{seconds.median:.{digits}f}",
-                *(middle(one.time_ratio), ends(one.time_ratio)),
-                "-" if peak is None else f"{peak.median / 1e6:,.0f}",
-                *(middle(one.memory_ratio), ends(one.memory_ratio)),
-            )
-        )
+        seconds = f"{one.seconds.median:.4f}" if one.seconds else "-"
+        peak = f"{one.peak_bytes.median / 1e6:,.0f}" if one.peak_bytes else "-"
+        cells.append((one.label, seconds, ratio(one.time_ratio), peak, ratio(one.memory_ratio)))
     how = "of each round"
     if settings.device != "cuda":
         how = "of steps to the mean of the two steps of none before and after each"
@@ -189,20 +168,21 @@ def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
-    panels = {"time per step / non-private": [s.time_ratio for s in shown]}
-    if any(s.memory_ratio for s in shown):
-        panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
+    shown = [s for s in summaries if s.time_ratio is not None and s.label != BASELINE]
+    panels = {
+        "time per step / non-private": [s.time_ratio for s in shown],
+        "peak memory / non-private": [s.memory_ratio for s in shown],
+    }
     with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.5, 1.5 + 0.32 * max(1, len(shown))), layout="constrained")
-        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        drawn = figure.subplots(1, 2, sharey=True)
         for axes, (label, spreads) in zip(drawn, panels.items(), strict=True):
             axes.axvline(1.0, color="0.6", linewidth=1, zorder=0)
             for place, (summary, spread) in enumerate(zip(shown, spreads, strict=True)):
                 if spread is None:
                     continue
                 # Ours and peers differ in their markers too, for print in grey.
-                colour, marker = ("#b35900", "s") if summary.peer else ("#1f4e79", "o")
+                colour, marker = ("#b35900", "s") if summary.label in PEERS else ("#1f4e79", "o")
                 axes.plot([spread.min, spread.max], [place, place], color=colour)
                 axes.plot(spread.median, place, marker, color=colour, markersize=5)
                 axes.text(spread.max, place, f" {spread.median:.2f}", va="center", fontsize=8)
@@ -221,7 +201,6 @@ class BenchFile:
     """One file of results.
 
     ``labels`` are what its numbers must be read with: model, shape, number type, device, torch.
-    ``styles`` have their names in the file, `UNTIED` and all.
     """
 
     path: Path
@@ -236,24 +215,13 @@ class BenchFile:
         """Return the summary of a style; one without numbers where the file lacks it."""
         return self.styles.get(style, VariantSummary(style))
 
-    def baseline(self, style: str) -> VariantSummary:
-        """Return non-private training, tied or untied as the style's own model is."""
-        return self.of(f"{BASELINE}{UNTIED if style.endswith(UNTIED) else ''}")
-
     def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
-        """Return ``first`` to ``second``; None unless the file has both, of one model.
+        """Return ``first`` to ``second``; None unless the file has both.
 
         Of two styles that were each measured against the baseline the range is the widest that the
-        two ranges allow. Styles have names without `UNTIED`; the untied one counts where there is
-        one.
+        two ranges allow.
         """
-        names = [
-            f"{style}{UNTIED}" if style != BASELINE and f"{style}{UNTIED}" in self.styles else style
-            for style in (first, second)
-        ]
-        if BASELINE not in (first, second) and len({n.endswith(UNTIED) for n in names}) > 1:
-            return None  # their ratios are to different models
-        one, two = (self._relative(quantity, name) for name in names)
+        one, two = (self._relative(quantity, name) for name in (first, second))
         if one is None or two is None or min(two.min, two.median) <= 0:
             return None
         return Spread(one.median / two.median, one.min / two.max, one.max / two.min)
@@ -261,7 +229,7 @@ class BenchFile:
     def _relative(self, quantity: str, name: str) -> Spread | None:
         if name == BASELINE:
             return Spread(1.0, 1.0, 1.0) if self.styles else None
-        one, base = self.of(name), self.baseline(name)
+        one, base = self.of(name), self.of(BASELINE)
         if quantity in ("time", "memory"):
             known = one.time_ratio if quantity == "time" else one.memory_ratio
             return known if one.rounds >= _ROUNDS else None
@@ -297,14 +265,11 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
     for path in paths.values():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if "summary" not in content and "largest_batch" not in content:
+            if "summary" not in content:
                 continue
             known = {k: content["settings"][k] for k in ("model", "length", "batch", "device")}
-            largest = content.get("largest_batch", ())
-            found = [one for one in largest if not one["message"] and one["batch"]]
-            summaries = _SUMMARIES.validate_python([*content.get("summary", ()), *found])
+            styles = {one.label: one for one in _SUMMARIES.validate_python(content["summary"])}
             marks = tuple(map(str, content["labels"]))
-            styles = {one.label: one for one in summaries}
             read.append(BenchFile(path=path, labels=marks, styles=styles, **known))
         except _DAMAGED as error:
             damaged.append(f"{path} cannot be read as a benchmark ({error!r})")

@@ -13,17 +13,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import dpft
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
 
-T = TypeVar("T")
 Result = dict[str, Any]
 OpenSession = Callable[[Mapping[str, Any]], "WorkerProcess"]
-# Called before each measurement: how many are done, how many there are, what comes next.
-Progress = Callable[[int, int, str], None]
+# Called before each measurement with what begins.
+Progress = Callable[[str], None]
 
 # These precede what a worker reports, whatever else it or a peer prints.
 MARK = "dpft-bench-result "
@@ -126,10 +125,11 @@ def measure(
     it. On a GPU, whose memory and time are not shared, each variant is measured alone.
     """
     rows: list[dict[str, Any]] = []
-    names, steps = settings.variants, settings.steps
+    steps = settings.steps
+    others = [name for name in settings.variants if name != BASELINE]
 
     def start(name: str, turn: int) -> WorkerProcess:
-        progress(len(rows), settings.rounds * len(names), f"round {turn + 1}: {name}")
+        progress(f"round {turn + 1} of {settings.rounds}: {name}")
         return open_session(settings.job("measure", name))
 
     for turn in range(settings.rounds):
@@ -139,8 +139,8 @@ def measure(
         ready, used = reference.ready(), False
         if settings.device == "cuda":
             results[BASELINE] = _alone(reference, steps if ready else 0)
-        others = [name for name in names if name != BASELINE]
-        for name in rotated(others, turn) if ready else ():
+        first = turn % max(1, len(others))  # over the rounds, each takes each place
+        for name in [*others[first:], *others[:first]] if ready else ():
             session = start(name, turn)
             if settings.device == "cuda":
                 results[name] = _alone(session, steps if session.ready() else 0)
@@ -162,7 +162,6 @@ def measure(
             {"round": turn, "load": load, "variant": name, "result": result}
             for name, result in results.items()
         ]
-    progress(len(rows), len(rows), "done")
     return rows
 
 
@@ -185,30 +184,24 @@ def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> 
 
 def measure_runs(
     jobs: Mapping[str, Mapping[str, Any]],
-    together: bool,
+    together: Sequence[Sequence[str]],
     open_session: OpenSession,
     progress: Progress,
 ) -> dict[str, Result]:
     """Return the results of whole runs by label.
 
-    ``together``: their steps take turns once all have warmed up, one job after the other.
+    Runs that are ``together`` take turns with their steps once all of them have warmed up.
     """
     found: dict[str, Result] = {}
-    for group in [list(jobs)] if together else [[label] for label in jobs]:
+    for group in together:
         sessions: dict[str, WorkerProcess] = {}
         for label in group:
-            progress(len(found) + len(sessions), len(jobs), label)
+            progress(label)
             sessions[label] = open_session(jobs[label])
             sessions[label].ready()
         for turn in range(jobs[group[0]]["steps"]):
-            for session in rotated(list(sessions.values()), turn):
-                session.step()
+            start = turn % len(group)  # over the turns, each takes each place
+            for label in [*group[start:], *group[:start]]:
+                sessions[label].step()
         found |= {label: session.finish() for label, session in sessions.items()}
-    progress(len(jobs), len(jobs), "done")
     return found
-
-
-def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return the items from the ``turn``-th on: over the rounds, each takes each place."""
-    start = turn % len(items) if items else 0
-    return [*items[start:], *items[:start]]

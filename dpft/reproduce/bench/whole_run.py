@@ -1,7 +1,5 @@
 """``dpft bench --run``: the runs that are timed, their steps in a worker, and the table of them."""
 
-import cProfile
-import pstats
 import time
 import warnings
 from collections import defaultdict
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 STEPS = 8
 WARM_UP = 6
 """Steps before those that are timed: a shape is compiled when it is first met."""
-_PROFILED = 3  # the last of these
 _PHASES = ("data", "clipped sums", "noise", "ledger", "optimizer", "logs", "waiting")
 _PLACES = ("name", "resume", "runs_dir", "track", "parallel", "ranks", "privacy.noise_seed")
 _NOTE = (
@@ -81,7 +78,6 @@ def figures(result: Mapping[str, Any], cuda: bool) -> dict[str, float]:
         "ms of host work": 1000 * (seconds - waiting),
         **{f"ms of {phase}": 1000 * part for phase, part in parts.items()},
         "microbatches": fmean(step["microbatches"] for step in usual),
-        "Python calls": result["calls"],
     }
 
 
@@ -91,10 +87,7 @@ def table(facts: Mapping[str, Any], load: float, results: Mapping[str, Any]) -> 
     found = {label: figures(one, cuda) for label, one in results.items() if "steps" in one}
     rows = []
     for name in next(iter(found.values()), ()):
-        digits = 0 if name == "Python calls" else 1
-        rows.append(
-            [name, *(f"{found[k][name]:,.{digits}f}" if k in found else "-" for k in results)]
-        )
+        rows.append([name, *(f"{found[k][name]:,.1f}" if k in found else "-" for k in results)])
     rates = {label: one["records a second"] for label, one in found.items()}
     fastest = max((rates[k] for k in found if not results[k]["private"]), default=0.0)
     ratios = [f"{fastest / rates[k]:.2f}" if rates.get(k) and fastest else "-" for k in results]
@@ -129,15 +122,12 @@ class Laps:
 
     Attributes:
         steps: seconds by phase of each timed step.
-        calls: function calls of Python in each step that was profiled.
     """
 
     def __init__(self, requests: Iterable[Any], cuda: bool) -> None:
         self.steps: list[Mapping[str, float]] = []
-        self.calls: list[int] = []
         self._requests, self._cuda, self._done = iter(requests), cuda, 0
         self._report: Any = None
-        self._profile = cProfile.Profile()
         self._seconds: dict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
 
@@ -153,22 +143,15 @@ class Laps:
         self._since = time.perf_counter()
 
     def _end_step(self) -> None:
-        self._profile.disable()
         if self._report is not None:
             self.steps.append(self._seconds)
             self._report(sum(self._seconds.values()))
-        elif self._done >= WARM_UP - _PROFILED:
-            stats: Any = pstats.Stats(self._profile)
-            self.calls.append(stats.total_calls)
         self._seconds = defaultdict(float)
         self._done += 1
         if self._done >= WARM_UP:
             self._report = next(self._requests, None)
             if self._report is None:
                 raise _MeasuredError
-        elif self._done >= WARM_UP - _PROFILED:
-            self._profile = cProfile.Profile()
-            self._profile.enable()
 
 
 def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
@@ -210,7 +193,6 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
         "steps": [
             {"seconds": seconds, **count} for seconds, count in zip(laps.steps, counts, strict=True)
         ],
-        "calls": min(laps.calls),  # of a step that met no new shape
         "warnings": sorted({str(w.message) for w in warned if w.category is UserWarning}),
         "private": run.clip.private,
         "records": mechanism.dataset_size,

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench import peers, workloads
+from dpft.reproduce.bench import workloads
 from dpft.reproduce.bench.catalog import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
 from dpft.reproduce.bench.workloads import Inputs, Step
-from dpft.runs import memory
+from dpft.runs.environment import forget_peak, peak
 
 Report = Callable[[float], None]
 
@@ -89,7 +89,7 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     workload = workloads.build(job["model"], **asked, dtype=dtype)
     more = {name: job[name] for name in ("threshold", "dtype")}
     if job["name"] in PEERS:
-        step = peers.peer_step(job["name"], workload, job["batch"], **more)
+        step = workloads.peer_step(job["name"], workload, job["batch"], **more)
     else:
         step = workloads.style_step(job["name"], workload, **more)
     meter = Meter(job["device"])
@@ -111,12 +111,7 @@ def measure(job: dict[str, Any], requests: Iterable[Report] | None = None) -> di
     peak = meter.peak()
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     norm = float(torch.stack(squares).sum().sqrt())
-    return {
-        "seconds": seconds,
-        "peak_bytes": peak,
-        "memory": meter.method,
-        "gradient_norm": norm,
-    }
+    return {"seconds": seconds, "peak_bytes": peak, "gradient_norm": norm}
 
 
 def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
@@ -134,20 +129,11 @@ def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
 class Meter:
     """Peak memory: of torch's allocator on a GPU, of the whole process on a CPU.
 
-    Where the system does not let a process reset its peak, the lifetime's peak has to do, and
-    ``method`` says so.
+    Where the system does not let a process reset its peak, the lifetime's peak has to do.
     """
 
     def __init__(self, device: str) -> None:
-        self.cuda, self.resets = device == "cuda", True
-
-    @property
-    def method(self) -> str:
-        """The way in which the peak is measured."""
-        if self.cuda:
-            return "torch.cuda.max_memory_allocated after warm-up"
-        whole = "ru_maxrss, warm-up and verification included"
-        return "VmHWM after warm-up" if self.resets else whole
+        self.cuda = device == "cuda"
 
     def reset(self) -> None:
         """Forget the peak so far."""
@@ -159,13 +145,11 @@ class Meter:
         # Freed heap would count as in use. Other C libraries than GNU's have no such function.
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)
-        self.resets = memory.forget_peak()
+        forget_peak()
 
     def peak(self) -> int:
         """Return the bytes of the peak since the last reset."""
-        if self.cuda:
-            return torch.cuda.max_memory_allocated()
-        return memory.peak()
+        return torch.cuda.max_memory_allocated() if self.cuda else peak()
 
 
 def _requests() -> Iterator[Report]:

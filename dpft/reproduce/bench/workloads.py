@@ -1,4 +1,4 @@
-"""The benchmark's models, their inputs and losses, and one step of a clipping style.
+"""The benchmark's models, their inputs and losses, and one step of a clipping style or of Opacus.
 
 Models have random weights and are built offline, without dropout and key-value cache. A step is
 forward, backward and clipping, without noise and optimizer.
@@ -13,52 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpft.config.folder import settings_of
+from dpft.privacy.spec import Partition
 from dpft.privacy.token_losses import IGNORED, token_losses
 
-CLASSES = 10
 _SHORT = 8  # tokens of a record where their number does not matter
-_NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-# Of each model transformers' name of its configuration, its class and the options.
-_CONFIGS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    **{
-        name: (
-            "GPT2Config",
-            "GPT2LMHeadModel",
-            {"n_embd": width, "n_layer": layers, "n_head": heads, **_NO_DROPOUT},
-        )
-        for name, width, layers, heads in (
-            ("gpt2", 768, 12, 12),
-            ("gpt2-medium", 1024, 24, 16),
-            ("gpt2-large", 1280, 36, 20),
-            ("gpt2-xl", 1600, 48, 25),
-        )
-    },
-    **{
-        name: (
-            "ViTConfig",
-            "ViTForImageClassification",
-            {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width},
-        )
-        for name, width, heads in (("vit-small", 384, 6), ("vit-base", 768, 12))
-    },
-    "smollm2-135m": (
-        "LlamaConfig",
-        "LlamaForCausalLM",
-        {
-            **{"vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30},
-            **{"num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536},
-            **{"max_position_embeddings": 8192, "rms_norm_eps": 1e-5},
-        },
-    ),
-    "roberta-base": (
-        "RobertaConfig",
-        "RobertaForSequenceClassification",
-        {
-            **{"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
-            **{"layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.0},
-            "attention_probs_dropout_prob": 0.0,
-        },
-    ),
+# Sizes of SmolLM2-135M; those of the others are known to `dpft.models`.
+_SMOLLM2 = {
+    **{"vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30},
+    **{"num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536},
+    **{"max_position_embeddings": 8192, "rms_norm_eps": 1e-5},
 }
 Inputs = Mapping[str, Tensor]
 
@@ -100,9 +64,9 @@ def build(
     def inputs(batch: int, *, short: bool = False) -> Inputs:
         drawn = torch.Generator().manual_seed(seed)
         if length is None:
-            side = getattr(getattr(model, "config", None), "image_size", 32)
+            side = model.config.image_size
             images = torch.randn(batch, 3, side, side, generator=drawn)
-            labels = torch.randint(CLASSES, (batch,), generator=drawn)
+            labels = torch.randint(model.config.num_labels, (batch,), generator=drawn)
             return {"images": images.to(device, dtype), "labels": labels.to(device)}
         tokens = min(length, _SHORT) if short else length
         ids = torch.randint(5, model.config.vocab_size, (batch, tokens), generator=drawn)
@@ -121,24 +85,30 @@ def build(
 
 def _build_model(name: str, untied: bool) -> tuple[Any, int]:
     """Return a model and the number of its repeated blocks."""
-    if name == "wrn16-4":
-        from dpft.models.wrn import WideResNet
-
-        return WideResNet(), 6  # three stages of two blocks each: 16 = 6 * 2 + 4 layers
     import transformers as hf
 
-    if name == "tiny":
-        from dpft.models.load import BUNDLED
+    from dpft.models.architecture import draw, suit
+    from dpft.models.families import sized
+    from dpft.models.load import BUNDLED
+    from dpft.models.needs import Needs
 
-        folder, kind = str(BUNDLED / name), "GPT2LMHeadModel"
-        config: Any = hf.GPT2Config.from_pretrained(folder, trust_remote_code=False)
-        config.update(_NO_DROPOUT)
+    auto: Any = hf.AutoModelForCausalLM
+    needs = Needs("causal")
+    if name == "roberta-base":
+        auto, needs = hf.AutoModelForSequenceClassification, Needs("classifier", ("0", "1"))
+    elif name.startswith(("vit", "wrn")):
+        auto, needs = hf.AutoModelForImageClassification, Needs("image", tuple("0123456789"))
+    path = str((settings_of("model", name) or {})["path"])
+    if name == "smollm2-135m":
+        config: Any = hf.AutoConfig.for_model("llama", **_SMOLLM2)
+    elif path.startswith("bundled:"):
+        config = hf.AutoConfig.from_pretrained(str(BUNDLED / name), trust_remote_code=False)
     else:
-        config_kind, kind, options = _CONFIGS[name]
-        config = getattr(hf, config_kind)(**options)
-        config.num_labels = 2 if name == "roberta-base" else CLASSES
+        config = sized(path)
+    suit(config, needs, 0.0)
     config.tie_word_embeddings = not untied
-    return getattr(hf, kind)(config), config.num_hidden_layers
+    # WRN16-4 has three stages of two blocks each: 16 = 6 * 2 + 4 layers.
+    return draw(auto, config), getattr(config, "num_hidden_layers", 6)
 
 
 def losses(
@@ -157,8 +127,7 @@ def losses(
     def of(inputs: Inputs) -> Tensor:
         labels = inputs["labels"]
         if "images" in inputs:
-            out = model(inputs["images"])
-            return F.cross_entropy(getattr(out, "logits", out), labels, reduction="none")
+            return F.cross_entropy(model(inputs["images"]).logits, labels, reduction="none")
         shown: dict[str, Any] = {key: x for key, x in inputs.items() if key != "labels"}
         if "position_ids" in inputs:
             shown["use_cache"] = False
@@ -187,9 +156,10 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     style, _, number = name.partition(":")
     options: dict[str, Any] = {} if style == "none" else {"threshold": threshold}
     if style == "uniform":
-        options["count"] = int(number or min(4, workload.blocks))
+        options["groups"] = Partition(style, int(number or min(4, workload.blocks)))
     elif style == "two_group":
-        options["boundary"] = int(number or max(1, workload.blocks // 2))
+        first = int(number or max(1, workload.blocks // 2))
+        options["groups"] = Partition(style, boundary=first)
     clipper = make_clipper(workload.model, style, **options)
     forward = partial(losses, workload, workload.model, dtype=dtype, own=style != "none")
 
@@ -209,3 +179,59 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
 def left_in(model: nn.Module) -> list[Tensor]:
     """Return the gradients of a model's parameters that have one."""
     return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
+    """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which changes the model.
+
+    ``opacus`` has per-example gradients by hooks, then what `DPOptimizer.step` does before noise;
+    ``opacus-ghost`` norms by hooks, then a second backward over reweighted losses. Every ``Conv1D``
+    of GPT-2 becomes an equal ``Linear``, for which Opacus has faster rules.
+    """
+    from opacus import grad_sample, optimizers
+    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+    model = workload.model
+    _swap_conv1d(model)
+    ghost = name == "opacus-ghost"
+    wrapper: Any = grad_sample.GradSampleModule
+    kind: Any = optimizers.DPOptimizer
+    options: dict[str, Any] = {}
+    if ghost:
+        wrapper = grad_sample.GradSampleModuleFastGradientClipping
+        kind = optimizers.DPOptimizerFastGradientClipping
+        options = {"max_grad_norm": threshold, "use_ghost_clipping": True}
+    module = wrapper(model, loss_reduction="sum", **options)
+    optimizer = kind(
+        torch.optim.SGD(model.parameters(), lr=0.0),  # never steps
+        noise_multiplier=0.0,
+        max_grad_norm=threshold,
+        expected_batch_size=batch,
+        loss_reduction="sum",
+    )
+
+    def run(inputs: Inputs) -> None:
+        found = losses(workload, module, inputs, dtype)
+        if ghost:
+            DPTensorFastGradientClipping(module, optimizer, found, "sum").backward()
+        else:
+            found.sum().backward()
+            optimizer.clip_and_accumulate()
+
+    def gradients() -> list[Tensor]:
+        return left_in(model) if ghost else [p.summed_grad for p in optimizer.params]
+
+    return Step(run, lambda: optimizer.zero_grad(set_to_none=True), gradients)
+
+
+def _swap_conv1d(model: nn.Module) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    for name in [name for name, module in model.named_modules() if isinstance(module, Conv1D)]:
+        parent, _, child = name.rpartition(".")
+        old: Any = model.get_submodule(name)
+        inputs, outputs = old.weight.shape
+        new = nn.Linear(inputs, outputs, device=old.weight.device, dtype=old.weight.dtype)
+        new.weight = nn.Parameter(old.weight.detach().T.contiguous())
+        new.bias = old.bias
+        setattr(model.get_submodule(parent), child, new)

@@ -13,12 +13,12 @@ import importlib.metadata
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpft
-from dpft.privacy.cached import cache_folder
 from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
             write_atomic(cache_folder() / "claims.json", json.dumps({_code(): known}))
     numbers: Numbers = known[key]
     return numbers
+
+
+def cache_folder() -> Path:
+    """Return ``$DPFT_CACHE_DIR``, else ``dpft`` in the user's cache folder."""
+    if folder := os.environ.get("DPFT_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dpft")
 
 
 @functools.cache

@@ -1,13 +1,12 @@
 """Figures of speed and memory, from files of ``dpft bench``."""
 
 import math
-from collections.abc import Iterable
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import BenchFile, Spread, VariantSummary
 from dpft.reproduce.figures.catalog import Figure, Inputs
-from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Origin, Panel, Series
 
 # Styles by their number of groups, those of a fixed number first.
 _COARSE = {"bk": 1, "ghost": 1, "materialised": 1, "two_group": 2}
@@ -40,7 +39,8 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
         ("peak memory", "GB", [_ratio(one.peak_bytes, 1e9) for one in measured]),
         ("throughput", "records a second", [_ratio(file.batch, one.seconds) for one in measured]),
     ):
-        series = [_by_place("private", file, values)]
+        points = (FigurePoint(i, y, source=file.path.name) for i, y in enumerate(values) if y)
+        series = [Series("private", tuple(points), Origin.OURS)]
         if level:
             point = FigurePoint(math.nan, level, source=file.path.name)
             series.append(Series("non-private", (point,), Origin.OURS, "level"))
@@ -51,13 +51,6 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
         panels.append(Panel(title, x, y, tuple(series)))
     notes = [f"Measured by dpft bench: {', '.join(file.labels)}.", *figure.notes]
     return Content(panels, [*notes, _OF_PROCESS] if file.device == "cpu" else notes)
-
-
-def _by_place(
-    label: str, file: BenchFile, values: Iterable[float | None], look: Look = "line"
-) -> Series:
-    points = (FigurePoint(i, y, source=file.path.name) for i, y in enumerate(values) if y)
-    return Series(label, tuple(points), Origin.OURS, look)
 
 
 def _grouped(file: BenchFile) -> dict[str, VariantSummary]:
@@ -76,16 +69,3 @@ def _grouped(file: BenchFile) -> dict[str, VariantSummary]:
         if measured.peak_bytes is not None:
             by_count.setdefault(count, (name, measured))
     return dict(by_count[count] for count in sorted(by_count))
-
-
-def time_by_style(file: BenchFile) -> Panel:
-    """Return the time of a step relative to non-private training, for every style of a file."""
-    times = {
-        style: _ratio(one.time_ratio, 1) for style, one in file.styles.items() if one.time_ratio
-    }
-    return Panel(
-        f"time, {file.model}",
-        Axis("style", names=tuple(times)),
-        Axis("time / non-private", from_zero=True),
-        (_by_place("measured", file, times.values(), "points"),),
-    )

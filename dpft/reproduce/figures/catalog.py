@@ -92,8 +92,7 @@ class ScoreSeries(_Strict):
 class Figure(_Strict):
     """One figure, by ``build`` of `dpft.reproduce.figures.draw.BUILDERS`; without it see ``why``.
 
-    ``all_series`` has what ``series`` have in common. ``inferred`` are labels whose values the
-    paper's axes do not print.
+    ``all_series`` has what ``series`` have in common.
     """
 
     name: str
@@ -104,7 +103,6 @@ class Figure(_Strict):
     why: str = ""
     tables: tuple[PickedCells, ...] = ()
     series: tuple[ScoreSeries, ...] = ()
-    inferred: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -135,11 +133,10 @@ def figures(path: Path = ROOT / "figures.yaml") -> Mapping[str, Figure]:
 def load(name: str) -> Figure:
     """Return the figure of a name."""
     known = figures()
-    if name in known:
-        return known[name]
-    halves = [one for one in known if one.startswith(name)]
-    meant = f"; did you mean {' or '.join(halves)}?" if halves else suggestion(name, known)
-    raise ConfigError(f"there is no figure {name!r}{meant}; type dpft figure for all of them")
+    if name not in known:
+        near = suggestion(name, known)
+        raise ConfigError(f"there is no figure {name!r}{near}; type dpft figure for all of them")
+    return known[name]
 
 
 @dataclass(frozen=True)
@@ -221,15 +218,10 @@ def plan_tables(
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
 ) -> tuple[Table, ...]:
-    """Return the figure's tables and lists, planned where they have this scale; one must."""
+    """Return the figure's tables and lists, planned where they have this scale."""
     tables = []
     for picked in figure.tables:
         printed = picked.load()
         plan = make_plan(printed, scale, seeds, extra) if scale in printed.scales else None
         tables.append(Table(printed, plan, index, picked.is_list))
-    if tables and not any(table.plan for table in tables):
-        raise ConfigError(
-            f"{figure.name} has no runs that fit a laptop; type dpft figure {figure.name} "
-            "scale=paper"
-        )
     return tuple(tables)

@@ -41,18 +41,17 @@ class FigurePoint:
 
 @dataclass(frozen=True)
 class Series:
-    """Points in the order of the line; with ``legend_origin`` the legend names the origin, too."""
+    """Points in the order of the line."""
 
     label: str
     points: tuple[FigurePoint, ...]
     origin: Origin
     look: Look = "line"
-    legend_origin: bool = False
 
     @property
     def legend(self) -> str:
         """``epsilon 3, printed``."""
-        return f"{self.label}, {self.origin}" if self.legend_origin else self.label
+        return self.label if self.origin is Origin.COMPUTED else f"{self.label}, {self.origin}"
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,10 @@ from dpft.reproduce.tables.verdicts import Mark
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
-# of the map, survive colour-blindness; markers and lines survive grey print.
+# of the map, survive colour-blindness; markers survive grey print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES: tuple[Any, ...] = (
-    *("solid", "dashed", "dashdot", "dotted"),
-    *((0, (6, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))),
-)
+LINES = ("solid", "dashed", "dashdot", "dotted")
 RC: dict[Any, Any] = {
     **{"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 10, "legend.fontsize": 8},
     **{"axes.spines.top": False, "axes.spines.right": False},
@@ -46,7 +43,7 @@ _LETTERS = 34
 BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
     builder.__name__: builder
     for builder in (
-        *(scores.scores, scores.styles_side_by_side, scores.heat_maps),
+        *(scores.scores, scores.heat_maps),
         *(benchmarks.number_of_groups, computed.effective_noise),
         *(computed.noise_by_rate, computed.memory_profile, private.norms_by_layer),
         *(private.histograms, private.signal_to_noise),
@@ -101,15 +98,13 @@ def draw(about: Entry, content: Content) -> Figure:
     for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
         keys.setdefault(series.label, len(keys))
         legend.setdefault(series.legend, series)
-    # A single series has to say, too, whether it is the paper's.
-    keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
     sizes = [(_WIDTH, _HEIGHT)]
     for panel in panels:  # cells of a map are as large as the numbers in them
         if isinstance(panel, Heat) and panel.show_numbers:
             line = 0.34 + 0.14 * any(point.error is not None for point in panel.points)
             sizes.append((1.4 + 0.5 * len(panel.cells[0]), 0.9 + line * len(panel.cells)))
     lines, (across, down) = math.ceil(len(panels) / columns), map(max, zip(*sizes, strict=True))
-    width = columns * across + _LEGEND * keyed
+    width = columns * across + _LEGEND * bool(legend)
     per_line = int(width * _PER_INCH)
     wrapped = [line for text in content.caption for line in textwrap.wrap(text, per_line)]
     height = lines * down + 0.5 + _CAPTION_LINE * max(1, len(wrapped))
@@ -124,7 +119,7 @@ def draw(about: Entry, content: Content) -> Figure:
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     figure.suptitle(f"{about.title}\n{about.source}")
-    if keyed:
+    if legend:
         handles = [
             Line2D([], [], label=textwrap.fill(text, 28), **_look(one, keys[one.label]))
             for text, one in legend.items()
@@ -185,6 +180,7 @@ def _draw_panel(axes: Axes, panel: Panel, keys: Mapping[str, int]) -> None:
     if panel.x.from_zero:
         axes.set_xlim(left=0)
     if panel.y.from_zero:
+        axes.axhline(0, linewidth=0)  # the margin above is a share of the whole height
         axes.set_ylim(bottom=0)
 
 

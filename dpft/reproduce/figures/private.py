@@ -9,12 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from dpft.config.errors import ConfigError, RunError
+from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.papers import show_label
 from dpft.runs.log import NORMS, Norms, read_norms
-from dpft.runs.record import read_record
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
         title = f"step {one.step + 1}"
         panels.append(Heat(title, x, Axis("record"), "gradient norm", cells, **more))
     note = (
-        f"{_described(folder)}; {len(recorded[0].groups)} layers, first {EXAMPLES} records of each "
+        f"Run {folder.name}; {len(recorded[0].groups)} layers, first {EXAMPLES} records of each "
         "step's batch: others in each panel, where the paper follows the same 32."
     )
     return Content(panels, [WARNING, note], columns=2)
@@ -74,7 +73,7 @@ def histograms(figure: Figure, inputs: Inputs) -> Content:
         axes = Axis("gradient norm"), Axis("records", from_zero=True)
         panels.append(Panel(f"{group}, step {one.step + 1}", *axes, series))
     note = (
-        f"{_described(folder)}. All records of the step's batch. The paper shows the embedding, "
+        f"Run {folder.name}. All records of the step's batch. The paper shows the embedding, "
         "the value matrices of the 6th and 12th attention and the classification layer."
     )
     return Content(panels, [WARNING, note], columns=len(steps))
@@ -106,7 +105,7 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
         f"Norm of the mean of the clipped gradients over the expected norm of its noise, averaged "
         f"over the first {FIRST} steps; a point is a run."
     )
-    return Content([panel], [WARNING, note, *map(_described, folders)])
+    return Content([panel], [WARNING, note, f"Runs {', '.join(one.name for one in folders)}."])
 
 
 def _norms(folder: Path) -> list[Norms]:
@@ -138,13 +137,3 @@ def spread_out(steps: Sequence[T], count: int) -> list[T]:
     if len(steps) <= count:
         return list(steps)
     return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
-
-
-def _described(folder: Path) -> str:
-    try:
-        record = read_record(folder)
-    except RunError:  # it is still running
-        return folder.name
-    config, environment = record["config"], record.get("environment", {})
-    where = environment.get("gpu") or environment.get("cpu") or "a machine that is not recorded"
-    return f"{folder.name}: {config['task']['name']}, {config['model']['name']}, on {where}"

@@ -1,10 +1,8 @@
 """Scores against settings, sizes, times or memory, and heat maps: printed numbers and ours."""
 
 import math
-from dataclasses import replace
 from statistics import fmean
 
-from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, Inputs, ScorePair, ScoreSeries, Table
 from dpft.reproduce.figures.computed import SHAPES, relative_peak
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
@@ -29,17 +27,7 @@ def scores(figure: Figure, inputs: Inputs) -> Content:
         )
         if series:
             panels.append(Panel(title, asked[0].x_axis, Axis(asked[0].y), series))
-    notes, machines = list(figure.notes), dict[str, None]()
-    if any(one.x == "minutes" for one in figure.series):
-        for run in (one for score in inputs.scores for one in score.cell.runs):
-            facts = run.record.get("environment") or {}
-            cpu = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
-            machines[str(facts.get("gpu") or cpu)] = None
-    if machines:
-        text = f"Times are of {' and of '.join(machines)}."
-        warning = f"WARNING: times of {len(machines)} machines, which do not compare. "
-        notes.append(f"{warning if len(machines) > 1 else ''}{text}")
-    return Content(panels, notes)
+    return Content(panels, figure.notes)
 
 
 def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
@@ -61,7 +49,6 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
         Series(
             *(label, tuple(sorted(points, key=lambda p: p.x) if asked.sort else points)),
             *(origin, asked.look),
-            legend_origin=True,
         )
         for label, points in by_label.items()
     ]
@@ -110,86 +97,34 @@ def _counted_peak(score: ScorePair) -> float | None:
     return relative_peak(*map(show_label, labels))
 
 
-def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
-    """Bu et al. 2023, Figure 3: accuracy by style of ViT-large, and time of the nearest ViT."""
-    listed = list(inputs.scores)
-    names = [
-        f"{show_label(x.row.labels.get('clipping'))} (M={show_label(x.row.labels.get('groups'))})"
-        for x in listed
-    ]
-    axis = Axis("clipping groups", names=tuple(names))
-    series = [
-        Series("accuracy", tuple(p for p in points if p), origin, "points", legend_origin=True)
-        for origin in (Origin.PRINTED, Origin.OURS)
-        if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
-    ]
-    peaks = enumerate(map(_counted_peak, listed))
-    counted = tuple(FigurePoint(i, peak) for i, peak in peaks if peak is not None)
-    panels = [
-        Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
-        Panel(
-            *("memory", axis, Axis("peak by Fact 6.1 / non-private", from_zero=True)),
-            (Series("counted by Fact 6.1", counted, Origin.COMPUTED, "points"),),
-        ),
-    ]
-    usable = [b for b in inputs.benches if b.model.startswith("vit")]
-    note = (
-        "No benchmark of a ViT is available for the time: dpft bench --model vit-base --styles "
-        "bk,uniform:2,uniform:4,per_layer,per_param."
-    )
-    if usable:
-        bench = max(usable, key=lambda one: len(one.styles))
-        panels.append(time_by_style(bench))
-        note = f"Time: measured by dpft bench, {', '.join(bench.labels)}."
-    return Content(panels, [*figure.notes, note])
-
-
 def heat_maps(figure: Figure, inputs: Inputs) -> Content:
     """Return printed and ours of each table: its first label goes down, its second across."""
-    panels: list[Heat] = []
-    for table in inputs.tables:
-        maps = [
-            _map(figure, table, origin)
-            for origin in (Origin.PRINTED, Origin.OURS)
-            if any(score.value(origin) is not None for score in table.scores)
-        ]
-        if inputs.scale == "paper":
-            # A small model's scores have another range, of which one colour would be left.
-            values = [point.y for one in maps for point in one.points]
-            maps = [replace(one, limits=(min(values), max(values))) for one in maps]
-        panels += maps
+    panels = [
+        _map(table, origin)
+        for table in inputs.tables
+        for origin in (Origin.PRINTED, Origin.OURS)
+        if any(score.value(origin) is not None for score in table.scores)
+    ]
     names = ", ".join(table.printed.name for table in inputs.tables)
-    notes = [f"What is inferred, and what disagrees: dpft table {names}."]
-    if inputs.scale == "laptop" and any(panel.origin is Origin.OURS for panel in panels):
-        notes.append("Colours of printed numbers and of ours have different ranges.")
-    if any(point is None for panel in panels for row in panel.cells for point in row):
-        notes.append("Dots are cells without a run.")
+    notes = (
+        f"What is inferred, and what disagrees: dpft table {names}.",
+        "Each map has its own range of colours. Dots are cells without a run.",
+    )
     return Content(panels, notes, columns=2)
 
 
-def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
+def _map(table: Table, origin: Origin) -> Heat:
     # The laptop's scale leaves whole rows and columns out: they would be empty.
     scores = [one for one in table.scores if origin is Origin.PRINTED or one.run is not None]
-    axes, values = [], []
-    for label in table.printed.label_names:
-        values.append([*dict.fromkeys(one.row.labels[label] for one in scores)])
-        names = [*map(show_label, values[-1])]
-        for place, value in enumerate(values[-1]):
-            runs = [one.run for one in scores if one.row.labels[label] == value]
-            rates = {run.run.optim.lr for run in runs if run is not None}
-            changed = origin is Origin.OURS and label == "learning rate" and rates != {value}
-            if changed and rates:  # where our runs have other rates than printed, both
-                names[place] = f"{', '.join(f'{x:g}' for x in sorted(rates))} for {value:g}"
-        inferred = origin is Origin.PRINTED and label in figure.inferred
-        axes.append(Axis(f"{label}{' (inferred)' if inferred else ''}", names=tuple(names)))
-    (down, across), (ys, xs) = table.printed.label_names, values
+    down, across = table.printed.label_names
+    ys, xs = ([*dict.fromkeys(one.row.labels[name] for one in scores)] for name in (down, across))
     cells = {(one.row.labels[down], one.row.labels[across]): one for one in scores}
     column = table.printed.columns[0]
     rows = ([cells.get((y, x)) for x in xs] for y in ys)
     return Heat(
         title=f"{table.printed.source.split(', ')[-1]}, {origin}",
-        x=axes[1],
-        y=axes[0],
+        x=Axis(across, names=tuple(map(show_label, xs))),
+        y=Axis(down, names=tuple(map(show_label, ys))),
         label=column.label,
         cells=tuple(
             tuple(s.point(j, origin) if s else None for j, s in enumerate(row)) for row in rows

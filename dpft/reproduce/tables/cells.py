@@ -1,9 +1,10 @@
 """A table with its runs: cells, printed epsilons, and the runs that are missing."""
 
+import itertools
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,24 +16,14 @@ from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import Audit, build, parse
 from dpft.reproduce.papers import Column, PaperTable, Row
 from dpft.reproduce.tables import verdicts
-from dpft.reproduce.tables.plan import (
-    PlannedRun,
-    TablePlan,
-    empty_plan,
-    make_plan,
-    may_hold,
-    words_at,
-)
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan, words_at
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
-from dpft.runs.lineage import ambiguous, first_weights
 
 WITHIN = 0.03
 _GENERATED = (Flag.SAMPLE_DATA, Flag.SYNTHETIC_DATA)
 _PART_OR_OTHER = (Flag.LIMITED_TRAIN, Flag.LIMITED_EVAL, Flag.OTHER_FILES, Flag.LOSSY_COPIES)
 _STAND_INS = (Flag.BUNDLED_MODEL, Flag.STAND_IN_MODEL, Flag.QUANTISED_WEIGHTS, *TRAINED_BASE)
-# The weights that a metric of the task is computed with; they belong to the score.
-_WEIGHTS = {"BERTScore": "bertscore", "BLEURT": "bleurt"}
 NAMES = {"rdp": "eps RDP", "gdp_clt": "eps GDP-CLT", "prv": "eps PRV"}
 
 
@@ -116,12 +107,11 @@ class FilledRow:
 
 @dataclass(frozen=True)
 class Filled:
-    """A planned table with its cells, faults of records, and cells whose seeds differ."""
+    """A planned table with its cells, and faults of records."""
 
     plan: TablePlan
     rows: tuple[FilledRow, ...]
     remarks: tuple[str, ...]
-    unlike: tuple[str, ...]
 
     @property
     def cells(self) -> list[Cell]:
@@ -139,15 +129,18 @@ def fill(
 ) -> Filled:
     """Put what was recorded into the plan's cells, and next to each row its printed epsilons."""
     rows = []
-    unlike: dict[str, None] = {}
     for i, row in enumerate(plan.rows):
         cells = tuple(cell_of(plan, i, j, index) for j in range(len(plan.columns)))
-        rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
-        for column, cell in zip(plan.columns, cells, strict=True):
-            if apart := _unlike([one.record for one in cell.runs], column.split):
-                unlike[f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}"] = None
-    remarks = (*index.damaged, *_without_metric(plan, index))
-    return Filled(plan, tuple(rows), remarks, tuple(unlike))
+        rows.append(FilledRow(row, cells, epsilons[i] if epsilons else ()))
+    # Finished runs that lack a column's metric: training them again would not help.
+    remarks = dict.fromkeys(index.damaged)
+    for (_, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        for found in index.of(planned.key):
+            if found.has_scores(column.split) and found.score(column) is None:
+                what = f"{found.path} has no {' or '.join(column.metrics)} of {column.split}"
+                remarks[f"{what}; type dpft score {found.path}"] = None
+    return Filled(plan, tuple(rows), tuple(remarks))
 
 
 def chosen(
@@ -158,17 +151,10 @@ def chosen(
     Of several one of the paper's data and the scale's model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
-
-    def scored_with(task: Mapping[str, Any]) -> list[str]:
-        """Return the names of the weights that the column's metrics are computed with."""
-        paths = (task.get(_WEIGHTS.get(metric, "")) for metric in column.metrics)
-        return [PurePosixPath(str(path)).name for path in paths]
-
     by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
-        same_weights = scored_with(found.record["config"]["task"]) == scored_with(planned.run.task)
         wanted = plan.any_seed or found.seed in plan.seeds
-        if wanted and same_weights and found.score(column) is not None:
+        if wanted and found.score(column) is not None:
             by_seed.setdefault(found.seed, []).append(found)
     # A stand-in that this scale asks for is no reason to take another record.
     own = replace(planned, paper_model=planned.model_path)
@@ -253,32 +239,6 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
     return marks
 
 
-def _unlike(records: Sequence[Mapping[str, Any]], split: str) -> list[str]:
-    """Return in what the records of a cell's seeds differ but the seed."""
-    data = [record["dataset"] for record in records]
-    values = {
-        # Fingerprints are made with a key of each run: no two are equal.
-        "data": {(one.get("source"), *sorted(one.get("counts", {}).items())) for one in data},
-        "signature of scores": {one["scores"][split]["signature"] for one in records},
-        "commit": {one["dpft"]["commit"] for one in records},
-    }
-    apart = [name for name, different in values.items() if len(different) > 1]
-    pairs = (pair for one in records for pair in first_weights(one))
-    return apart + [f"weights of {name}" for name in ambiguous(pairs)]
-
-
-def _without_metric(plan: TablePlan, index: Index) -> list[str]:
-    """Name finished runs that lack a column's metric: training them again would not help."""
-    remarks: dict[str, None] = {}
-    for (_, j), planned in plan.runs.items():
-        column = plan.columns[j]
-        for found in index.of(planned.key):
-            if found.has_scores(column.split) and found.score(column) is None:
-                what = f"{found.path} has no {' or '.join(column.metrics)} of {column.split}"
-                remarks[f"{what}; type dpft score {found.path}"] = None
-    return list(remarks)
-
-
 @dataclass(frozen=True)
 class Missing:
     """A run that has no record with the scores that a cell needs."""
@@ -313,21 +273,10 @@ def missing(plan: TablePlan, index: Index) -> list[Missing]:
     return sorted(runs, key=lambda one: (order.index(one.planned.words), one.seed))
 
 
-def numbers_at(table: PaperTable, scale: str, index: Index) -> tuple[int, int] | None:
-    """Return `Filled.numbers` of a table at a scale; None where it does not have the scale."""
-    if scale not in table.scales:
-        return None
-    plan = empty_plan(table, scale)
-    runs = (words_at(table, column, row, scale) for _, _, row, column in plan.runnable)
-    if any(may_hold(index, words) for words in runs):  # to compose takes long
-        plan = make_plan(table, scale)
-    return fill(plan, index).numbers
-
-
 def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, ...]]:
     """Return the printed epsilons of each row, next to those that our accountants compute.
 
-    They follow from the paper's settings and the published number of records, at every scale.
+    They follow from the paper's settings and the published number of records, without a run.
     """
     computed: dict[Any, dict[str, Any]] = {}
 
@@ -343,16 +292,11 @@ def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, 
             computed[key] = make_mechanism(run, size).epsilons()
         return computed[key]
 
-    return [_of_row(table, row, ours) for row in rows]
-
-
-def _of_row(
-    table: PaperTable, row: Row, ours: Callable[[Sequence[str]], dict[str, Any]]
-) -> tuple[EpsilonCell, ...]:
-    cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
-    columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
-    for accountant, by_column in row.epsilons.items():
-        for column in columns:
+    found = []
+    for row in rows:
+        cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
+        columns = [c for c in table.columns if c.metrics and row.printed.get(c.key) is not None]
+        for (accountant, by_column), column in itertools.product(row.epsilons.items(), columns):
             printed = by_column.get(column.key, by_column.get(None))
             if printed is None:
                 continue
@@ -364,10 +308,13 @@ def _of_row(
             if isinstance(value, dict):
                 value = value["estimate"]
             cells.setdefault((accountant, printed, value, why), []).append(column.label)
-    return tuple(
-        EpsilonCell(accountant, () if len(of) == len(columns) else tuple(of), printed, value, why)
-        for (accountant, printed, value, why), of in cells.items()
-    )
+        found.append(
+            tuple(
+                EpsilonCell(name, () if len(of) == len(columns) else tuple(of), printed, value, why)
+                for (name, printed, value, why), of in cells.items()
+            )
+        )
+    return found
 
 
 def shown_path(path: Path) -> str:

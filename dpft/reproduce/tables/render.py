@@ -1,8 +1,5 @@
 """A filled table as text, which is shown on the terminal, as Markdown and as CSV."""
 
-import io
-import itertools
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,36 +7,21 @@ from rich.text import Text
 
 from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
-from dpft.report.console import Console
 from dpft.report.table import TextTable, as_csv
 from dpft.reproduce.papers import Column, show_label
 from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, shown_path
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import CellVerdict, Mark, at_least, tolerance
+from dpft.reproduce.tables.verdicts import CellVerdict, Mark
 
-WIDTH = 140
-SUFFIXES = (".txt", ".md", ".csv")
-_STYLES = {
-    **{"printed": "dim", "ours": "bold", "quiet": "dim"},
-    **{"matches": "green", "better": "cyan", "worse": "red", "trend": "yellow"},
-}
+SUFFIXES = (".md", ".csv")
 # Settings that, by the schema, are no part of an experiment, and the place of the data.
 _NO_EXPERIMENT = names_with(Run, Effect.PLACE, Effect.EXECUTION)
 _DATA = "task.data_dir"
-# Reversed pairs that a note lists.
-_SHOWN = 3
 
 
 def text_of(filled: Filled, suffix: str) -> str:
     """Return table and footnotes as the content of a file with one of the `SUFFIXES`."""
-    if suffix == ".csv":
-        return as_lines(filled)
-    table = as_text_table(filled)
-    if suffix == ".md":
-        return table.as_markdown()
-    stream = io.StringIO()
-    table.show(Console(file=stream, width=WIDTH, color_system=None))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return as_lines(filled) if suffix == ".csv" else as_text_table(filled).as_markdown()
 
 
 def as_text_table(filled: Filled) -> TextTable:
@@ -57,8 +39,8 @@ def as_text_table(filled: Filled) -> TextTable:
                 value = "none" if cell.ours is None else f"{cell.ours:.3f}"
                 of = f"{', '.join(cell.columns)}: " if cell.columns else ""
                 text = f"{of}{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
-                lines.append(Text(text, _STYLES["quiet" if cell.within else "worse"]))
-            cells.append(Text("\n").join(lines))
+                lines.append(text)
+            cells.append("\n".join(lines))
         rows.append(cells)
     metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in columns]
     return TextTable(
@@ -79,24 +61,19 @@ def _cell(cell: Cell, column: Column) -> Text:
         printed += f" ± {_whole(cell.unexplained, column)}?"
     if cell.ci95 is not None:
         printed += f" [{_whole(cell.ci95[0], column)}, {_whole(cell.ci95[1], column)}]"
-    verdict, kind = "", "quiet"
+    verdict = ""
     if cell.verdict is not CellVerdict.NOT_PRINTED:
         difference = "" if cell.difference is None else f"{cell.difference:+.{column.decimals}f}"
         letters = "".join(mark.letter for mark in cell.marks)
         verdict = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
-    if cell.verdict in (CellVerdict.MATCHES, CellVerdict.TREND):
-        kind = str(cell.verdict)
-    elif cell.verdict in (CellVerdict.ABOVE, CellVerdict.BELOW):
-        better = (cell.verdict is CellVerdict.ABOVE) == column.higher_is_better
-        kind = "better" if better else "worse"
     if cell.ours is None:
-        return Text(" ".join(filter(None, (printed, verdict))), _STYLES["quiet"])
+        return Text(" ".join(filter(None, (printed, verdict))), "dim")
     ours = number(cell.ours, column)
     if cell.deviation is not None:
         ours += f" ± {number(cell.deviation, column)}"
     ours += f" ({cell.found}/{cell.wanted})" if cell.found < cell.wanted else f" ({cell.found})"
-    lines = [(printed, "printed"), (ours, "ours"), *([(verdict, kind)] if verdict else [])]
-    return Text("\n").join(Text(line, _STYLES[kind]) for line, kind in lines)
+    shown = Text.assemble((printed, "dim"), "\n", (ours, "bold"))
+    return shown.append(f"\n{verdict}") if verdict else shown
 
 
 def number(value: float, column: Column) -> str:
@@ -127,23 +104,14 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
     if marks:
         notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
-    for j, column in enumerate(filled.plan.columns):
-        order = order_of_rows(column, [(r.row.name, r.cells[j]) for r in filled.rows])
-        notes += [] if order is None else [("Order of rows", order)]
-    notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if _accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
     rows = [one.row for one in filled.rows]
-    taken = [row for row in rows if row.taken_from is not None]
-    copied, run = (
-        _by_reason((row.name, f"copied by the paper from {row.taken_from}") for row in some)
-        for some in ([x for x in taken if x.run is None], [x for x in taken if x.run is not None])
-    )
-    notes += [("Copied, and run here", text) for text in run]
-    never = [row for row in rows if row.run is None and row.taken_from is None]
-    lacking = [(row.name, row.why) for row in never if row.why is not None]
+    copied = [(row.name, row.taken_from) for row in rows if row.taken_from is not None]
+    notes += [("Copied by the paper", text) for text in _by_reason(copied)]
+    lacking = [(x.name, x.why) for x in rows if x.taken_from is None and x.why is not None]
     lacking += [(x.label, "no score of a run") for x in filled.plan.columns if not x.metrics]
-    notes += [("Not to be had", text) for text in (*copied, *_by_reason(lacking))]
+    notes += [("Never run", text) for text in _by_reason(lacking)]
     notes += [("Row", f"{row.name}: {'; '.join(row.marks)}") for row in rows if row.marks]
     if filled.plan.skipped:
         notes.append(("Left out here", "; ".join(row.name for row in filled.plan.skipped)))
@@ -175,56 +143,6 @@ def _scale(filled: Filled) -> str:
     return f"the paper's own setting; the paper {known}; {seeds}"
 
 
-def order_of_rows(column: Column, rows: Iterable[tuple[str, Cell]]) -> str | None:
-    """Compare the order of the rows that have both numbers; None for fewer than two.
-
-    A pair is ordered clearly if its printed numbers are further apart than the tolerance of a match
-    for either; ours is judged by the same rule, with our deviations, and by no less than two
-    standard errors where the score is a share of the scored records.
-    """
-    both = []
-    for name, cell in rows:
-        if cell.printed is None or cell.ours is None:
-            continue
-        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
-        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
-        ours_apart = tolerance(cell.ours, spread, column.decimals)
-        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
-    if len(both) < 2:
-        return None
-    from scipy.stats import kendalltau
-
-    printed, ours, tau = [x[1] for x in both], [x[2] for x in both], "undefined"
-    if len(set(printed)) > 1 and len(set(ours)) > 1:
-        value = float(kendalltau(printed, ours).statistic)
-        tau = tau if math.isnan(value) else f"{value:+.2f}"
-    same, close, against = 0, 0, []
-    for one, other in itertools.combinations(both, 2):
-        high, low = (one, other) if one[1] > other[1] else (other, one)
-        if high[1] - low[1] <= max(high[3], low[3]):
-            continue
-        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
-        if ahead > allowed:
-            same += 1
-        elif ahead >= -allowed:
-            close += 1
-        else:
-            numbers = [number(x, column) for x in (high[1], low[1], high[2], low[2])]
-            pair = "{} over {} ({} and {}; ours {} and {})".format(high[0], low[0], *numbers)
-            against.append((low[1] - high[1], pair))
-    text = f"{column.label}: Kendall's tau {tau} over {len(both)} rows"
-    if not (clear := same + close + len(against)):
-        return f"{text}; the paper orders no pair of them clearly"
-    text += (
-        f"; of {clear} pairs that the paper orders clearly, ours orders {same} the same way, does "
-        f"not distinguish {close} and reverses {len(against)}"
-    )
-    against.sort(key=lambda one: one[0])  # by printed distance
-    pairs = [pair for _, pair in against[:_SHOWN]]
-    pairs += [f"{len(against) - _SHOWN} more"] if len(against) > _SHOWN else []
-    return f"{text}: {'; '.join(pairs)}" if pairs else text
-
-
 def _epsilon_note(filled: Filled) -> str:
     cells = [(row, cell) for row in filled.rows for cell in row.epsilons]
     text = (
@@ -248,18 +166,17 @@ def _by_reason(named: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def as_lines(filled: Filled) -> str:
-    """Return a line for each cell, with its row's labels as ``is:NAME``; epsilons are cells too."""
+    """Return a line for each cell, with its row's labels as ``is:NAME``."""
     lines: list[dict[str, Any]] = []
     for filled_row in filled.rows:
         row = filled_row.row
-        place: dict[str, Any] = {f"is:{k}": show_label(value) for k, value in row.labels.items()}
-        place |= {"table": filled.plan.table.name, "scale": filled.plan.scale}
-        place |= {"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""}
         for column, cell in zip(filled.plan.columns, filled_row.cells, strict=True):
             low, high = cell.ci95 or (None, None)
             lines.append(
                 {
-                    **place,
+                    **{f"is:{k}": show_label(value) for k, value in row.labels.items()},
+                    **{"table": filled.plan.table.name, "scale": filled.plan.scale},
+                    **{"overrides": shown_extra(filled), "why": row.why or row.taken_from or ""},
                     **{"column": column.key, "label": column.label},
                     "better": "higher" if column.higher_is_better else "lower",
                     **{"printed": cell.printed, "printed_std": cell.std},
@@ -272,21 +189,9 @@ def as_lines(filled: Filled) -> str:
                     "runs": " ".join(map(shown_path, cell.paths)),
                 }
             )
-        lines += [
-            {
-                **place,
-                "column": f"epsilon_{epsilon.accountant}",
-                "label": ", ".join(epsilon.columns),
-                **{"printed": epsilon.printed, "ours": epsilon.ours},
-                "difference": epsilon.difference,
-                "verdict": "reproduced" if epsilon.within else "not reproduced",
-                "why": epsilon.why or place["why"],
-            }
-            for epsilon in filled_row.epsilons
-        ]
     rows: list[list[object]] = [list(lines[0])]
     for line in lines:
         # Ten digits: what binary fractions add to them was not measured.
-        values = (line.get(name, "") for name in lines[0])
+        values = line.values()
         rows.append([float(f"{x:.10g}") if isinstance(x, float) else x for x in values])
     return as_csv(rows)

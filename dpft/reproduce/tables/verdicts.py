@@ -73,14 +73,6 @@ def bounded(deviation: float, number: float) -> float:
     return min(max(2 * deviation, RELATIVE * abs(number)), CAP * abs(number)) / 2
 
 
-def at_least(deviation: float, number: float) -> float:
-    """Return what counts of our deviation where our numbers are compared with each other.
-
-    It has no upper bound: seeds that are far apart distinguish two numbers no better.
-    """
-    return max(deviation, RELATIVE * abs(number) / 2)
-
-
 def share_error(share: float, records: int) -> float:
     """Return the standard error of a counted share by Agresti and Coull (1998): 0 is not exact."""
     about = (share * records + 2) / (records + 4)
@@ -94,17 +86,12 @@ def too_wide(deviation: float, printed: float, stated: float | None, decimals: i
     return deviation > 2 * stated + 0.5 * 10.0**-decimals
 
 
-def tolerance(printed: float, spread: float | None, decimals: int) -> float:
-    """Return how far ours may be from ``printed`` and match, by the deviation that counts."""
-    allowed = RELATIVE * abs(printed) if spread is None else 2 * spread
-    # Half a unit more: for that much the printed number may have been rounded.
-    return float(allowed + 0.5 * 10.0**-decimals)
-
-
 def compare(printed: float, ours: float, spread: float | None, decimals: int) -> CellVerdict:
-    """Return the verdict on a number of the paper's own setting."""
+    """Return the verdict on a number of the paper's own setting, by the deviation that counts."""
     difference = ours - printed
-    # Of two numbers at the edge, binary rounding must not decide.
-    if abs(difference) <= tolerance(printed, spread, decimals) * (1 + 1e-9):
+    allowed = RELATIVE * abs(printed) if spread is None else 2 * spread
+    # Half a unit more: for that much the printed number may have been rounded. Of two numbers at
+    # the edge, binary rounding must not decide.
+    if abs(difference) <= (allowed + 0.5 * 10.0**-decimals) * (1 + 1e-9):
         return CellVerdict.MATCHES
     return CellVerdict.ABOVE if difference > 0 else CellVerdict.BELOW

@@ -16,9 +16,9 @@ from dpft.config.schema import SERVICES, Run
 from dpft.privacy import keys
 from dpft.privacy.accounting.rdp import RDPCurve
 from dpft.runs.atomic import owners_folder, parse_json, write_atomic
+from dpft.runs.directory import DirectoryLock
 from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import differences
-from dpft.runs.lock import DirectoryLock
 from dpft.sweep.points import SweepPlan, SweepPoint
 
 _KEY_BYTES = 32

@@ -18,7 +18,7 @@ from dpft.privacy.accounting import RDPCurve, run_curve
 from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync, fsync_tree
-from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
+from dpft.runs.finished import DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record
@@ -92,7 +92,7 @@ def release(
     Raises:
         RunError: the trial is damaged, which its copy could not show.
     """
-    if damaged := [damage for damage in damages(trial) if damage.name != CARD]:
+    if damaged := damages(trial):
         (trial / DONE).unlink()  # so that it is made again
         raise RunError(
             f"{selection.path}: of the trial that scored best {damaged[0]}; expected what it "

@@ -1,8 +1,8 @@
 """The scores of DART as the GEM benchmark's `gem-metrics` computes them.
 
 Nothing is cleaned: BLEU and METEOR read the texts as they are. ROUGE reads words of NLTK, and
-several references are jackknifed. BERTScore and BLEURT need weights, and are None without them.
-`docs/reference/metrics.md` says how each was checked against `gem-metrics`.
+several references are jackknifed. `docs/reference/metrics.md` says how each was checked against
+`gem-metrics`, and how to compute its BERTScore and BLEURT.
 
 Source: Gehrmann et al., 2021, "The GEM Benchmark: Natural Language Generation, its Evaluation and
 Metrics".
@@ -17,39 +17,20 @@ from rouge_score.rouge_scorer import RougeScorer
 from dpft.tasks.metrics import coco, java
 from dpft.tasks.metrics.scorers import ROUGES, bleu, check_texts
 
-SIGNATURE = (
-    f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
-    f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
-    f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
-    f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
-)
-"""What decides the numbers that need no weights; `signature` adds Java and the weights in use."""
 
-
-def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
-    """Return `SIGNATURE`, the Java in use, and which weights were used or why none were."""
-    from dpft.tasks.metrics import neural
-
+def signature() -> str:
+    """Return what decides the numbers, for a run record."""
     return (
-        f"{SIGNATURE}|java:{java.java_version()}"
-        f"+bertscore:{neural.load_bertscore(bertscore).signature}"
-        f"+bleurt:{neural.load_bleurt(bleurt).signature}"
+        f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
+        f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
+        f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
+        f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
+        f"|java:{java.java_version()}"
     )
 
 
-def score(
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    bertscore: str | None = None,
-    bleurt: str | None = None,
-) -> dict[str, float | None]:
-    """Return the scores of a corpus on the scales that papers print for DART.
-
-    BLEU and ROUGE are in [0, 100], the others in [0, 1]; but BLEURT may be negative. BERTScore and
-    BLEURT are None where they cannot be computed; `signature` says why.
-    """
-    from dpft.tasks.metrics import neural
-
+def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return BLEU and ROUGE in [0, 100] and METEOR in [0, 1], as papers print them for DART."""
     check_texts(predictions, references)
     kept = [[ref for ref in refs if ref.strip()] for refs in references]
     return {
@@ -57,8 +38,6 @@ def score(
         "BLEU": bleu(predictions, kept, lowercase=True),
         "METEOR": coco.meteor(predictions, kept),
         **rouge(predictions, kept),
-        "BERTScore": neural.bertscore(neural.load_bertscore(bertscore), predictions, kept),
-        "BLEURT": neural.bleurt(neural.load_bleurt(bleurt), predictions, kept),
     }
 
 

@@ -37,7 +37,7 @@ def figure(metric: str, value: float | None, signature: Any, none: str = "-") ->
 
 
 def _is_fraction(metric: str, signature: Any) -> bool:
-    # Signatures of further metrics follow the task's own, see `dpft.tasks.scores.all_scores`.
+    # A subclass of a task may write those of further scores behind the task's own.
     return metric in HUNDRED and _E2E in str(signature).partition("; ")[0]
 
 

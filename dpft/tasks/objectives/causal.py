@@ -18,7 +18,7 @@ from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
+from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
 
@@ -194,19 +194,14 @@ class Causal:
         """Return the negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         examples = self.encode_all([self._referenced(instance) for instance in instances])
-        out: dict[int, tuple[float, int]] = {}
 
         def answer(chosen: list[int]) -> list[float]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
             sums: list[float] = self.nll(model, batch).double().sum(1).tolist()
             return sums
 
-        with evaluating(model):
-            batches = list(longest_first(examples, batch_size))
-            for chosen, sums in answered(batches, answer, cohort):
-                for i, nll in zip(chosen, sums, strict=True):
-                    out[i] = nll, examples[i].counted
-        return [out[i] for i in range(len(examples))]
+        sums = in_batches(model, examples, batch_size, answer, cohort)
+        return [(nll, one.counted) for nll, one in zip(sums, examples, strict=True)]
 
     def _referenced(self, instance: Instance) -> Any:
         """Return the record whose target is the first reference."""

@@ -2,18 +2,18 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import Conversation
-from dpft.tasks.objectives.tokens import plain_ids, special_texts, token_ids
+from dpft.tasks.objectives.tokens import plain_ids, special_texts
 
 Turns = Sequence[tuple[str, str]]
 Exchange = tuple[list[int], list[int]]  # tokens of what precedes an answer, and of the answer
@@ -37,88 +37,6 @@ _ONE_DAY = (
     + " }}{%- endmacro -%}"
 )
 
-# Between them every order of roles that a template may take.
-_ORDERS = (
-    ("system", "user", "assistant", "user", "assistant"),
-    ("user", "assistant", "user", "assistant"),
-    ("user", "user", "assistant", "assistant"),
-    ("system", "assistant"),
-    ("assistant",),
-)
-_TEXT = "\ue0d7{}\ue0d7"  # of private use, and in no text
-
-
-@dataclass
-class ChatForm:
-    """The texts that a template puts around turns, found by rendering turns of known texts.
-
-    Attributes:
-        render: writes turns as the template does. It raises DataError for turns that it rejects.
-        special: tokens as text that no turn may hold.
-        starts: by role, what precedes the first text.
-        between: by the roles of two consecutive turns, the text between theirs.
-        tail: what follows the text of a last answer.
-    """
-
-    render: Callable[[Turns], str]
-    special: Collection[str] = ()
-    starts: dict[str, str] = field(default_factory=dict)
-    between: dict[tuple[str, str], str] = field(default_factory=dict)
-    tail: str = ""
-
-    def __post_init__(self) -> None:
-        for roles in _ORDERS:
-            marks = [_TEXT.format(n) for n in range(len(roles))]
-            try:
-                *pieces, tail = re.split(
-                    "|".join(marks), self.render([*zip(roles, marks, strict=True)])
-                )
-            except DataError:
-                continue
-            if len(pieces) < len(marks):
-                continue
-            self.starts.setdefault(roles[0], pieces[0])
-            for pair, piece in zip(pairwise(roles), pieces[1:], strict=True):
-                self.between.setdefault(pair, piece)
-            self.tail = tail
-
-    def opening(self, system: str) -> str:
-        """Return what precedes the first words of a user who follows this system prompt.
-
-        Without blanks at its end, which a tokenizer joins to the first word.
-        """
-        marked = self.render([("system", system), ("user", _TEXT), ("assistant", "x")])
-        return marked.partition(_TEXT)[0].rstrip(" ")
-
-    def read(self, text: str) -> Turns | None:
-        """Return the turns of a text, the last an answer; None if it is not of the template.
-
-        Rendered again the turns are the text, character for character.
-        """
-        fitting = [role for role, start in self.starts.items() if text.startswith(start)]
-        if not fitting:
-            return None
-        role = max(fitting, key=lambda one: len(self.starts[one]))
-        place, turns = len(self.starts[role]), list[tuple[str, str]]()
-        while following := [
-            (at, -len(piece), second)
-            for (first, second), piece in self.between.items()
-            if first == role and (at := text.find(piece, place)) >= 0
-        ]:
-            at, less, second = min(following)
-            turns.append((role, text[place:at]))
-            place, role = at - less, second
-        last = len(text) - len(self.tail)
-        if role != "assistant" or last < place or not text.endswith(self.tail):
-            return None
-        turns.append((role, text[place:last]))
-        if any(not said.strip() or any(s in said for s in self.special) for _, said in turns):
-            return None
-        try:
-            return turns if len(turns) > 1 and self.render(turns) == text else None
-        except DataError:
-            return None
-
 
 @dataclass(frozen=True)
 class ChatObjective(Causal):
@@ -128,20 +46,11 @@ class ChatObjective(Causal):
     ``max_length`` loses its last exchanges; a first exchange that is too long by itself loses the
     start of what is given and the end of the answer, each down to half.
 
-    With ``train_on="all"`` every token carries loss, given one end token, and a conversation ends
-    with `closing`. A first exchange that is too long by itself loses its end. Prompts for an answer
-    have no end token before them, as in other programs.
-
     ``<|im_end|>`` in a message ends no turn: the text of a special token is plain text there.
-
-    Args:
-        template: in Jinja, of the model; see `PLAIN`.
-        train_on: ``assistant`` or ``all``.
     """
 
     cut: str = "source"  # of a prompt to answer
-    template: str = PLAIN
-    train_on: str = "assistant"
+    template: str = PLAIN  # in Jinja, of the model
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
         return [self._example_of(self._marked(record.turns)) for record in records]
@@ -156,8 +65,7 @@ class ChatObjective(Causal):
                     exchanges = None
         if exchanges is None:
             _, exchanges = self._exchanges(turns, answers, near=False)
-        made = self._of_all if self.train_on == "all" else self._of_exchanges
-        return made(exchanges)
+        return self._of_exchanges(exchanges)
 
     def _exchanges(
         self, turns: Turns, answers: Sequence[int], near: bool
@@ -188,17 +96,6 @@ class ChatObjective(Causal):
             for silent, places in groupby(range(len(ids)), given.__contains__)
         )
         return "".join(text if silent else f"[[{text}]]" for silent, text in pieces)
-
-    @cached_property
-    def form(self) -> ChatForm:
-        """The form in which the template writes turns."""
-        return ChatForm(self._rendered, self.tokenizer.all_special_tokens)
-
-    @cached_property
-    def closing(self) -> tuple[int, ...]:
-        """Tokens behind the end token of the last answer, where all turns are trained."""
-        _, rest = self._up_to_end(token_ids(self.tokenizer, [self.form.tail])[0])
-        return *rest, self._end
 
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
@@ -267,26 +164,6 @@ class ChatObjective(Causal):
             tuple(silent),
             cut_source=max(0, len(given) - len(prompt)) + sum(len(given) for given, _, _ in lost),
             cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
-        )
-
-    def _of_all(self, exchanges: Sequence[Exchange]) -> CausalExample:
-        """Return an example all of whose tokens carry loss, behind one end token."""
-        room, target, whole = self.max_length - 1, list[int](), 0
-        fits, rest = True, list[int]()
-        for given, answered in exchanges:
-            answer, more = self._up_to_end(answered)
-            words = [*rest, *given, *answer]
-            whole += len(words)
-            fits = fits and len(target) + len(words) <= room
-            if fits or not target:
-                target += words
-            rest = more
-        closing = [*rest, self._end]
-        if fits and len(target) + len(closing) <= room:
-            target += closing
-        target = target[:room]
-        return CausalExample(
-            (self._end,), tuple(target), cut_target=whole + len(closing) - len(target)
         )
 
     def _up_to_end(self, answer: list[int]) -> tuple[list[int], list[int]]:

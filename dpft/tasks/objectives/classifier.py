@@ -22,10 +22,9 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.evaluation import answered, evaluating, longest_first
+from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
-from dpft.tasks.objectives.tokens import fast_backend
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -60,7 +59,6 @@ class Choice(Objective):
         """Return the most likely class of each instance, and the ``nll`` of the true class."""
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        found: dict[int, Prediction] = {}
 
         def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
@@ -69,20 +67,17 @@ class Choice(Objective):
             likely = [tuple(row) for row in logits.softmax(1).tolist()]
             return list(zip(logits.argmax(1).tolist(), nll.tolist(), likely, strict=True))
 
-        with evaluating(model):
-            batches = list(longest_first(examples, settings.rows))
-            for chosen, answers in answered(batches, answer, cohort):
-                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
-                    one, lost = instances[i], getattr(examples[i], "cut_source", None)
-                    found[i] = Prediction(
-                        *(one.record.source, self.classes[index], one.references, one.subset),
-                        nll=nll,
-                        tokens=1,
-                        cut=None if lost is None else lost > 0,  # an image has no such
-                        probabilities=likely,
-                    )
-                advance(len(chosen))
-        return [found[i] for i in range(len(examples))]
+        found = in_batches(model, examples, settings.rows, answer, cohort, advance)
+        return [
+            Prediction(
+                *(one.record.source, self.classes[index], one.references, one.subset),
+                nll=nll,
+                tokens=1,
+                cut=example.cut_source > 0 if hasattr(example, "cut_source") else None,
+                probabilities=likely,
+            )
+            for one, example, (index, nll, likely) in zip(instances, examples, found, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -165,19 +160,16 @@ class Classifier(TextChoice):
         )
 
     def encode_all(self, records: Sequence[LabelledText]) -> list[ClassExample]:
-        backend = fast_backend(self.tokenizer)
-        if backend is None:
+        texts = [[*some] for some in zip(*(record.texts for record in records), strict=True)]
+        if not all(map(all, texts)):  # an empty second text is none for the tokenizer
             return [self.encode(record) for record in records]
-        # Two texts as a pair; for transformers an empty second text is none.
-        texts = [r.texts if all(r.texts[1:]) and len(r.texts) > 1 else r.texts[0] for r in records]
-        typed = "token_type_ids" in self.tokenizer.model_input_names
+        encoded = self.tokenizer(*texts, return_attention_mask=False, verbose=False)
+        types = encoded.get("token_type_ids")
         return [
-            ClassExample(
-                tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, record.label
-            )
-            if len(encoding.ids) <= self.max_length
+            ClassExample(tuple(ids), None if types is None else tuple(types[n]), record.label)
+            if len(ids) <= self.max_length
             else self.encode(record)
-            for record, encoding in zip(records, backend.encode_batch_fast(texts), strict=True)
+            for n, (record, ids) in enumerate(zip(records, encoded["input_ids"], strict=True))
         ]
 
     def blank(self) -> ClassExample:

@@ -74,17 +74,6 @@ class _Memory:
         return max(least, min(1024, int(0.9 * free / self._of_row)))
 
 
-def how_to_choose(settings: Decode) -> dict[str, Any]:
-    """Return the arguments of ``generate`` that say how tokens are chosen."""
-    return {
-        "num_beams": settings.beams,
-        "do_sample": settings.sample,
-        "top_p": settings.top_p if settings.sample else None,
-        "top_k": 0 if settings.sample else None,
-        "length_penalty": settings.length_penalty if settings.beams > 1 else None,
-    }
-
-
 @torch.no_grad()
 def decode(
     model: PreTrainedModel,
@@ -110,6 +99,13 @@ def decode(
     padding = tokenizer.pad_token_id if encoder else end
     start = model.config.decoder_start_token_id if encoder else None
     memory = _Memory(model.device)
+    choice = {
+        "num_beams": settings.beams,
+        "do_sample": settings.sample,
+        "top_p": settings.top_p if settings.sample else None,
+        "top_k": 0 if settings.sample else None,
+        "length_penalty": settings.length_penalty if settings.beams > 1 else None,
+    }
 
     def write(batch: _Batch) -> list[tuple[str, bool]]:
         number, new, given = batch
@@ -127,7 +123,7 @@ def decode(
                 input_ids=ids.to(model.device),
                 attention_mask=mask.to(model.device),
                 max_new_tokens=new,
-                **how_to_choose(settings),
+                **choice,
                 eos_token_id=end,
                 pad_token_id=padding,
                 **({"decoder_start_token_id": start} if encoder else {}),
@@ -158,7 +154,7 @@ def decode(
                 advance(sum(times[prompt] for prompt in batch[2]))
             if part is not parts[-1]:
                 fits = memory.rows_that_fit(size)
-                size = fits if cohort is None else min(cohort.gather(fits))
+                size = fits if cohort is None else min(cohort.all_gather(fits))
     return [texts[prompt] for prompt in prompts]
 
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpft.parallel.cohort import together
 from dpft.privacy.untouched import random_state_kept
+from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -101,14 +102,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
-    """Yield indices of examples in batches of similar length, the longest first.
+def in_batches(
+    model: nn.Module,
+    examples: Sequence[Any],
+    size: int,
+    answer: Callable[[list[int]], list[A]],
+    cohort: TrainingCohort | None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[A]:
+    """Return the answer to each example, asked in batches of similar length, the longest first.
 
-    A batch that does not fit in memory then fails at once.
+    A batch that does not fit in memory then fails at once. ``answer`` is given indices of examples.
     """
     order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    found: dict[int, A] = {}
+    with evaluating(model):
+        for chosen, answers in answered(list(blocks(order, size)), answer, cohort):
+            found.update(zip(chosen, answers, strict=True))
+            advance(len(chosen))
+    return [found[i] for i in range(len(examples))]
 
 
 def not_finite_on_a_blank(
@@ -148,11 +160,11 @@ def answered(
         for batch in batches:
             yield batch, answer(batch)
         return
-    cohort.meet(word=repr(batches))
+    cohort.barrier(word=repr(batches))
     for first in range(0, len(batches), _ROUND * cohort.size):
         dealt = batches[first : first + _ROUND * cohort.size]
         with together(cohort):
             mine = [answer(batch) for batch in dealt[cohort.rank :: cohort.size]]
-        shares = cohort.gather(mine)
+        shares = cohort.all_gather(mine)
         for place, batch in enumerate(dealt):
             yield batch, shares[place % cohort.size][place // cohort.size]

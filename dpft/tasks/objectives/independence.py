@@ -132,7 +132,7 @@ def check_independence(
             if any(_sums_differ(passes, *pair, clipper, share) for pair in comparisons):
                 what = "gradients differ"
     if what:
-        named = model if pipeline is None else model[0].part
+        named = model if pipeline is None else model.part
         raise ModelError(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "

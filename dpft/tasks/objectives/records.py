@@ -6,14 +6,12 @@
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dpft.config.errors import DataError
-from dpft.config.files import regular
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -90,9 +88,7 @@ class LabelledText:
 class LabelledImage:
     """An image, and the class it belongs to."""
 
-    # RGB pixels ``(H, W, 3)`` in uint8; an encoded image; or the file of one, which is read
-    # when it is needed.
-    image: Pixels | bytes | Path
+    image: Pixels | bytes  # RGB pixels ``(H, W, 3)`` in uint8, or an encoded image
     label: int  # index into the task's class names
     source: str  # what the image is called, for people; no part of the contents
 
@@ -105,7 +101,7 @@ class LabelledImage:
             yield self.image.tobytes()
         else:
             yield b"encoded"
-            yield _contents(self.image)
+            yield self.image
 
     def pixels(self, size: int | None = None) -> Pixels:
         """Return the image as ``(size, size, 3)``, or in its own size ``(H, W, 3)``.
@@ -121,7 +117,7 @@ class LabelledImage:
             image = Image.fromarray(self.image)
         else:
             try:
-                with Image.open(io.BytesIO(_contents(self.image)), formats=_FORMATS) as opened:
+                with Image.open(io.BytesIO(self.image), formats=_FORMATS) as opened:
                     if opened.width * opened.height > _PIXELS:
                         raise ValueError("too large")
                     image = opened.convert("RGB")
@@ -134,12 +130,3 @@ class LabelledImage:
         if size is not None and image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(image)
-
-
-def _contents(image: bytes | Path) -> bytes:
-    if isinstance(image, bytes):
-        return image
-    try:
-        return regular(image).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {image}: {error.strerror}; expected an image") from error

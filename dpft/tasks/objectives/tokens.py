@@ -1,9 +1,8 @@
 """Tokens of many texts at once."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from dpft.config.errors import ModelError
 
@@ -13,15 +12,13 @@ _ANCHORS = ("\n", ":", "a")
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """Return the tokens of each text, without special ones; [] for an empty text."""
-    backend = fast_backend(tokenizer)
-    if backend is None:
-        # Else the tokenizer would write the length of a text that is too long into the log.
-        return [
-            tokenizer.encode(text, add_special_tokens=False, verbose=False) if text else []
-            for text in texts
-        ]
-    found = backend.encode_batch_fast(list(texts), add_special_tokens=False)
-    return [encoding.ids if text else [] for text, encoding in zip(texts, found, strict=True)]
+    if not texts:
+        return []
+    # verbose: else the tokenizer would write the length of a text that is too long into the log.
+    found = tokenizer(
+        list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
+    )
+    return [ids if text else [] for text, ids in zip(texts, found["input_ids"], strict=True)]
 
 
 def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -70,23 +67,6 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
         return whole
     # The vocabulary itself has it as a piece of text.
     return [token for character in text for token in ids(character)]
-
-
-def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """Return a ``tokenizers.Tokenizer``; None if the tokenizer has its own way of encoding.
-
-    transformers makes a dictionary of each text, which takes as long as the tokens themselves.
-    """
-    cls = type(tokenizer)
-    own = getattr(cls, "_encode_plus", None) is not PreTrainedTokenizerFast._encode_plus
-    if own or not isinstance(tokenizer, PreTrainedTokenizerFast):
-        return None
-    backend = tokenizer.backend_tokenizer
-    # Transformers sets this state anew in each of its calls.
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
-    return backend
 
 
 def around(tokenizer: PreTrainedTokenizerBase, target: bool) -> tuple[list[int], list[int]]:

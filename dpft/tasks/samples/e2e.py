@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from dpft.tasks.samples.grammar import Words, article, generator, upper, vocabulary
+from dpft.tasks.samples import Words, article, generator, upper, vocabulary
 
 Split = Literal["train", "dev", "test"]
 Record = dict[str, str]  # attribute -> value, in the order of the attributes

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dpft.tasks.samples.grammar import vocabulary
+from dpft.tasks.samples import vocabulary
 from dpft.tasks.table_files import write_lines
 
 CLASSES = ("repair", "spare part", "opening hours", "thanks")

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from dpft.tasks.samples.grammar import Words, generator, vocabulary
+from dpft.tasks.samples import Words, generator, vocabulary
 
 # --- DART: a bridge, a song, a player or a ship -------------------------------------------------
 # The triples of an entry are a small tree: facts about the thing, and often one fact about what the

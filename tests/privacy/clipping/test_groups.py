@@ -9,8 +9,7 @@ import transformers
 from torch import nn
 
 from dpft.privacy.clipping.groups import assign, find_blocks, partition
-from dpft.privacy.spec import PARTITIONS, Partition
-from dpft.privacy.thresholds import sensitivity
+from dpft.privacy.spec import PARTITIONS, Partition, sensitivity
 
 # Models are built on the meta device: names and shapes, no memory.
 

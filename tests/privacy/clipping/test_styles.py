@@ -139,8 +139,9 @@ def test_sums_and_norms_equal_the_autograd_loop(references, combination):
 def test_adding_one_record_moves_the_sum_by_at_most_the_sensitivity(style, name):
     """In every style; the bound is attained where all groups of the record are clipped."""
     case = build(name)
-    options = OPTIONS.get(style.removesuffix("_adaptive"), {})
-    clipper = make_clipper(case.model, style, threshold=1e-3, **options)
+    groups = style.removesuffix("_adaptive")
+    given = {"groups": partition_for(groups, case.model)} if groups in OPTIONS else {}
+    clipper = make_clipper(case.model, style, threshold=1e-3, **given)
     clipper.backward(case.all_losses())
     whole = grads_of(case.model)
     for i in range(case.batch):

@@ -2,7 +2,6 @@
 
 import html.parser
 import json
-import math
 
 from dpft.privacy.accounting import epsilon_rdp, run_curve
 from dpft.runs.ledger import chained_lines
@@ -135,7 +134,6 @@ def metrics(path):
             "loss": loss,
             "seconds": 5.08217721,
             "norm_mean": [norm],
-            "norm_max": [norm * math.e],
             "clipped": [0.98765432 - 0.01 * step],
         }
         for step, (loss, norm) in enumerate(zip(LOSSES, NORMS, strict=True))

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import app
 
-ARGUMENTS = "--batch 2 --length 6 --steps 1 --rounds 1 --threads 1 --styles bk --device cpu"
+ARGUMENTS = "--batch 2 --length 6 --steps 1 --rounds 1 --styles bk --device cpu"
 
 
 def bench(*arguments):
@@ -15,19 +15,22 @@ def bench(*arguments):
 
 
 @pytest.mark.slow
-def test_measured_and_written(tmp_path):
-    result = bench(*ARGUMENTS.split(), "--out", str(tmp_path), "--name", "mine")
+def test_measured_and_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    result = bench(*ARGUMENTS.split(), "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "seconds" in result.output
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"mine.{suffix}" for suffix in ("json", "md", "png")
-    }
-    document = json.loads((tmp_path / "mine.json").read_text())
+    file = tmp_path / "tiny-b2-t6-cpu.json"
+    assert {path.name for path in tmp_path.iterdir()} == {file.name, "tiny-b2-t6-cpu.png"}
+    document = json.loads(file.read_text())
     assert [row["variant"] for row in document["measurements"]] == ["bk", "none"]
     assert document["environment"]["threads"] == 1
     assert document["settings"]["device"] == "cpu"
-    assert str(tmp_path) not in (tmp_path / "mine.json").read_text()
-    assert document["command"] in (tmp_path / "mine.md").read_text()
+    assert str(tmp_path) not in file.read_text()
+    assert document["command"] == (
+        "OMP_NUM_THREADS=1 dpft bench --model tiny --batch 2 --length 6 --styles none,bk "
+        "--rounds 1 --steps 1 --device cpu --dtype float32"
+    )
 
 
 @pytest.mark.parametrize(

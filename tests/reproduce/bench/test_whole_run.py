@@ -25,7 +25,6 @@ def test_every_phase_of_a_run_is_timed_after_it_has_warmed_up(label, tmp_path, m
     phases = {"data", "clipped sums", "noise", "ledger", "optimizer", "logs", "waiting"}
     assert all(step["seconds"].keys() == phases for step in found["steps"])
     assert min(step["microbatches"] for step in found["steps"]) >= 1
-    assert found["calls"] > 1000
     assert found["records"] == 12
 
 
@@ -56,7 +55,7 @@ def step(seconds, records=10):
 
 
 def result(*seconds, private=False):
-    return {"status": "ok", "steps": [step(one) for one in seconds], "calls": 7, "warnings": [],
+    return {"status": "ok", "steps": [step(one) for one in seconds], "warnings": [],
             "private": private, "records": 9, "batch_size": 8, "parameters": 5}  # fmt: skip
 
 

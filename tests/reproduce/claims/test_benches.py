@@ -42,12 +42,10 @@ def test_the_rounds_decide(tmp_path, high, word):
 
 def test_what_does_not_count_gives_no_number(tmp_path):
     good, few = (times(n, none=spread(1.0), bk=spread(1.1)) for n in (3, 2))
-    untied = times(**{"none (untied)": spread(1.0), "opacus (untied)": spread(4.0)})
     cases = [
         (good, {}, True),
         (few, {}, False),  # fewer than three rounds
         (good, {"tokens": 512}, False),
-        (good + untied, {"first": "opacus"}, True),
     ]
     for summary, asked, known in cases:
         one, commands = compared(tmp_path, summary, (1.0, None), **asked)

@@ -29,9 +29,8 @@ def test_heat_maps_lie_beside_each_other(tmp_path):
     write_record(tmp_path / "x", one, 0, {"BLEU": 0.25})
     printed, ours = content("li2022/2", tmp_path).panels
     assert printed.cells[0][0].y == 2.12
-    # The laptop's rate stands on our axis, beside that of the row.
-    assert (printed.y.names[0], printed.x.label) == ("0.001", "batch size (inferred)")
-    place = (ours.y.names.index("0.004 for 0.001"), ours.x.names.index("1024"))
+    assert (printed.y.names[0], printed.x.label) == ("0.001", "batch size")
+    place = (ours.y.names.index("0.001"), ours.x.names.index("1024"))
     cell = ours.cells[place[0]][place[1]]
     assert (cell.y, cell.source) == (25, "x")
     assert "L" in cell.marks

@@ -1,14 +1,10 @@
-"""Verdicts, marks and order, by records written by hand."""
-
-import re
-from dataclasses import replace
+"""Verdicts and marks, by records written by hand."""
 
 import pytest
 
 from dpft.config.flags import Flag, flag
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.record_index import make_index
-from dpft.reproduce.tables.render import footnotes
 from dpft.reproduce.tables.verdicts import (
     CellVerdict,
     Mark,
@@ -139,50 +135,3 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
         write_record(tmp_path / "a", planned, 0, {"BLEU": 0.60}, model={"base_model": model})
         one = cell(tmp_path, "full", the_plan=the_plan)
         assert (one.verdict, one.marks) == (CellVerdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
-
-
-ORDERED = (("full", 3), ("full", "none"), ("LoRA", 3))  # printed 60, 69, 58
-
-
-def order(tmp_path, values, metric="BLEU", examples=630):
-    """How many of the pairs that the paper orders clearly ours orders the same way, not, reversed.
-
-    ``values`` are scores of the rows `ORDERED`, several of several seeds.
-    """
-    columns = tuple(replace(column, metrics=(metric,)) for column in plan().columns)
-    the_plan = replace(plan(), columns=columns)
-    for (method, epsilon), scores in zip(ORDERED, values, strict=False):
-        for seed, value in enumerate(scores if isinstance(scores, tuple) else (scores,)):
-            part = {"metrics": {metric: value}, "examples": examples, "signature": "x"}
-            folder = tmp_path / f"{method}{epsilon}{seed}"
-            write_record(folder, run_of(the_plan, method, epsilon), seed, scores={"test": part})
-    notes = footnotes(filled(tmp_path, the_plan))
-    note = next(text for heading, text in notes if heading == "Order of rows")
-    counts = re.search(r"orders (\d+) the same .* distinguish (\d+) and reverses (\d+)", note)
-    return (*map(int, counts.groups()), note)
-
-
-@pytest.mark.parametrize(
-    ("values", "counts"),
-    [
-        ((0.0, 0.0, 0.0), (0, 3, 0)),
-        ((0.60, 0.69, 0.598), (2, 1, 0)),  # 0.2 of 60 is within 1%
-        ((0.60, 0.50, 0.58), (1, 0, 2)),
-    ],
-)
-def test_pairs_that_ours_does_not_distinguish_are_no_agreement(tmp_path, values, counts):
-    assert order(tmp_path, values)[:3] == counts
-
-
-@pytest.mark.parametrize(
-    ("metric", "examples", "counts"),
-    [
-        ("accuracy", 872, (1, 2, 0)),  # two standard errors of 0.6 are 3.3 points
-        ("accuracy", 40_000, (3, 0, 0)),
-        ("BLEU", 872, (3, 0, 0)),  # no share of records
-    ],
-)
-def test_shares_of_few_records_are_not_distinguished(tmp_path, metric, examples, counts):
-    # Two seeds that agree say nothing of the records that both answer.
-    values = [(value, value) for value in (0.61, 0.64, 0.59)]
-    assert order(tmp_path, values, metric, examples)[:3] == counts

@@ -66,6 +66,15 @@ def test_scores_need_split_and_metric(tmp_path):
     assert not found.has_scores("dev")
 
 
+def test_few_scored_records_leave_an_error_to_a_share_and_to_nothing_else(tmp_path):
+    write_record(tmp_path / "x", run_of(plan(), "full"), metrics={"accuracy": 0.5, "BLEU": 0.5})
+    (found,) = make_index([tmp_path]).of(run_of(plan(), "full").key)
+    bleu = columns()["bleu"]
+    accuracy = replace(bleu, metrics=("accuracy",))
+    assert found.sampling_error(accuracy) == pytest.approx(100 * 0.5 / 634**0.5)
+    assert found.sampling_error(bleu) == 0
+
+
 def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
     column = replace(columns()["bleu"], metrics=("accuracy",))
     section = {"metrics": {"accuracy": 0.75}, "examples": 4, "signature": "x", "references": "d"}

@@ -11,8 +11,9 @@ class Letters:
     def __init__(self, end):
         self.eos_token, self.eos_token_id = end, ord(end)
 
-    def __call__(self, text):
-        return {"input_ids": self.encode(text)}
+    def __call__(self, text, **settings):
+        several = isinstance(text, list)
+        return {"input_ids": [*map(self.encode, text)] if several else self.encode(text)}
 
     def encode(self, text, **settings):
         return [ord(c) for c in text]

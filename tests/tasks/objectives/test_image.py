@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import ViTConfig, ViTForImageClassification
 
 from dpft.config.errors import DataError
-from dpft.models.wrn import WideResNet
+from dpft.models.wrn import WideResNetConfig, WideResNetForImageClassification
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.records import LabelledImage
 
@@ -49,7 +49,7 @@ def vit(seed=0):
 
 def wrn(seed=0):
     torch.manual_seed(seed)
-    return WideResNet(3, depth=10, width=1)
+    return WideResNetForImageClassification(WideResNetConfig(depth=10, width=1, num_labels=3))
 
 
 def records():
@@ -91,11 +91,6 @@ def test_contents_are_what_tells_records_apart(tmp_path):
         LabelledImage(coded(pixels), 1, "a"),
     ]
     assert len({key(LabelledImage(pixels, 1, "a")), *map(key, others)}) == 5
-    file = tmp_path / "x.png"
-    file.write_bytes(coded(pixels))
-    before = key(LabelledImage(file, 1, "a"))
-    file.write_bytes(coded(changed))
-    assert key(LabelledImage(file, 1, "a")) != before
 
 
 @pytest.mark.parametrize(

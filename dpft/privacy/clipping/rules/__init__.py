@@ -9,7 +9,6 @@ from dpft.privacy.clipping.rules.base import (
     Change,
     Changed,
     Family,
-    GramCache,
     Rule,
     SquaredNorm,
     UnsupportedLayerError,
@@ -30,13 +29,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "torch.nn.modules.linear.Linear": LinearRule(),
         "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
-        "torch.nn.modules.conv.Conv1d": ConvRule(),
         "torch.nn.modules.conv.Conv2d": ConvRule(),
         "torch.nn.modules.normalization.LayerNorm": NormRule(layer_norm),
         "torch.nn.modules.normalization.GroupNorm": GroupNormRule(),
         "torch.nn.modules.normalization.RMSNorm": NormRule(rms_norm),
-        # All instance norms have the forward of this class.
-        "torch.nn.modules.instancenorm._InstanceNorm": GroupNormRule(),
     }
 )
 """The rules for layers of PyTorch, by qualified class name."""
@@ -102,7 +98,6 @@ __all__ = [
     "DirectUse",
     "EmbeddingUse",
     "Family",
-    "GramCache",
     "LayerRules",
     "MatrixUse",
     "Rule",

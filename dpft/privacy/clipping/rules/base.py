@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.precision import bmm, by_tiles, in_halves
+from dpft.privacy.precision import bmm, in_halves
 
 # A squared norm smaller than this many rounding errors of the terms it was summed from is not
 # trusted: it could understate the norm, and clipping would let too much through.
@@ -76,32 +76,6 @@ def floor(scale: Tensor) -> Tensor:
     return (_ROUNDINGS * torch.finfo(scale.dtype).eps) ** 2 * scale
 
 
-class GramCache:
-    """The Gram matrix of the last layer input, which query, key and value layers share.
-
-    The input is kept alive, so that no other tensor gets the same address.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[Tensor, int, Tensor] | None = None
-
-    def gram(self, a: Tensor) -> Tensor:
-        """Return ``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
-        if self._kept is not None:
-            kept, version, gram = self._kept
-            same_place = _place(kept) == _place(a) and version == a._version
-            if same_place and kept.shape == a.shape and kept.stride() == a.stride():
-                return gram
-        gram = batched_gram(a)
-        self._kept = a, a._version, gram
-        return gram
-
-
-def _place(x: Tensor) -> tuple[int, Any]:
-    """Return where a tensor begins in memory, also of one without data."""
-    return x.untyped_storage()._cdata, x.storage_offset()
-
-
 # Above this many multiplications one product per record is faster on a CPU than a batched one,
 # whose threads share out the records (measured in docs/explanation/performance.md).
 _LOOPED_GRAM = 2**24
@@ -114,9 +88,8 @@ def batched_gram(x: Tensor) -> Tensor:
     if looped and not in_halves(x, x):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         gram = wide.new_empty(batch, length, length)
-        with by_tiles(x, x):
-            for i in range(batch):
-                torch.mm(wide[i], wide[i].t(), out=gram[i])
+        for i in range(batch):
+            torch.mm(wide[i], wide[i].t(), out=gram[i])
         return gram
     return bmm(x, x.transpose(1, 2))
 
@@ -125,7 +98,7 @@ class Use(ABC):
     """The contribution of one call to one parameter, for each of ``B`` records."""
 
     @abstractmethod
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         """Return the squared Frobenius norm of each record's gradient."""
 
     def bound(self) -> Tensor:

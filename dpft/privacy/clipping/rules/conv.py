@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.rules.base import (
-    GramCache,
     Rule,
     SquaredNorm,
     UnsupportedLayerError,
@@ -63,8 +62,7 @@ _GROUPED_NUMBERS = 5 * 2**19
 class ConvUse(Use):
     """``G_i = sum_t g_it p_it^T``: ``a`` is ``(B, c, H, W)``, ``g`` is ``(B, p, H', W')``.
 
-    The weight is ``(p, c / groups, kh, kw)``, or without ``kh`` where ``shape`` says so: a
-    one-dimensional convolution is one over images of height 1. Padding is by zeros.
+    The weight is ``(p, c / groups, kh, kw)``. Padding is by zeros.
     """
 
     a: Tensor
@@ -77,13 +75,13 @@ class ConvUse(Use):
 
     @property
     def kernel(self) -> Pair:
-        return (1, self.shape[2]) if len(self.shape) == 3 else (self.shape[2], self.shape[3])
+        return self.shape[2], self.shape[3]
 
     @property
     def positions(self) -> int:
         return self.g.shape[2] * self.g.shape[3]
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         chosen = self.chosen(transient=True)
         if chosen is Form.GRAM:
             a, g = self._patch_gram(), batched_gram(self.by_group(self.g).transpose(1, 2))
@@ -260,13 +258,13 @@ class ConvUse(Use):
 
 
 class ConvRule(Rule):
-    """``nn.Conv2d`` and ``nn.Conv1d``: input ``(B, c, [H,] W)``, output ``(B, p, [H',] W')``.
+    """``nn.Conv2d``: input ``(B, c, H, W)``, output gradient ``(B, p, H', W')``.
 
     Any stride, padding and padding mode, dilation and groups.
     """
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
-        assert isinstance(module, nn.Conv2d | nn.Conv1d)
+        assert isinstance(module, nn.Conv2d)
         if g.dim() != module.weight.dim():
             raise UnsupportedLayerError(
                 f"{type(module).__name__} gave an output of {g.dim()} dimensions; expected "
@@ -289,28 +287,15 @@ class ConvRule(Rule):
         return trains(module, "weight")
 
 
-def conv_use(module: nn.Conv2d | nn.Conv1d, a: Tensor, g: Tensor) -> ConvUse:
+def conv_use(module: nn.Conv2d, a: Tensor, g: Tensor) -> ConvUse:
     """Return the use of the weight in a call of ``module``, its padding reduced to equal zeros."""
     # Amounts as for F.pad, the last dimension's two sides first.
     amounts = module._reversed_padding_repeated_twice
     before, after = amounts[::2], amounts[1::2]
-    padding = tuple(reversed(before))
+    padding = (before[1], before[0])
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     if mode != "constant" or before != after:  # unequal: "same", and a kernel of even extent
         a = F.pad(a, amounts, mode=mode)
-        padding = (0,) * len(padding)
-    if isinstance(module, nn.Conv1d):
-        a, g = a.unsqueeze(2), g.unsqueeze(2)
-    return ConvUse(
-        a,
-        g,
-        module.weight.shape,
-        _pair(module.stride, 1),
-        _pair(padding, 0),
-        _pair(module.dilation, 1),
-        module.groups,
-    )
-
-
-def _pair(values: tuple[int, ...], missing: int) -> Pair:
-    return (values[0], values[1]) if len(values) == 2 else (missing, values[0])
+        padding = (0, 0)
+    (sy, sx), (dy, dx) = module.stride, module.dilation
+    return ConvUse(a, g, module.weight.shape, (sy, sx), padding, (dy, dx), module.groups)

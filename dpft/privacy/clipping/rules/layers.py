@@ -108,20 +108,15 @@ def rms_norm(module: nn.Module, a: Tensor) -> Tensor:
 
 
 class GroupNormRule(Rule):
-    """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``.
-
-    An ``nn.InstanceNorm*d`` without running statistics has one group a channel.
-    """
+    """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``."""
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         weight, bias = trains(module, "weight"), trains(module, "bias")
         uses: dict[str, Use] = {}
         if weight:
             assert a is not None
-            assert isinstance(module, nn.GroupNorm | nn.modules.instancenorm._InstanceNorm)
-            grouped = isinstance(module, nn.GroupNorm)
-            groups: int = getattr(module, "num_groups" if grouped else "num_features")
-            of_weight, of_bias = _by_channel(a, g, groups, module.eps)
+            assert isinstance(module, nn.GroupNorm)
+            of_weight, of_bias = _by_channel(a, g, module.num_groups, module.eps)
             uses["weight"] = DirectUse(of_weight)
         elif bias:
             positions = tuple(range(2, g.dim()))

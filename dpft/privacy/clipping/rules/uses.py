@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from dpft.privacy.clipping.rules.base import (
-    GramCache,
     SquaredNorm,
     Use,
     batched_gram,
@@ -105,7 +104,7 @@ class MatrixUse(Use):
     def halved(self) -> bool:
         return self.a.dtype == self.g.dtype == torch.bfloat16
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if self.a.shape[1] == 1:
             a, g = (_lengths(x)[:, 0].square() for x in (self.a, self.g))
             value = self._with_underflow(a * g, a, g)
@@ -117,8 +116,7 @@ class MatrixUse(Use):
                 scale = (a * squares.sqrt()).sum(1).square()
                 value = self._with_underflow(value, a.square().sum(1), squares.sum(1))
                 return SquaredNorm(value, scale, allowance(bound, scale))
-            a = batched_gram(self.a) if grams is None else grams.gram(self.a)
-            g = batched_gram(self.g)
+            a, g = batched_gram(self.a), batched_gram(self.g)
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
             if not self.halved:
                 return SquaredNorm(value, uncancelled(a, g))
@@ -208,7 +206,7 @@ class EmbeddingUse(Use):
     g: Tensor
     num_embeddings: int
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         if self.ids.shape[1] == 1:
             value = self.g.square().sum((1, 2))
             return SquaredNorm(value, value)
@@ -261,7 +259,7 @@ class DirectUse(Use):
     gradients: Tensor
     owned: bool = False
 
-    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+    def squared_norm(self) -> SquaredNorm:
         value = squared_rows(self.gradients)
         return SquaredNorm(value, value)
 
@@ -290,7 +288,7 @@ class DirectUse(Use):
         return DirectUse(zero_rows(self.gradients, dropped), self.owned)
 
 
-def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
+def joint_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
     """Return the squared norm ``|sum_u G_i^(u)|^2`` of a parameter's gradient over its uses.
 
     Uses of one kind join by concatenation along the sequence. A linear and an embedding use of one
@@ -303,7 +301,7 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
     ``sqrt(uses)``.
     """
     if len(uses) == 1:
-        return uses[0].squared_norm(grams)
+        return uses[0].squared_norm()
     matrices = [use for use in uses if isinstance(use, MatrixUse)]
     embeddings = [use for use in uses if isinstance(use, EmbeddingUse)]
     if len(matrices) + len(embeddings) < len(uses):
@@ -311,7 +309,12 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
     parts: list[SquaredNorm] = []
     cross: Tensor | float = 0.0
     if matrices:
-        matrix = _joined(matrices)
+        matrix = matrices[0]
+        if len(matrices) > 1:
+            # A weight may be used as it is stored by one layer and transposed by another.
+            left = torch.cat([use.left for use in matrices], 1)
+            right = torch.cat([use.right for use in matrices], 1)
+            matrix = MatrixUse(right, left)
         parts.append(matrix.squared_norm())
     if embeddings:
         embedding = EmbeddingUse(
@@ -321,7 +324,9 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
         )
         parts.append(embedding.squared_norm())
     if matrices and embeddings:
-        cross = 2 * _cross_term(matrix, embedding)
+        left, ids = matrix.left, embedding.ids[:, None, :]
+        picked = left.gather(2, ids.expand(-1, left.shape[1], -1))
+        cross = 2 * (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
     value = torch.stack([part.value for part in parts]).sum(0) + cross
     scale = torch.stack([part.scale for part in parts]).sqrt().sum(0).square()
     return SquaredNorm(value, scale, parts[0].rounding)
@@ -393,15 +398,6 @@ def uncancelled(*grams: Tensor) -> Tensor:
     return product.clamp(min=0).sqrt().sum(1).square()
 
 
-def _joined(matrices: Sequence[MatrixUse]) -> MatrixUse:
-    if len(matrices) == 1:
-        return matrices[0]
-    # A weight may be used as it is stored by one layer and transposed by another.
-    left = torch.cat([use.left for use in matrices], 1)
-    right = torch.cat([use.right for use in matrices], 1)
-    return MatrixUse(right, left)
-
-
 def _per_example(left: Tensor, right: Tensor) -> Tensor:
     return bmm(left.transpose(1, 2), right)
 
@@ -422,13 +418,3 @@ def _lengths(x: Tensor) -> Tensor:
 def _trace(gram: Tensor) -> Tensor:
     """Return ``sum_t |x_t|^2`` from the Gram matrix: ``(B, T, T)`` to ``(B,)``."""
     return gram.diagonal(dim1=1, dim2=2).sum(1)
-
-
-def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
-    """Return ``<G_matrix, G_embedding>`` per record, ``(B,)``."""
-    left, right, ids, g = matrix.left, matrix.right, embedding.ids, embedding.g
-    if matrix.halved and (kernels := norm_kernels(left, right, g)):
-        cross: Tensor = kernels.gathered_sum(left, right, ids, g)
-        return cross
-    picked = left.gather(2, ids[:, None, :].expand(-1, left.shape[1], -1))
-    return (picked * bmm(right, g.transpose(1, 2))).sum((1, 2))
