@@ -32,7 +32,7 @@ def by_epsilon(runs: Sequence[tuple[Gathered, float]]) -> list[Point]:
 
 def by_step(history: Sequence[Mapping[str, float | None]]) -> list[Point]:
     """Return points of the last figure of each evaluation, which is the accuracy of classes."""
-    found = [(one["step"] or 0, list(one.values())[-1]) for one in history]
+    found = [(one["step"] or 0, one.get(list(history[0])[-1])) for one in history]
     end = max((step for step, _ in found), default=0) or 1
     return [
         (step / end, f"{step:,}", value, "", True) for step, value in found if value is not None
