@@ -1,15 +1,23 @@
 """The pages under results/ agree with their records."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from dpft.config.compose import compose
 from dpft.config.flags import Flag, flag
 from dpft.config.published import is_other_size, with_part_flags
 from dpft.config.schema import Audit, build
 from dpft.privacy.accounting import rdp_curve, spent
 from dpft.report.comparison import as_markdown, row
+from dpft.reproduce import papers
+from dpft.reproduce.figures import catalog
+from dpft.reproduce.tables.plan import make_plan
+from dpft.reproduce.tables.record_index import Index, match_key
 from dpft.runs.record import check_record, read_table
+from dpft.sweep import points as sweep
 from scripts.utility_figure import csv, points
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -68,3 +76,44 @@ def test_the_readmes_chart_has_the_numbers_of_the_records():
     drawn = points()
     assert csv(drawn) == (RESULTS / "figures/utility.csv").read_text()
     assert all(any(point.epsilon is None for point in panel) for panel in drawn)
+    # A guarantee in doubt is no point of the chart.
+    shown = [COLLECTED[f"{point.folder}/{point.run}"] for panel in drawn for point in panel]
+    assert [record["privacy"]["caveats"] for record in shown] == [[]] * len(shown)
+
+
+COMMAND = re.compile(r"^dpft (train|sweep|table|figure) (.+)", re.MULTILINE)
+
+
+def experiments(verb, words):
+    """The keys of the runs that a command makes."""
+    if verb in ("train", "sweep"):
+        words = [word for word in words if not word.startswith("name=")]
+        plan = sweep.make_plan(sweep.parse_arguments(words))
+        return {match_key(compose(point.overrides)) for point in plan.points}
+    name, scale = words[0], words[1].removeprefix("scale=")
+    if verb == "table":
+        plans = [make_plan(papers.load(*name.split("/")), scale)]
+    else:
+        plans = [one.plan for one in catalog.plan_tables(catalog.load(name), scale, Index())]
+    return {run.key for plan in plans for run in plan.runs.values()}
+
+
+def test_the_commands_of_a_page_make_its_records():
+    wrong = []
+    for page in RESULTS.rglob("README.md"):
+        group = page.parent.relative_to(RESULTS)
+        recorded = {
+            match_key(record["config"]): path
+            for path, record in COLLECTED.items()
+            if Path(path).parent == group
+        }
+        quoted = set()
+        text = page.read_text().replace("\\\n", " ") if recorded else ""
+        for verb, rest in COMMAND.findall(text):
+            made = experiments(verb, shlex.split(rest, comments=True))
+            typed = verb in ("train", "sweep")
+            if made.isdisjoint(recorded) or (typed and made - set(recorded)):
+                wrong.append(f"{group}: dpft {verb} {rest}")
+            quoted |= made
+        wrong += [path for key, path in recorded.items() if key not in quoted]
+    assert wrong == []

@@ -50,6 +50,28 @@ def is_downloaded(model: str) -> bool:
     return Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}").exists()
 
 
+def refusal(error: BaseException, kind: str, name: str) -> str:
+    """Return in words why the hub did not give one of its ``models`` or ``datasets``.
+
+    Args:
+        error: of the hub's client, or of a library that used it.
+        kind: ``models`` or ``datasets``.
+        name: owner and name.
+    """
+    page = f"{endpoint()}/{'' if kind == 'models' else 'datasets/'}{name}"
+    login = "log in by hf auth login, or set HF_TOKEN"
+    cause: BaseException | None = error
+    while cause is not None:
+        kind_of_error = type(cause).__name__
+        # `datasets` says in its message alone that a data set is gated.
+        if kind_of_error == "GatedRepoError" or "gated dataset" in str(cause):
+            return f"access is restricted: accept the terms at {page}, and {login}"
+        if kind_of_error in ("RepositoryNotFoundError", "DatasetNotFoundError"):
+            return f"the hub has no {page}, or it is private: then {login}"
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
 def _answers(url: str) -> bool:
     """Return whether a server answers a request, through the proxies of the environment."""
     import ssl

@@ -229,7 +229,7 @@ class Optim:
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     adam_epsilon: Positive = 1e-8
     momentum: Fraction = 0.0
-    schedule: Literal["constant", "linear"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Whole = 0
     warmup_ratio: Annotated[float, Ge(0), Le(1)] | None = None
 
@@ -252,13 +252,17 @@ def warmup_steps(settings: Optim, steps: int) -> int:
 
 
 def lr_factor(settings: Optim, step: int, steps: int) -> float:
-    """Return the learning rate over its peak: linear warm-up, then constant or linear to zero."""
+    """Return the learning rate over its peak: a linear warm-up, then the schedule.
+
+    ``linear`` and ``cosine`` (half a period) fall to zero at the end of the run.
+    """
     warmup = warmup_steps(settings, steps)
     if step < warmup:
         return (step + 1) / warmup
     if settings.schedule == "constant":
         return 1.0
-    return max(0.0, (steps - step) / max(1, steps - warmup))
+    left = max(0.0, (steps - step) / max(1, steps - warmup))
+    return left if settings.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -19,6 +19,7 @@ from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
 from dpft.config.flags import Stored
+from dpft.config.offline import refusal
 from dpft.models.hub import is_place, not_found
 from dpft.runs.atomic import sha256_file
 
@@ -116,6 +117,11 @@ class Files:
         )
         return None if found is None else Path(found)
 
+    def revision(self) -> str | None:
+        """Return the commit of the hub that was downloaded; None for a folder."""
+        config = self.file("config.json", here=True) if self.on_hub else None
+        return None if config is None else config.parent.name  # .../snapshots/COMMIT/config.json
+
     def weights_sha256(self) -> str | None:
         """Return the SHA-256 of the file of the weights; None where none is here.
 
@@ -162,7 +168,7 @@ class Files:
                     f"folder {self.location} could not be loaded ({_first_line(error)}); expected "
                     "a model in save_pretrained form, with config.json, weights and tokenizer"
                 ) from error
-            raise not_found(self.location, type(error).__name__) from error
+            raise not_found(self.location, refusal(error, "models", self.location)) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -220,12 +220,12 @@ def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
                 )
 
 
-def stored_weights(settings: Model) -> str | None:
-    """Return `Files.weights_sha256` of the weights that `load_model` reads; None if drawn."""
+def stored_weights(settings: Model) -> dict[str, str | None]:
+    """Return digest and revision of the weights that `load_model` reads; empty if drawn."""
     origin = find(settings)
     if settings.init == "scratch" or not isinstance(origin, Files):
-        return None
-    return origin.weights_sha256()
+        return {}
+    return {"weights_sha256": origin.weights_sha256(), "hub_revision": origin.revision()}
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:

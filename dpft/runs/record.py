@@ -103,6 +103,7 @@ class Dataset(_Section):
 
     task: str
     source: str
+    hub_revision: str | None = None  # the commit that was downloaded
     fingerprint: str
     counts: dict[str, Count]
 
@@ -154,6 +155,7 @@ class Model(_Section):
 
     base_model: str | None = None
     hub_model: str | None = None  # None for a base that is not on the hub
+    hub_revision: str | None = None  # the commit that was downloaded
     weights_sha256: str | None = None  # of the first weights; None where they were drawn
     pipeline: str = _optional()  # the hub's name of the model's task
     adaptation: str = _optional()

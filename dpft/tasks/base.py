@@ -21,7 +21,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.sources import Dataset, locate, read
+from dpft.tasks.sources import Dataset, hub_revision, locate, read
 from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
 
@@ -66,6 +66,12 @@ class Task(ABC):
     def location(self) -> tuple[str, Path | None]:
         """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
+
+    @property
+    def hub_revision(self) -> str | None:
+        """The commit of the hub's copy of the data; None if they are not the hub's."""
+        hub = self.dataset.hub
+        return hub_revision(hub, self.name) if hub and self.location[0] == "hub" else None
 
     def rows(self, split: str) -> Sequence[Any]:
         """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""

@@ -25,7 +25,7 @@ from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Location, locate, read
-from dpft.tasks.table_files import SUFFIXES, Rows, TableRow, read_table, separator
+from dpft.tasks.table_files import SUFFIXES, Faults, Rows, TableRow, read_table, separator
 from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
 _BLOCK = 1 << 12
@@ -284,19 +284,26 @@ class OwnData(Task):
         shared, trains = len(splits) > 1, splits[0] == "train"
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
-        sides, contents = array("B"), bytearray()
+        sides, contents, faults = array("B"), bytearray(), Faults(rows.path)
 
         def names() -> Iterable[str]:
             for number, row in enumerate(rows, 1):
-                digest = hashlib.sha256(framed(self.record(row).parts()))
-                sides.append(splits.index(self._falls_to(row, digest.hexdigest())) if shared else 0)
-                contents.extend(digest.digest()[:8])
                 if number % _BLOCK == 0:
                     self._state["advance"](_BLOCK)
-                if owned:
-                    yield self._owner(row)
+                try:
+                    digest = hashlib.sha256(framed(self.record(row).parts()))
+                    side = self._falls_to(row, digest.hexdigest()) if shared else splits[0]
+                    owner = self._owner(row) if owned else None
+                except DataError as error:
+                    faults.add(row.place, error)
+                    continue
+                sides.append(splits.index(side))
+                contents.extend(digest.digest()[:8])
+                if owner is not None:
+                    yield owner
 
         owners = Owners.of(names())
+        faults.check(len(rows))
         side, content = np.frombuffer(sides, np.uint8), _shortened(contents)
         found = {}
         for code, name in enumerate(splits):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,8 +138,31 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
                 "that each of them occurs and is not covered by the guarantee"
             )
-        rows = self._table("train")
-        return tuple(sorted({row.name(self.label_column, "task.label_column") for row in rows}))
+        names = sorted({*self._labels(self._table("train"))})
+        return tuple({_folded(name): name for name in reversed(names)}.values())[::-1]
+
+    def _labels(self, rows: Iterable[TableRow]) -> Iterator[str]:
+        return (row.name(self.label_column, "task.label_column") for row in rows)
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        """The number of each class by its name, and by its `_folded` name if no other has it."""
+        folded = Counter(map(_folded, self.class_names))
+        return {
+            name: number
+            for number, known in enumerate(self.class_names)
+            for name in (known, *([_folded(known)] if folded[_folded(known)] == 1 else []))
+        }
+
+    def remarks(self) -> list[str]:
+        counts = Counter(self._labels(self.rows("train")))
+        spelled = ", ".join(
+            f"{name!r} ({count:,} records) as {self.class_names[self._number(name) or 0]!r}"
+            for name, count in sorted(counts.items())
+            if name not in self.class_names
+        )
+        said = f"labels that differ in blanks, case or Unicode form are one class: {spelled}"
+        return [*super().remarks(), *([said] if spelled else [])]
 
     @property
     def needs(self) -> Needs:
@@ -161,12 +185,17 @@ class TextClassification(OwnData):
 
     def record(self, row: TableRow) -> LabelledText:
         name = row.name(self.label_column, "task.label_column")
-        if name not in self.class_names:
+        number = self._number(name)
+        if number is None:
             raise DataError(
                 f"{row.place}: label {name!r} is no class; expected one of "
                 f"{', '.join(self.class_names)}: correct the label, or add it to task.classes"
             )
-        return LabelledText(self.texts(row), self.class_names.index(name))
+        return LabelledText(self.texts(row), number)
+
+    def _number(self, name: str) -> int | None:
+        """Return the number of the class with this name, or with this name but for its spelling."""
+        return self._numbers.get(name, self._numbers.get(_folded(name)))
 
     def asked(self, row: TableRow) -> Instance:
         return Instance(LabelledText(self.texts(row), 0), ())
@@ -188,9 +217,8 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        named = (row.name(self.label_column, "task.label_column") for row in self.rows(split))
-        counts = Counter(named)
-        listed = ", ".join(f"{name} {counts[name]:,}" for name in self.class_names)
+        counts = Counter(map(self._number, self._labels(self.rows(split))))
+        listed = ", ".join(f"{name} {counts[n]:,}" for n, name in enumerate(self.class_names))
         return [*super().details(split), f"labels: {listed}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
@@ -248,3 +276,8 @@ class LanguageModeling(Generation, OwnData):
 
     def signature(self) -> str:
         return f"{scorers.PERPLEXITY}|texts cut to {self.max_length} tokens"
+
+
+def _folded(name: str) -> str:
+    """Return the name of a class without what differs by accident: blanks, case, Unicode form."""
+    return " ".join(unicodedata.normalize("NFC", name).split()).casefold()

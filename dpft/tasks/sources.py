@@ -181,9 +181,9 @@ def _advice(name: str) -> str:
 
 def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
     """Return a split of the hub as a data set; raise DataError if the hub does not answer."""
-    from dpft.config.offline import stay_offline_if_unreachable
+    from dpft.config import offline
 
-    stay_offline_if_unreachable()
+    offline.stay_offline_if_unreachable()
     absent = (
         f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
         f"hub's copy {hub.id} could not be loaded"
@@ -195,7 +195,14 @@ def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
             hub.id, hub.config, revision=hub.revision, split=hubs_split, trust_remote_code=False
         )
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(f"{absent} ({type(error).__name__}). {_advice(name)}") from error
+        why = offline.refusal(error, "datasets", hub.id)
+        raise DataError(f"{absent} ({why}). {_advice(name)}") from error
+
+
+def hub_revision(hub: Hub, name: str) -> str:
+    """Return the commit of the hub's copy that was downloaded last."""
+    (train, *_) = load_hub(hub, name, hub.splits["train"].split("+")[0]).cache_files
+    return Path(train["filename"]).parent.name  # .../0.0.0/COMMIT/NAME.arrow
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Sequence[Any]:

@@ -8,6 +8,7 @@ reader makes dates of texts, floats of large integers, and nulls of absent keys.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import shlex
@@ -34,6 +35,45 @@ csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 c
 _BLOCK = 1 << 12
 _OBJECT = "object"  # the column of the text of JSON objects
 _LIST = "a list of JSON objects, or one on each line"
+_SHOWN = 10  # errors of rows in one message, and places of each
+
+
+class Faults:
+    """Errors of single rows of a file, which are reported together.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.count = path, 0
+        self._places: dict[str, list[str]] = {}  # by what is wrong; ten of ten at most
+
+    def add(self, place: str, error: str | DataError) -> None:
+        """Add what is wrong with the row at a place; a DataError begins with the place."""
+        self.count += 1
+        what = str(error).removeprefix(place).removeprefix(":").strip()
+        if what in self._places or len(self._places) < _SHOWN:
+            places = self._places.setdefault(what, [])
+            places += [place.removeprefix(f"{self._path}, ")] if len(places) <= _SHOWN else []
+
+    def check(self, rows: int | None = None) -> None:
+        """Raise a DataError that names all errors, if there are any.
+
+        If all ``rows`` have the same one, it is the file's: the first row stands for all.
+        """
+        if not self._places:
+            return
+        what, (place, *_) = next(iter(self._places.items()))
+        if self.count == 1 or (len(self._places) == 1 and self.count == rows):
+            link = "" if what.startswith(",") else ": "  # ", message 2: its text is ..."
+            raise DataError(f"{self._path}, {place}{link}{what}")
+        lines = [
+            f"{', '.join(places[:_SHOWN])}{' and others' * (len(places) > _SHOWN)}: {what}"
+            for what, places in self._places.items()
+        ]
+        known = "\n  ".join(lines)
+        raise DataError(f"{self._path}: {self.count:,} rows cannot be used:\n  {known}")
 
 
 @dataclass(frozen=True)
@@ -42,13 +82,20 @@ class TableRow:
 
     place: str  # file and line, for messages
     values: Mapping[str, Any]  # cells by column
+    error: DataError | None = None  # why the row could not be read
 
     def cell(self, column: str, setting: str) -> Any:
         """Return the cell of a column, which ``setting`` names."""
+        if self.error is not None:
+            raise self.error
         if column not in self.values:
             found = ", ".join(map(repr, self.values)) or "none"
+            if any(len(name.split()) > 2 for name in map(str, self.values)):  # a sentence
+                advice = "If the first line is a row, put the names of columns before it. Else type"
+            else:
+                advice = "Type"
             raise DataError(
-                f"{self.place}: no column {column!r}; found {found}. Type {setting}=NAME, or "
+                f"{self.place}: no column {column!r}; found {found}. {advice} {setting}=NAME, or "
                 "task.delimiter=';' if cells are separated by semicolons"
             )
         return self.values[column]
@@ -117,7 +164,11 @@ class Rows(View[TableRow]):
             numbers = self._numbers[chosen].tolist()
             for number, cells in zip(numbers, part.to_pylist(), strict=True):
                 place = f"{self.path}, {self._unit} {number}"
-                yield TableRow(place, cells if self._parse is None else self._parse(cells, place))
+                try:
+                    values = cells if self._parse is None else self._parse(cells, place)
+                    yield TableRow(place, values)
+                except DataError as error:
+                    yield TableRow(place, {}, error)
 
 
 def read_table(path: Path, delimiter: str | None = None) -> Rows:
@@ -145,18 +196,12 @@ def separator(path: Path) -> str:
 def read_separated(path: Path, delimiter: str) -> Rows:
     """Return rows of cells, in quotes where need be; the first line has the names of columns."""
     reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
-    line = 0
+    line, faults = 0, Faults(path)
 
     def rows() -> Iterator[tuple[int, Sequence[str]]]:
         nonlocal line
         for cells in reader:
             place = f"{path}, line {line + 1}"
-            if len(cells) not in (0, len(header)):
-                raise DataError(
-                    f"{place}: got {len(cells)} cells for {len(header)} columns "
-                    f"({', '.join(header)}); expected one for each. Put quotes around cells with "
-                    f"a {delimiter!r} or a line break"
-                )
             # A quotation mark that begins a text opens a cell as well, and the rows up to the next
             # mark are then part of it.
             swallowed = [c for c in cells if "\t" in c and "\n" in c] if delimiter == "\t" else []
@@ -167,9 +212,17 @@ def read_separated(path: Path, delimiter: str) -> Rows:
                     "a text that begins with a quotation mark. Double that mark and put quotes "
                     "around it, or use JSON lines"
                 )
-            if cells:
+            if len(cells) == len(header):
                 yield line + 1, cells
+            elif cells:
+                faults.add(
+                    place,
+                    f"got {len(cells)} cells for {len(header)} columns ({', '.join(header)}); "
+                    f"expected one for each. Put quotes around cells with a {delimiter!r} or a "
+                    "line break",
+                )
             line = reader.line_num
+        faults.check()
 
     try:
         header = next(reader, [])
@@ -297,13 +350,18 @@ def _lines(path: Path) -> Iterator[str]:
                     f"{path}, line {number} is longer than {LONGEST:,} bytes; expected one record "
                     "on each line: divide it, or shorten its text"
                 )
+            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise DataError(
+                    f"{path} is UTF-16 text; expected UTF-8: type iconv -f utf-16 -t utf-8 "
+                    f"{shlex.quote(str(path))} > NEW"
+                )
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{path}, line {number} is not UTF-8 text ({error}); unpack an archive, save a "
                     "workbook as CSV UTF-8, or type iconv -f cp1252 -t utf-8 "
-                    f"{shlex.quote(str(path))} > NEW (or utf-16 in place of cp1252)"
+                    f"{shlex.quote(str(path))} > NEW"
                 ) from error
 
 

@@ -47,13 +47,14 @@ def make_record(
         "dataset": {
             "task": task.name,
             "source": task.location[0],
+            "hub_revision": prepared.revision,
             "fingerprint": prepared.header["data"],
             "counts": counts,
         },
         "model": {
             "base_model": runs.base_model(run.model.path),
             "hub_model": hub_name(run.model.path) if run.model.init != "scratch" else None,
-            "weights_sha256": prepared.weights,
+            **prepared.weights,
             "pipeline": pipeline_of(task.needs, loaded.model.config),
             "adaptation": run.adapt.name,
             "flags": list(loaded.flags),

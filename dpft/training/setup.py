@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -30,6 +31,7 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.privacy.untouched import Untouched
+from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -90,7 +92,8 @@ class Prepared:
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
         header: of the ledger, with keyed fingerprints of data and model; the run cannot continue
             where any of it differs.
-        weights: SHA-256 of the weight files, on the first rank; None if weights are random.
+        revision: commit of the hub's copy of the data; None if they were not the hub's.
+        weights: their digest and revision, on the first rank; empty if they are random.
         instances: questions that the trained model answers.
         planted: secrets among the records, if any.
         auditor: canaries in slots after the units, if any.
@@ -105,7 +108,8 @@ class Prepared:
     units: TrainingSet
     key: bytes
     header: Mapping[str, Any]
-    weights: str | None
+    revision: str | None
+    weights: Mapping[str, str | None]
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Canaries | None
@@ -224,7 +228,8 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        weights=stored_weights(run.model) if cohort.rank == 0 else None,
+        revision=task.hub_revision if cohort.rank == 0 else None,
+        weights=stored_weights(run.model) if cohort.rank == 0 else {},
         instances=instances,
         planted=planted,
         auditor=auditor,
@@ -414,8 +419,12 @@ def own_parts(run: Run) -> list[dict[str, str]]:
 
 
 def deciding_parts(run: Run) -> dict[str, str]:
-    """Return the code of the user that a step's sum follows from, for the head of the ledger."""
-    return {
+    """Return code and templates of the user that a step's sum follows from, for the ledger."""
+    found = {
         f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
         for part in own_parts(run)
     }
+    template = run.task.get("template", "auto") if run.task["name"] == "chat" else "auto"
+    if template not in ("auto", "plain"):
+        found["chat template"] = sha256_file(Path(template))
+    return found

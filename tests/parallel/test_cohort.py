@@ -111,7 +111,7 @@ def test_thresholds_that_move_are_those_of_every_stage():
     with fake_ranks(2):
         ranks = Pipeline()
         model, adaptive = gpt2(), Quantiles(0.5, 0.3)
-        options = {"threshold": 3.2, "adaptive": adaptive, "count": 2}
+        options = {"threshold": 3.2, "adaptive": adaptive, "groups": Partition("per_device", 2)}
         whole = make_clipper(model, "per_device_adaptive", cohort=ranks, **options)
         clippers, _ = pipelined(model, whole, Partition("per_device", 2), ranks)
         clippers.policy.move([0.7, 0.6])

@@ -211,7 +211,9 @@ def poisoned(cohort, drawn):
     ranks = Pipeline()
     model, units = gpt2(), data()
     units.__class__ = Poisoned
-    whole = make_clipper(model, "per_device", cohort=ranks, threshold=3.2, count=2)
+    whole = make_clipper(
+        model, "per_device", cohort=ranks, threshold=3.2, groups=Partition("per_device", 2)
+    )
     clippers, sums = pipelined(model, whole, Partition("per_device", 2), ranks)
     sums.add(units.losses, batches(units, drawn))
     clippers.collect()
@@ -223,7 +225,8 @@ def test_a_record_is_dropped_on_all_stages():
     drawn = list(range(11))
     ranks = together(poisoned, 2, drawn)
     rest = [record for record in drawn if record not in POISON]
-    sums, *_ = one_process("gpt2", "per_device", rest, threshold=3.2, count=2)
+    devices = Partition("per_device", 2)
+    sums, *_ = one_process("gpt2", "per_device", rest, threshold=3.2, groups=devices)
     same({n: total for found in ranks for n, total in found.items()}, sums)
 
 
@@ -261,7 +264,9 @@ def checked(cohort, case):
     ranks = Pipeline()
     made, units = gpt2(), data()
     units.__class__ = {"losses": Scaled, "gradients": Mixing}.get(case, Records)
-    whole = make_clipper(made, "per_device", threshold=100.0, cohort=ranks, count=2)
+    whole = make_clipper(
+        made, "per_device", threshold=100.0, cohort=ranks, groups=Partition("per_device", 2)
+    )
     clippers, sums = pipelined(made, whole, Partition("per_device", 2), ranks)
     try:
         check_independence(units, sums.stage, clippers, TOKENS, sums)

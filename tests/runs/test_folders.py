@@ -59,7 +59,7 @@ def test_a_trial_is_recognised_by_the_files_around_it(tmp_path, monkeypatch):
     "words",
     [
         ("report", "RUN"),
-        ("table", "--runs", "RUN"),
+        ("table", "li2022/7", "--runs", "RUN"),
         ("score", "RUN"),
         ("generate", "RUN", "n=1", "sources=dev"),
     ],

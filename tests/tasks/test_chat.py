@@ -179,7 +179,7 @@ def test_a_conversation_is_rendered_in_time_proportional_to_its_messages(loaded,
     ("template", "message"),
     [
         (CHATML.replace("{{ eos_token }}", ""), "without the tokenizer's end token"),
-        ("{{ messages | length }}" + CHATML, "writes an earlier turn in another way"),
+        ("{{ messages | length }}" + CHATML, "and writes none behind that"),
     ],
 )
 def test_templates_that_would_train_something_else_are_refused(loaded, template, message):
@@ -208,7 +208,9 @@ def test_both_common_forms_are_read(tmp_path):
     ("messages", "message"),
     [
         ("hello", "is 'hello'; expected"),
-        ([{"role": "tool", "content": "x"}], "message 1 is .*'tool'.* a role of"),
+        ([{"role": "critic", "content": "x"}], "message 1 is .*'critic'.* a role of"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "'image_url'; .* of type text"),
+        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "a tool call is .*'c1'"),
         ([{"role": "user", "content": " "}], "its text is ' '"),
         ([{"role": "user", "content": "x"}], "no answer of the assistant"),
         ([{"role": "assistant", "content": "x"}], "something before it"),

@@ -14,6 +14,7 @@ from dpft.config.schema import parse
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.base import SPLITS
+from dpft.tasks.chat import Chat
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.own_texts import LanguageModeling, TextClassification
 from dpft.training.run import run_experiment
@@ -247,3 +248,54 @@ def test_other_owners_do_not_continue_a_run(tmp_path, monkeypatch):
     lines(file, rows)
     with pytest.raises(runs.LedgerMismatchError, match="data"):
         run(tmp_path, *overrides)
+
+
+def test_all_rows_that_cannot_be_used_are_named_at_once(tmp_path):
+    rows = ["text,label", *["fine,yes"] * 3, "short", *["fine,no", ",yes", "x,maybe"] * 2, "a,b,c"]
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(rows))
+    task = TextClassification(train_file=str(file), classes=("yes", "no"))
+    with pytest.raises(DataError) as found:
+        task.records("train")
+    first, *several = str(found.value).splitlines()
+    assert first == f"{file}: 2 rows cannot be used:"
+    assert [line.partition(": got")[0].strip() for line in several] == ["line 5", "line 12"]
+    file.write_text("\n".join([*rows[:4], *rows[5:-1]]))
+    with pytest.raises(DataError) as found:
+        TextClassification(train_file=str(file), classes=("yes", "no")).records("train")
+    first, *several = str(found.value).splitlines()
+    assert first == f"{file}: 4 rows cannot be used:"
+    assert several[0].strip().startswith("line 6, line 9: column 'text' is empty")
+    assert "line 7, line 10: label 'maybe' is no class" in several[1]
+    lines = tmp_path / "a.jsonl"
+    good = {"messages": [{"role": role, "content": "x"} for role in ("user", "assistant")]}
+    bad = {"messages": [{"role": "critic", "content": "x"}]}
+    texts = [json.dumps(good), "{", *[json.dumps(bad)] * 14]
+    lines.write_text("\n".join(texts))
+    with pytest.raises(DataError) as found:
+        Chat(train_file=str(lines)).records("train")
+    first, *several = str(found.value).splitlines()
+    assert first == f"{lines}: 15 rows cannot be used:"
+    assert [line.strip()[:6] for line in several] == ["line 2", "line 3"]
+    assert "line 12 and others" in several[1]
+
+
+def test_a_first_line_that_looks_like_a_row_is_named(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("The parcel never came,complaint\nThank you,praise\n")
+    with pytest.raises(DataError, match="If the first line is a row, put the names of columns"):
+        TextClassification(train_file=str(file), classes=("complaint", "praise")).records("train")
+
+
+def test_labels_that_differ_by_accident_are_one_class(tmp_path):
+    names = ["caf\u00e9", "cafe\u0301", "Caf\u00e9 ", "no", " no"]
+    file = tmp_path / "a.jsonl"
+    lines(file, [{"text": f"text {n}", "label": name} for n, name in enumerate(names)])
+    for classes in ("from_data", ("Caf\u00e9", "no")):
+        task = TextClassification(train_file=str(file), classes=classes)
+        assert len(task.class_names) == 2
+        assert [record.label for record in task.records("train")] == [0, 0, 0, 1, 1]
+        (said,) = [one for one in task.remarks() if "are one class" in one]
+        assert "' no' (1 records) as" in said or "'no' (1 records) as" in said
+    both = TextClassification(train_file=str(file), classes=("no", " no", "caf\u00e9"))
+    assert [record.label for record in both.records("train")] == [2, 2, 2, 0, 1]

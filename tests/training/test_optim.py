@@ -28,6 +28,9 @@ def test_schedules():
     linear = dataclasses.replace(OPTIM, schedule="linear", warmup_steps=4)
     assert [lr_factor(linear, s, 12) for s in (0, 3, 4, 8, 11)] == [0.25, 1.0, 1.0, 0.5, 0.125]
     assert {lr_factor(OPTIM, s, 12) for s in range(12)} == {1.0}
+    cosine = dataclasses.replace(linear, schedule="cosine")
+    found = [lr_factor(cosine, s, 12) for s in (0, 4, 6, 8, 10)]
+    assert found == pytest.approx([0.25, 1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
     share = dataclasses.replace(OPTIM, schedule="linear", warmup_ratio=0.06)
     # Six of a hundred steps; a share that is no whole number is rounded up.
     assert [lr_factor(share, s, 100) for s in (0, 5, 6, 53)] == [1 / 6, 1.0, 1.0, 0.5]

@@ -150,13 +150,22 @@ class Objective(Losses, Protocol):
 
 
 def cut_in_encoding(examples: Sequence[Any]) -> str:
-    """Return a sentence on how many records were cut, "" if none: private, as the records are."""
-    sources, targets = (
-        np.count_nonzero(values(examples, name) > 0) for name in ("cut_source", "cut_target")
+    """Return sentences on what of records is not trained, "" if all is: private, as records are."""
+    sources, targets, passed = (
+        np.count_nonzero(values(examples, name) > 0)
+        for name in ("cut_source", "cut_target", "untrained")
     )
-    if not sources and not targets:
-        return ""
-    return (
-        f"of {len(examples):,} training records, {sources:,} lost a part of their source and "
-        f"{targets:,} the end of their target: longer than task.max_length, or than the model reads"
-    )
+    found = []
+    if sources or targets:
+        found.append(
+            f"of {len(examples):,} training records, {sources:,} lost a part of their source and "
+            f"{targets:,} the end of their target: longer than task.max_length, or than the model "
+            "reads"
+        )
+    if passed:
+        found.append(
+            f"of {passed:,} conversations only the last answer is trained: the chat template "
+            "writes earlier turns in another way once a later one follows, so that they would be "
+            "trained as they are never asked; task.template=plain trains all answers"
+        )
+    return ". ".join(found)

@@ -38,6 +38,8 @@ class CausalExample:
     cut_source: int = field(default=0, compare=False)
     # How many the end of the target lost; its end token is the first.
     cut_target: int = field(default=0, compare=False)
+    # How many answers carry no loss, since the template writes them in another way by then.
+    untrained: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.target:

@@ -44,9 +44,18 @@ class TextRecord:
             yield text.encode()
 
 
+ANSWERS = ("assistant", "call")
+"""The roles of turns that the model writes."""
+
+
 @dataclass(frozen=True)
 class Conversation:
-    """Turns of a chat, each with role and text; the last is the ``assistant``'s."""
+    """Turns of a chat, each with role and text; the last is the assistant's.
+
+    Roles are ``system``, ``user``, ``assistant``, ``tool`` (what a tool returned), ``call`` (an
+    answer with calls of tools, as JSON of ``text`` and ``calls``), and ``tools``: JSON of those
+    that are offered, before all other turns.
+    """
 
     turns: tuple[tuple[str, str], ...]
 

@@ -32,4 +32,4 @@ def test_one_claim_and_a_damaged_benchmark(tmp_path):
     assert result.exit_code == 0, result.output
     assert "By ours: holds, computed: 2 of 2 hold" in " ".join(result.stdout.split())
     assert "broken.json" in result.stderr
-    assert "difference 3 to 5" in " ".join(invoke("li2022/c02").stdout.split())
+    assert "difference 3" in " ".join(invoke("li2022/c02").stdout.split())
