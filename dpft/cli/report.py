@@ -21,8 +21,8 @@ def main(
 ) -> None:
     """Scores and guarantees of runs side by side, and as one HTML page: dpft report runs/NAME
 
-    The page has the guarantee in plain words, scores, cost and settings. It holds nothing that is
-    computed from training records without noise.
+    The page says what was protected, how strongly, at what cost, and what is not covered. It holds
+    nothing that is computed from training records without noise, and no text of your own data.
     """
     from dpft.report.comparison import show
     from dpft.report.gather import gather

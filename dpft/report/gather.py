@@ -1,9 +1,11 @@
 """Read what a page of a run is made from; nothing is changed in the run's folder.
 
 Guarantee: no file under the run's ``private/`` is opened, so nothing that is computed from training
-records without noise can reach the page, and neither can the data.
+records without noise can reach the page. Texts are read only of data that are generated or
+published, see `samples`.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +14,13 @@ from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
 from dpft.config.files import regular
+from dpft.config.flags import TRAINED_BASE, Flag, has
+from dpft.config.folder import settings_of
+from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
+from dpft.runs.folders import generations_files, is_run, is_set_aside
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
@@ -54,6 +60,7 @@ class Gathered:
     config: Mapping[str, Any]  # empty if there is none
     problems: tuple[str, ...]  # what is damaged
     ledger_is_damaged: bool  # there is one, from which no cost can be read
+    samples: Mapping[tuple[str, str], str]  # generations by prompt and reference
 
     @property
     def name(self) -> str:
@@ -118,6 +125,7 @@ def gather(target: Target) -> Gathered:
     )
     identity = identity if isinstance(identity, dict) else {}
     config = section(record or identity, "config")
+    texts = read("generations", lambda: {} if record is None else samples(path, record))
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
     for damage in damages(path, (RECORD, LEDGER, CONFIG, GENERATIONS)):
@@ -132,7 +140,50 @@ def gather(target: Target) -> Gathered:
         config=config,
         problems=tuple(problems),
         ledger_is_damaged=ledger is None and (path / "ledger.jsonl").exists(),
+        samples=texts or {},
     )
+
+
+def siblings(run: Gathered) -> list[Gathered]:
+    """Return the other undamaged runs in the folder of a run."""
+    own = run.target.path.resolve()
+    others = [p for p in sorted(own.parent.iterdir()) if is_run(p) and not is_set_aside(p)]
+    found = [gather(Target(p, p.name)) for p in others if p != own and not p.is_symlink()]
+    return [other for other in found if not other.problems]
+
+
+def published(record: Mapping[str, Any], split: str) -> bool:
+    """Return whether all that a run's model has seen, and its prompts, are generated or published.
+
+    A record has a digest of its references only where the task's data are public. Files in the
+    form of a published task may hold other data, so that both splits must be as large as published.
+    """
+    data, of = record["dataset"], section(section(record, "scores"), split)
+    other = has(record["flags"], *TRAINED_BASE, Flag.SYNTHETIC_DATA, Flag.OTHER_FILES)
+    if other or not of.get("references"):
+        return False
+    if data["source"] == "sample":
+        return True
+    if data["task"] not in PUBLISHED_TASKS or is_part(record, split):
+        return False
+    size = (settings_of("task", data["task"]) or {}).get("train_size")
+    return size is not None and not is_other_size(data["counts"]["train"], size)
+
+
+def samples(path: Path, record: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return three generations by prompt and reference, evenly spread; none if not `published`."""
+    split = record["config"]["decode"]["split"]
+    file = generations_files(path, record).get(split)
+    if file is None or not file.exists() or not published(record, split):
+        return {}
+    # Not splitlines: texts may hold other line separators, unescaped in JSON.
+    lines = regular(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    try:
+        every = [json.loads(lines[len(lines) * third // 3]) for third in range(3)]
+        texts = [(str(x["source"]), str(x["references"][0]), str(x["prediction"])) for x in every]
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name} has a line that is no prediction") from error
+    return {(asked, wanted): said for asked, wanted, said in texts if asked and said}
 
 
 def _disagreements(record: Mapping[str, Any], ledger: LedgerContents | None) -> Iterator[str]:

@@ -32,7 +32,7 @@ Scored = tuple[Kind, float] | None
 
 def ranked(runs: Sequence[Gathered]) -> list[tuple[Gathered, Scored]]:
     """Sort runs by their first score, the best of one kind first, those without a score last."""
-    found = [(run, _scored(run)) for run in runs]
+    found = [(run, first_score(run)) for run in runs]
     kinds = [scored[0] for _, scored in found if scored is not None]
 
     def rank(item: tuple[Gathered, Scored]) -> tuple[int, float]:
@@ -54,7 +54,8 @@ def metrics(run: Gathered) -> dict[str, float | None]:
     }
 
 
-def _scored(run: Gathered) -> Scored:
+def first_score(run: Gathered) -> Scored:
+    """Return the first score of the split that was decoded; None if it was not scored."""
     try:
         name, _ = score(run.record or {}, None)
     except (DpftError, LookupError):  # not scored
@@ -62,6 +63,27 @@ def _scored(run: Gathered) -> Scored:
     value = metrics(run).get(name)
     task, split = section(run.config, "task").get("name"), run.config["decode"]["split"]
     return None if value is None else (Kind(str(task), str(split), name), value)
+
+
+def references(run: Gathered, others: Sequence[Gathered]) -> dict[str, tuple[Gathered, float]]:
+    """Return the best run without privacy and one that was not trained, with their scores.
+
+    Only runs of the same base model and task settings, scored on the same records.
+    """
+
+    def scale(one: Gathered) -> list[Any]:
+        kind, _ = first_score(one) or (None, None)
+        of = section(section(one.record, "scores"), kind.split if kind else "")
+        base = section(one.record, "model").get("weights_sha256") or one.config.get("model")
+        return [kind, base, one.config.get("task"), of.get("examples"), of.get("references")]
+
+    names = {"none": "without privacy", "nothing released": "before training"}
+    found: dict[str, tuple[Gathered, float]] = {}
+    for other, scored in ranked(others):
+        how = names.get(other.guarantee.kind) if other.guarantee is not None else None
+        if how and scored and other is not run and scale(other) == scale(run):
+            found.setdefault(how, (other, scored[1]))
+    return found
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

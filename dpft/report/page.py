@@ -16,29 +16,34 @@ from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
 from dpft.privacy.rounding import delta, number, up
 from dpft.report.cost import planned, remarks
-from dpft.report.gather import Found, Gathered, section
+from dpft.report.gather import Found, Gathered, section, siblings
 from dpft.report.grouping import (
     Scored,
     differing,
+    first_score,
     flat,
     metrics,
     ranked,
+    references,
     value_text,
     without_folders,
 )
 from dpft.report.guarantee import (
+    SEEN,
     Rows,
     audit_rows,
     evaluation_remarks,
     is_held_out,
+    may_be_seen,
     mechanism_rows,
     score_warnings,
 )
 from dpft.report.markdown import environment
+from dpft.report.plot import by_epsilon, by_step, drawn
 from dpft.report.terminal import clock, plain
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.shown import cautions_of, figure
+from dpft.tasks.metrics.shown import cautions_of, figure, shown
 from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
@@ -53,20 +58,52 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
     """Return the whole file."""
     ordered, several = ranked(runs), found.several
     runs = [run for run, _ in ordered]
+    top = _top(ordered, several)
     pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
     pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
     pages.globals["figure"] = figure
     return pages.get_template("report.html").render(
         found=found,
-        without=[
-            run.name
-            for run in runs
-            if not run.private and (not several or run.record or run.ledger)
-        ],
+        without=[run.name for run in runs if not run.private and (run.record or run.ledger)],
         covered=any(run.private for run in runs),
+        empty=not any(r.record or r.problems or (r.ledger and r.ledger.steps_spent) for r in runs),
+        top=top,
+        written=[run for run in runs if run.samples][:3],
         overview=_overview(ordered) if several else {},
-        runs=[_view(run, several) for run in runs],
+        runs=[_view(run, True) for run in runs] if several else [top["view"]],
     )
+
+
+def _top(ordered: Sequence[tuple[Gathered, Scored]], several: bool) -> dict[str, Any]:
+    """Return the first screen's run, the best with privacy, what it compares with, and a plot."""
+    runs = [run for run, _ in ordered]
+    lead = min(runs, key=_weakness)
+    found: dict[str, Any] = {"view": _view(lead, False), "kind": None, "plot": None}
+    scored = first_score(lead)
+    if scored is None:
+        return found
+    kind, value = scored
+    of = section(section(lead.record, "scores"), kind.split)
+    sign = -1 if lower_is_better(kind.metric) else 1
+    by = references(lead, runs if several else siblings(lead))
+    gap = sign * (by["without privacy"][1] - value) if "without privacy" in by else None
+    constant = section(of, "baselines").get(kind.metric)
+    level = None if constant is None else shown(kind.metric, constant, of.get("signature"))
+    points = [(lead, value), *by.values()]
+    steps = by_step(section(lead.record, "evaluation").get("history") or ())
+    if several:
+        points = [(run, one[1]) for run, one in ordered if one is not None and one[0] == kind]
+    elif len(steps) > 1:
+        found["plot"] = drawn(steps, None)
+    if found["plot"] is None and (len(points) > 1 or level is not None):
+        found["plot"] = drawn(by_epsilon(points), level)
+    return found | {"kind": kind, "by": by, "gap": gap, "higher": sign > 0}
+
+
+def _weakness(run: Gathered) -> tuple[bool, bool, bool]:
+    """Return what makes another run the one to show: no record, no privacy, or a void bound."""
+    given = run.guarantee
+    return given is None, given is None or given.kind != "private", bool(given and given.voided_by)
 
 
 def _fit(value: object) -> object:
@@ -78,6 +115,7 @@ def _fit(value: object) -> object:
 def _view(run: Gathered, several: bool) -> dict[str, Any]:
     """Return what is shown of a run."""
     record, given = run.record or {}, run.guarantee
+    epsilon = None if given is None or given.strength == "none" else given.stated
     noise_seed = section(run.config, "privacy").get("noise_seed")
     started = warnings(run.mechanism.get("sampling"), noise_seed).values() if run.private else ()
     parts = ("model", "dataset", "dpft", "seeds", "config_hash", "environment", "plugins")
@@ -89,30 +127,24 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "labels": sentences(record.get("flags")),
         "warnings": list(started) if given is None else given.warnings,
         "verdict": "" if given is None else given.verdict,
+        "noun": given.noun if given is not None else "record",
+        "unit": given.unit if given is not None else run.ledger and run.ledger.header.get("unit"),
         "point": without_folders(run.target.label or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
         "figures": _figures(run),
         "review": None if several else review(run),
+        "sure": odds(epsilon)[1] if epsilon is not None and epsilon <= VACUOUS else "",
+        "cautions": [*cautions_of(record), *([SEEN] if may_be_seen(record) else [])],
         "scores": scores,
         "score_warnings": [*score_warnings(record), *cautions_of(record)] if record else [],
         "evaluation": evaluation_remarks(record),
-        "history": _history(record),
+        "history": section(record, "evaluation").get("history") or [],
         "held_out": is_held_out(record),
         "audit": audit_rows(record),
         "machine": section(record, "environment"),
         "base": base_model(str(section(record, "model").get("base_model") or "new weights")),
         "origin": [(key, value_text(value)) for key, value in flat(origin).items()],
     }
-
-
-def _history(record: Mapping[str, Any]) -> list[list[str]]:
-    """Return names and figures of the evaluations while a run trained, if they are public."""
-    found = section(record, "evaluation").get("history") or ()
-    rows = [list(found[0])] if found else []
-    for one in found:
-        values = [one.get(name) for name in rows[0]]
-        rows.append(["–" if value is None else f"{value:.6g}" for value in values])
-    return rows
 
 
 def _figures(run: Gathered) -> Rows:

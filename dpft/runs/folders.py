@@ -50,6 +50,11 @@ def is_run(folder: Path) -> bool:
     return any((folder / n).is_file() for n in ("record.json", "identity.json", "ledger.jsonl"))
 
 
+def is_set_aside(folder: Path) -> bool:
+    """Return whether it is what ``force=true`` set aside."""
+    return bool(_SET_ASIDE.search(folder.name))
+
+
 def runs_below(folder: Path) -> list[Path]:
     """Return the run directories at and below a folder, sorted.
 

@@ -15,6 +15,7 @@ from dpft.config.flags import Flag, flag
 from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.gather import Target, gather
 from dpft.report.page import bounds
+from dpft.report.plot import drawn
 from dpft.runs.finished import marked
 from dpft.sweep.find import find
 from dpft.sweep.folder import Failure, folder_of
@@ -80,7 +81,8 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     for said in (
         "Note: bundled tiny model.",
         "Epsilon is at most 3.000 and delta 1e-05, 1 in 100,000, for each record: a reasonable "
-        "bound. (3, 1e-05)-differential privacy by Renyi accounting. only 42 records",
+        "bound. only 42 records",
+        "(3, 1e-05)-differential privacy by Renyi accounting.",
         "Epsilon by RDP (upper bound) 3.000",
         "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
         "Epsilon spent at least, by an audit of this run 3.456 at 95% confidence",
@@ -110,10 +112,119 @@ def test_an_unfinished_run_says_what_its_ledger_counts_and_what_all_steps_cost(t
         "Not scored yet: type dpft",
     ):
         assert said in text
-    (run / "ledger.jsonl").unlink()
-    assert "It is not known whether" in text_of(run)
-    ledger(tmp_path / "none", steps=0)
-    assert "So far 0 steps have spent epsilon 0.000" in text_of(tmp_path / "none")
+
+
+def test_a_page_with_nothing_to_show_is_one_line_with_the_next_command(tmp_path):
+    ledger(tmp_path / "runs/none", steps=0)
+    (tmp_path / "runs/new").mkdir()
+    (tmp_path / "runs/new/identity.json").write_text(json.dumps({"config": config()}))
+    line = "Nothing to show yet: the run is unfinished. Next: dpft train resume=RUN"
+    for name in ("none", "new"):
+        assert text_of(tmp_path / "runs" / name).endswith(f"the content {name} {line}")
+    line = "Nothing to show yet: no run is finished. Next: dpft train resume=RUN"
+    assert text_of(tmp_path / "runs").endswith(f"runs: 2 runs {line}")
+    (tmp_path / "runs/new/record.json").write_text("{")  # of which nothing is known
+    assert "It is not known whether" in text_of(tmp_path / "runs/new")
+
+
+def scored(bleu=0.59, **changes):
+    """A record whose references are known to be published, or generated."""
+    made = record(bleu, generations={"test": "generations/test.jsonl"}, **changes)
+    made["scores"]["test"]["references"] = "c139c925e68f650c"
+    return made
+
+
+def test_a_score_is_shown_next_to_those_on_the_same_records_in_the_same_folder(tmp_path):
+    run = a_run(tmp_path / "run", scored())
+    assert "clip=none name=NEW" in text_of(run)
+    untrained = scored(0.11)
+    untrained["privacy"] |= {"kind": "nothing released", "stated": 0.0, "statement": "untouched"}
+    a_run(tmp_path / "untrained", untrained)
+    a_run(tmp_path / "plain", scored(0.7, private=False))
+    a_run(tmp_path / "worse", scored(0.65, private=False))
+    a_run(tmp_path / "before.old-1", scored(0.98, private=False))
+    a_run(tmp_path / "others", record(0.97, private=False))
+    a_run(tmp_path / "elsewhere/far", scored(0.96, private=False))
+    fewer = scored(0.95, private=False)
+    fewer["scores"]["test"]["examples"] = 629
+    a_run(tmp_path / "fewer", fewer)
+    settings = config(task={"name": "e2e", "source": "auto", "max_length": 9})
+    a_run(tmp_path / "cut", scored(0.94, private=False, settings=settings))
+    text = text_of(run)
+    for words in (
+        "this run 0.5900 without privacy (run plain) 0.7000 before training (run untrained) 0.1100",
+        "Privacy costs 0.11 BLEU, compared with the run without it. No guarantee covers",
+    ):
+        assert words in text
+    assert not re.search(r"0\.9[4-8]", text)
+    assert "Privacy costs" not in text_of(tmp_path / "untrained")
+
+
+def marks(*words):
+    """Name and score of each run in the plot, its place, and whether its circle is open."""
+    circle = r'<circle cx="(.+?)" cy="(.+?)" r="4"( class="open")?><title>(.+?) (\S+)</title>'
+    found = re.findall(circle, html_of(*words))
+    return {name: (float(x), float(y), bool(void)) for x, y, void, name, _ in found}
+
+
+def test_the_plot_has_scores_by_epsilon(tmp_path):
+    for name, epsilon, bleu in (("one", 1.0, 0.3), ("three", 3.0, 0.5), ("nine", 9.0, 0.4)):
+        made = scored(bleu)
+        made["privacy"] |= {"stated": epsilon}
+        a_run(tmp_path / "runs" / name, made)
+    made["privacy"] |= {"voided_by": ["shuffled"], "warnings": ["Not proven."]}
+    a_run(tmp_path / "runs/nine", made)
+    a_run(tmp_path / "runs/plain", scored(0.6, private=False))
+    found = marks(tmp_path / "runs")
+    (one, three, nine, plain) = (found[name] for name in ("one", "three", "nine", "plain"))
+    assert three[0] > one[0] + 50
+    assert three[0] - one[0] == pytest.approx(nine[0] - three[0])  # a logarithmic axis
+    assert nine[0] < plain[0]
+    # Up is a higher score, and equal differences are equally far apart.
+    assert one[1] > nine[1] + 40
+    assert [one[1] - nine[1], nine[1] - three[1]] == pytest.approx([three[1] - plain[1]] * 2, abs=1)
+    assert [void for *_, void in (one, three, nine, plain)] == [False, False, True, False]
+
+
+def test_names_in_the_plot_do_not_overlap():
+    points = [(n / 40, str(n), n % 7 / 100, f"run-{n}", True) for n in range(40)]
+    named = [mark for mark in drawn(points, None)["marks"] if mark["labelled"]]
+    assert len(named) > 5
+    for mark in named:
+        assert 45 <= mark["left"] < mark["right"] <= 400
+        near = [other for other in named if other is not mark and abs(other["y"] - mark["y"]) < 11]
+        assert not any(o["left"] < mark["right"] and mark["left"] < o["right"] for o in near)
+
+
+def change(part, **values):
+    return lambda made: made[part].update(values)
+
+
+BEFORE = {"flag": "trained_on_unknown"}
+SYNTHETIC = {"flag": "synthetic_data"}
+
+
+@pytest.mark.parametrize(
+    ("shown", "changed"),
+    [
+        (True, lambda made: None),
+        (True, change("dataset", source="sample", counts={"train": 70})),
+        (False, lambda made: made["scores"]["test"].pop("references")),
+        (False, change("dataset", counts={"train": 4455})),  # other data in the form of E2E
+        (False, lambda made: made["scores"]["test"].update(examples=545)),
+        (False, change("dataset", task="classification")),
+        (False, change("dataset", task="mine:Task")),
+        (False, lambda made: made["flags"].append(BEFORE)),
+        (False, lambda made: made["flags"].append(SYNTHETIC)),
+    ],
+)
+def test_texts_are_shown_only_of_data_that_are_generated_or_published(tmp_path, shown, changed):
+    made = scored()
+    changed(made)
+    text = text_of(a_run(tmp_path / "run", made))
+    assert ("ask 0 run say 0 reference one 0" in text) is shown
+    assert len(re.findall(r"(say|ask|one) \d", text)) == (9 if shown else 0)
+    assert ("No generations are shown" in text) is not shown
 
 
 def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
@@ -123,6 +234,9 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     text = text_of(run)
     assert "ledger.jsonl, line 2: not JSON" in text
     assert "test BLEU 0.5900" in text
+    (run / "generations/test.jsonl").write_text("{oops")
+    (run / "record.json").write_text(json.dumps(scored()))
+    assert "test.jsonl has a line that is no prediction" in text_of(run)
     (run / "record.json").write_text("{")
     text = text_of(run)
     assert "record.json is not JSON" in text
@@ -168,6 +282,14 @@ def test_evaluations_are_shown_where_they_are_public(tmp_path):
     chosen |= {"metric": None, "chosen": None, "history": [{"step": 2, "loss": 1.25}, {"step": 4}]}
     text = text_of(a_run(tmp_path / "run", record(evaluation=chosen)))
     assert "step loss 2 1.25 4 –" in text
+    assert "held-out records while" not in text  # one number is no curve
+    chosen["history"][1:] = [{"step": n, "loss": 1.25 - n / 10} for n in (4, 6)]
+    html = html_of(a_run(tmp_path / "run", record(evaluation=chosen)))
+    assert "loss of held-out records while the model trained" in html
+    (line,) = re.findall(r'<polyline points="(.*?)"', html)
+    (first, second, third) = [tuple(map(float, point.split(","))) for point in line.split()]
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0])
+    assert first[1] < second[1] < third[1]  # downwards
     del chosen["history"]
     text = text_of(a_run(tmp_path / "run", record(evaluation=chosen | {"public": False})))
     assert "The scores of each evaluation are not public" in text
@@ -187,7 +309,7 @@ def test_the_numbers_for_a_reviewer_are_those_of_the_best_test_there_is(tmp_path
     assert "right at most 70 times out of 100" in text  # Phi(1/2) is 0.691
     assert "epsilon = 4.378" in text
     assert "For a person with two records epsilon is 8.755" in text
-    assert "Each of 42,061 records. One record is one row of the training file." in text
+    assert "Each of 42,061 records that the model is trained on. One record is one row" in text
     assert "The run's ledger counts 4 noisy steps, as its record does." in text
     audit = {"epsilon_lower": 1.2345, "confidence": 0.95, "refuted": False}
     whole = of_whole(noun="user", unit="all rows of one name", selected=True) | {"audit": audit}
@@ -250,7 +372,11 @@ def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     assert "plain none 0.5500 – 4 0:01:01 finished none – 0.004" in rows
     assert rows.index("best 3") < rows.index("plain none") < rows.index("worse 3")
     assert "0.9900" not in text  # set aside
-    assert "1 of 3 runs have no privacy guarantee (plain)" in text
+    assert "1 of 3 runs has no privacy guarantee (plain)" in text
+    assert "The best run with privacy, best:" in text
+    assert "this run 0.6100 without privacy (run plain) 0.5500" in text
+    assert "Privacy costs no BLEU" in text
+    assert "There are other runs with privacy." in text
     assert "2 runs were trained with privacy on e2e" in text
     assert "2 of 4" not in text
     assert str(runs.parent) not in text

@@ -201,7 +201,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
-        assert tag not in {"script", "link", "iframe", "object", "svg", "img"}
+        assert tag not in {"script", "link", "iframe", "object", "img", "image", "use"}
         assert not any(name.startswith("on") for name in given)
         if given.get("http-equiv") == "Content-Security-Policy":
             self.policy = given["content"]
