@@ -1,4 +1,4 @@
-"""What an audited run checks and plants before training.
+"""Checks of an audited run, and what is planted before training.
 
 ``docs/how-to/audit.md`` explains what each kind of canaries can show and what it cannot.
 """

@@ -18,7 +18,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.table import TextTable
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import ambiguous, first_weights
-from dpft.tasks.metrics.shown import cautions_of, figure
+from dpft.tasks.metrics.shown import cautions_of, figure, recalls
 
 Row = dict[str, str]
 _LARGE = 1e6  # beyond it the digits of an epsilon say nothing
@@ -118,6 +118,9 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     """Print what precedes or limits a run's figures: its labels, and its guarantee with caveats."""
     listed = ", ".join(sentences(record.get("flags")))
     Console().print(Text.assemble((str(path), "bold"), f"  ({listed})" if listed else ""))
+    for split, scored in (record.get("scores") or {}).items():
+        if found := recalls(scored):
+            Console().print(f"  {split} recall: {found}", highlight=False, markup=False)
     print_guarantee(record, "  ")
 
 

@@ -225,7 +225,7 @@ class TextClassification(OwnData):
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
         if isinstance(self.classes, tuple):  # others would have to be looked up in training data
             names = answers(predictions, self.class_names)
-        return {"accuracy": scorers.accuracy(*names)}
+        return {"accuracy": scorers.accuracy(*names), "macro_F1": scorers.macro_f1(*names)}
 
     def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return what the most frequent class scores, and which classes were confused."""
@@ -234,7 +234,7 @@ class TextClassification(OwnData):
         return {"baselines": {"accuracy": shown.majority(given[1])}, **confused}
 
     def signature(self) -> str:
-        return scorers.CLASSES
+        return f"{scorers.CLASSES}|macro_F1: mean over classes that occur"
 
 
 @dataclass(frozen=True)

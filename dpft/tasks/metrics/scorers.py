@@ -62,6 +62,15 @@ def class_f1(predictions: Sequence[str], references: Sequence[str], positive: st
     return 2 * hits / mentions if mentions else 0.0
 
 
+def macro_f1(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Return the mean of `class_f1` over all classes that occur, in [0, 1].
+
+    Equals scikit-learn's ``f1_score(average="macro", zero_division=0)``.
+    """
+    names = {*predictions, *references}
+    return sum(class_f1(predictions, references, name) for name in names) / len(names)
+
+
 def token_perplexity(nlls: Sequence[float | None], tokens: Sequence[int | None]) -> float | None:
     """Return ``exp(total negative log-likelihood / number of tokens)``, end tokens included.
 

@@ -66,6 +66,15 @@ def confused(
     return {"confusion": table}
 
 
+def recalls(scored: Mapping[str, Any]) -> str:
+    """Return the recall of each true class, and of how many records, from a ``confusion``."""
+    found = []
+    for true, answers in (scored.get("confusion") or {}).items():
+        count = sum(answers.values())
+        found.append(f"{true} {answers.get(true, 0) / count:.2f} of {count:,}")
+    return ", ".join(found)
+
+
 def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
     """Return whether an answer that never changes would score as much; False if unknown."""
     value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)

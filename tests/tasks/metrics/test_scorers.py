@@ -5,7 +5,15 @@ import math
 import pytest
 
 from dpft.tasks.metrics import e2e, gem
-from dpft.tasks.metrics.scorers import accuracy, bleu, class_f1, parlai_f1, rouge, token_perplexity
+from dpft.tasks.metrics.scorers import (
+    accuracy,
+    bleu,
+    class_f1,
+    macro_f1,
+    parlai_f1,
+    rouge,
+    token_perplexity,
+)
 
 LN2 = math.log(2)
 
@@ -24,6 +32,7 @@ def test_accuracy_and_f1_by_hand():
     references = ["yes", "yes", "no", "yes", "no"]
     assert class_f1(predictions, references, "yes") == pytest.approx(2 / 3)
     assert class_f1(predictions, references, "no") == pytest.approx(1 / 2)
+    assert macro_f1(predictions, references) == pytest.approx((2 / 3 + 1 / 2) / 2)
     # Precision 1/4, recall 1: 2 * 1/4 / (5/4).
     assert class_f1(["yes"] * 4, ["yes", "no", "no", "no"], "yes") == pytest.approx(0.4)
     assert class_f1(["yes", "no"], ["no", "yes"], "yes") == 0.0

@@ -14,6 +14,7 @@ from dpft.tasks.metrics.shown import (
     majority,
     packed,
     paired_error,
+    recalls,
     shown,
     unpacked,
 )
@@ -57,6 +58,7 @@ def test_a_constant_answer_and_a_score_no_better_are_reported():
     assert same == "all 5 answers are the same, 'yes': nothing was learned"
     assert no_better.startswith("accuracy 0.6000 is no better than always answering")
     assert cautions({**scored, "metrics": {"accuracy": 0.61}, "distinct": 2}) == []
+    assert recalls(scored) == "yes 1.00 of 3, no 0.00 of 2"
     # Records of one class say nothing about what was learned.
     assert len(cautions({**scored, "confusion": {"yes": {"yes": 5}}})) == 1
 
