@@ -1,6 +1,7 @@
 """``dpft score``: scores of a run's texts, which it may decode anew, or of any predictions file."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import typer
 
 from dpft.cli.options import AsJson
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, DataError
 from dpft.config.overrides import value_of
 from dpft.config.schema import Decode, build
 from dpft.report.terminal import echo
@@ -75,11 +76,25 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     from dpft.config.compose import compose
     from dpft.config.schema import parse
     from dpft.tasks import load_task
-    from dpft.training.predictions import score_file
+    from dpft.training.predictions import read_predictions, score_file
 
     file = Path(files[0].removeprefix("predictions="))
     task = load_task(parse(compose([word for word in arguments if word not in files])).task)
+    check_grouped(task.name, read_predictions(file), str(file))
     return {file.name: score_file(task, file)}
+
+
+def check_grouped(task: str, predictions: Sequence[Any], file: str) -> None:
+    """Raise DataError if each line has one of an item's several references, as E2E's files do."""
+    pairs = list(itertools.pairwise(predictions))
+    same = sum(a.prediction == b.prediction and a.source == b.source for a, b in pairs)
+    alone = all(len(one.references) == 1 for one in predictions)
+    if task in ("e2e", "dart") and alone and same > len(pairs) / 4:
+        raise DataError(
+            f"{file}: each line has one reference, and {same:,} of {len(predictions):,} repeat the "
+            f"prediction of the line before; expected one line for each item of {task}, with all "
+            "its references: scores against one at a time are too low"
+        )
 
 
 def score_run(path: Path) -> dict[str, Any]:

@@ -232,6 +232,11 @@ def read_separated(path: Path, delimiter: str) -> Rows:
         line = reader.line_num
         return _rows(path, header, rows(), "line")
     except csv.Error as error:
+        if "new-line character" in str(error):  # the words of csv, whose advice is for a program
+            raise DataError(
+                f"{path}, after line {line}: a carriage return ends a line; expected lines that "
+                f"end in LF or CRLF: type tr '\\r' '\\n' < {shlex.quote(str(path))} > NEW"
+            ) from error
         raise DataError(
             f"{path}, after line {line}: {error}; expected cells in double quotes where they hold "
             "quotes, delimiters or line breaks, and each opening mark to be closed. JSON lines "
@@ -248,7 +253,7 @@ def read_objects(path: Path) -> Rows:
         found = ((n, (line.rstrip("\r\n"),)) for n, line in lines if line.strip())
         return _rows(path, [_OBJECT], found, "line", _parsed)
     try:
-        listed = json.loads(file_text(path, _LIST))
+        listed = json.loads(file_text(path, _LIST), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{path}{line}: {_problem(error)}; expected {_LIST}") from error
@@ -323,7 +328,7 @@ def _rows(
 
 def _parsed(cells: dict[str, Any], place: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(cells[_OBJECT])
+        value = json.loads(cells[_OBJECT], object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: {_problem(error)}; expected JSON") from error
     if not isinstance(value, dict):
@@ -331,6 +336,16 @@ def _parsed(cells: dict[str, Any], place: str) -> Mapping[str, Any]:
             f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'
         )
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; ValueError: a key is there twice, of which the last would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {brief(twice)} is there twice")
+    return found
 
 
 def _problem(error: ValueError | RecursionError) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ Inputs = Mapping[str, Tensor]
 Loss = Callable[[nn.Module, Inputs], Tensor]
 
 _GIVE_YOUR_OWN = "pass per_example_loss=, a function of (model, inputs) that returns shape (B,)"
+_LOGGER = logging.getLogger(__name__)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _CHECKED = 64  # records of a set, spread over it
 
@@ -295,6 +297,7 @@ def check_records(
         ) from error
     if known_loss:
         _check_targets(dataset, objective)
+        _warn_of_ends(model, batches[0])
     return digest_of(batches[0].items())
 
 
@@ -340,6 +343,27 @@ def _check_targets(dataset: Any, objective: Collated) -> None:
         "spend its budget and train nothing; expected a record with a target: see whether the data "
         "collator finds the answers, and whether the texts are cut before them"
     )
+
+
+def _warn_of_ends(model: nn.Module, batch: Inputs) -> None:
+    """Warn if the texts of a causal model end in its end token, which is never a target.
+
+    That is what collators do that set labels to `IGNORED` wherever the padding token is, if that is
+    the end token.
+    """
+    ends = getattr(getattr(_unwrapped(model), "config", None), "eos_token_id", None)
+    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
+    if loss_of(model) is not _causal or ids is None or mask is None or ends is None:
+        return
+    places = torch.isin(ids, torch.as_tensor(ends)) & (mask != 0)
+    if places.any() and (batch["labels"][places] == IGNORED).all():
+        _LOGGER.warning(
+            "The end token (%s) is in the records and never a target, as they are collated, so "
+            "that the model does not learn to stop: DataCollatorForLanguageModeling does that "
+            "where pad_token is eos_token. Give each row labels, a copy of its input_ids, and use "
+            "DataCollatorForSeq2Seq(tokenizer).",
+            ends,
+        )
 
 
 @dataclass(frozen=True)

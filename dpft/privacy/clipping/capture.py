@@ -69,6 +69,7 @@ class Capture:
             one backward recomputes and does not need is then held as long as the graph is.
         in_backward: whether a backward runs, in which a forward is a recomputation.
         enabled: whether forward passes are captured where gradients are.
+        batch: the rows of the model's first input in its last forward; None if it had none.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Capture:
         self.in_backward = False
         self._listener: Listener | None = None
         self._token = torch.empty(0, requires_grad=True)
-        self._batch: int | None = None
+        self.batch: int | None = None
         self._depth = 0
         self._hidden: set[str] = set()
         self.enabled = True
@@ -214,7 +215,7 @@ class Capture:
 
         A part of the model that is called by itself has another batch, of unknown size.
         """
-        return self._batch if self._depth or self.in_backward else None
+        return self.batch if self._depth or self.in_backward else None
 
     def save(self, *tensors: Tensor) -> Tensor:
         """Have autograd save a call's inputs, also where they are recomputed."""
@@ -261,7 +262,7 @@ class Capture:
             return
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
-        self._batch = None if first is None else len(first)
+        self.batch = None if first is None else len(first)
         self.handler.begin(nested=self._depth > 0)
         self._depth += 1
 

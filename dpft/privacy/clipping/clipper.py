@@ -257,10 +257,19 @@ class Clipper:
             losses.sum().backward()
         elif some:
             if not captured.calls:
+                why = list({w: 0 for of in self.capture.handler.reasons.values() for w in of})
+                if (given := self.capture.batch) not in (None, len(losses) * rows):
+                    why.insert(0, f"the model's first input has {given} rows")
                 raise UnsupportedLayerError(
-                    "no layer's forward was captured for these losses; expected the model to be "
-                    "called once per backward, with gradients enabled, after make_clipper, and its "
-                    "layers to read what is trained (torch's spectral_norm does not)"
+                    f"no layer's forward was captured for these {len(losses)} losses; expected "
+                    + (
+                        f"calls with one row for each record: {'; '.join(why)}. Put the module "
+                        "into one whose tensors, given and returned, have the records first"
+                        if why
+                        else "the model to be called once per backward, with gradients enabled, "
+                        "after make_clipper, and its layers to read what is trained (torch's "
+                        "spectral_norm does not)"
+                    )
                 )
             # Where autograd forms the sums, it must do so in the precision of the norms.
             exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
