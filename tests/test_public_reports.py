@@ -1,6 +1,7 @@
 """Right values of what bug reports of other projects found, named by the number of each report."""
 
 import logging
+import shlex
 from functools import partial
 
 import pytest
@@ -11,7 +12,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.cli.score import check_grouped
-from dpft.config.errors import DataError
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError
 from dpft.integrations.transformers.records import loss_of
 from dpft.privacy import Mechanism, Quantiles, UnsupportedLayerError, accounting, make_clipper
 from dpft.tasks.metrics import coco, scorers
@@ -173,10 +175,17 @@ def test_a_file_is_read_as_it_is_or_refused(tmp_path, report):
     name, text, expected = FILES[report]
     (tmp_path / name).write_bytes(text.encode())
     if isinstance(expected, list):
-        assert [row.values["t"] for row in read_table(tmp_path / name)] == expected
+        assert [row.text("t", "") for row in read_table(tmp_path / name)] == expected
         return
     with pytest.raises(DataError, match=expected):
-        list(read_table(tmp_path / name))
+        [row.text("t", "") for row in read_table(tmp_path / name)]
+
+
+def test_49_what_is_advised_for_a_list_is_read():
+    with pytest.raises(ConfigError, match=r"""'task.classes=\["café","x"\]'""") as refused:
+        compose(["task=classification", "task.classes=[café, x]"])
+    advised = shlex.split(str(refused.value).rpartition(": ")[2])
+    assert compose(["task=classification", *advised])["task"]["classes"] == ["café", "x"]
 
 
 def test_50_one_line_for_each_reference_is_refused():

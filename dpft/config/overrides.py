@@ -155,7 +155,11 @@ def _unreadable(word: str, text: str) -> str:
     if value.startswith("~"):
         return f"cannot read {word!r}: Hydra does not expand ~; type $HOME instead"
     reason = text.partition("\nSee ")[0].removeprefix(f"Error parsing override '{word}'")
-    typed = shlex.quote(f"{key}={quoted(value)}")
+    spelled = quoted(value)
+    if value[:1] + value[-1:] == "[]":
+        names = (name.strip().strip("\"'") for name in value[1:-1].split(","))
+        spelled = f"[{','.join(map(quoted, names))}]"
+    typed = shlex.quote(f"{key}={spelled}")
     return (
         f"cannot read {word!r} ({' '.join(reason.split())}); texts with other signs than letters "
         f"and digits are typed in quotation marks, in a list each of them: {typed}"
