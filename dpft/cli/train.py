@@ -13,7 +13,7 @@ from dpft.config import folder
 from dpft.config.compose import resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import check_choices, conf_dir
-from dpft.config.overrides import check_budget, check_flags, hydra_errors, setting_of
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo
@@ -41,7 +41,7 @@ def main(arguments: Settings = None) -> None:
     Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --config-dir DIR; and
     --config FILE (`dpft.cli.recipe`).
     """
-    words = flags_first(arguments or ())
+    words = flags_first([readable(word) for word in arguments or ()])
     check_flags(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config import folder
 from dpft.config.defaults import with_defaults
 from dpft.config.folder import Config
-from dpft.config.overrides import check_budget, hydra_errors
+from dpft.config.overrides import check_budget, hydra_errors, readable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,6 +27,7 @@ def compose(overrides: Sequence[str]) -> Config:
     Raises:
         ConfigError: for an override that Hydra refuses.
     """
+    overrides = [readable(word) for word in overrides]
     check_budget(overrides, of_point=True)
     return with_defaults(copy.deepcopy(_composed(tuple(overrides))), overrides)
 

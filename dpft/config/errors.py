@@ -8,6 +8,24 @@ from typing import Any
 # The note on an interrupt before which nothing was taken that the same command could continue.
 NO_STEP = "no step was taken"
 
+# What other libraries and papers call a setting.
+_SYNONYMS = {
+    "eps": "epsilon target_epsilon",
+    "privacy.delta": "target_delta",
+    "privacy.noise_multiplier": "noise noise_scale sigma",
+    "clip.threshold": "max_grad_norm l2_norm_clip clip_norm C",
+    "optim.lr": "learning_rate",
+    "optim.epochs": "num_train_epochs num_epochs max_epochs",
+    "optim.steps": "max_steps num_steps",
+    "optim.batch_size": "batch batch_size train_batch_size per_device_train_batch_size",
+    "optim.schedule": "scheduler lr_scheduler_type",
+    "adapt.rank": "r lora_r lora_rank",
+    "task.max_length": "max_len max_seq_length",
+    "model.checkpointing": "gradient_checkpointing",
+    "decode.beams": "num_beams",
+    "runs_dir": "output_dir",
+}
+
 
 class DpftError(Exception):
     """Says what was got, what was expected, and what to type next."""
@@ -116,8 +134,10 @@ class RecordError(RunError):
 
 
 def suggestion(got: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` if one of ``known`` is like ``got``."""
-    close = difflib.get_close_matches(got, list(known), n=1)
+    """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
+    names, leaf = list(known), got.rpartition(".")[2]
+    meant = [name for name, others in _SYNONYMS.items() if leaf in others.split()]
+    close = [name for name in meant if name in names] or difflib.get_close_matches(got, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

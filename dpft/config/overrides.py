@@ -14,6 +14,9 @@ from dpft.config.folder import groups, settings
 # The flags of Hydra that dpft takes, of which a value may directly follow a short one. Not
 # --experimental-rerun, which runs the content of a pickle.
 _FLAGS = re.compile(r"(--(help|cfg|resolve|package|multirun|config-dir)$|-[hcpm])")
+# The characters of a text that needs no quotation marks, and those that make it more than a text.
+_PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
+_GRAMMAR = re.compile(r"[(){}\"'\\$]")
 _EMPTY = ("", "null")
 
 
@@ -58,6 +61,26 @@ def value_of(word: str) -> tuple[str, Any]:
     with hydra_errors():
         (parsed,) = OverridesParser.create().parse_overrides([word])
     return parsed.key_or_group, parsed.value()
+
+
+def readable(word: str) -> str:
+    """Return the word with quotation marks around texts that Hydra cannot read without.
+
+    Its grammar has ASCII letters and few signs. A word that may mean more than a text, or a list of
+    texts, is returned as it is.
+    """
+    key, _, value = word.partition("=")
+    listed = value.startswith("[") and value.endswith("]")
+    if word.startswith("-") or _PLAIN.fullmatch(value) or _GRAMMAR.search(value):
+        return word
+    if not listed and ("[" in value or "]" in value):
+        return word
+    parts = re.split(r"([][,])", value)
+    for number, part in enumerate(parts):
+        text = part.strip()
+        if text not in ("[", "]", ",") and not _PLAIN.fullmatch(text) and text[0] != "~":
+            parts[number] = part.replace(text, quoted(text))
+    return f"{key}={''.join(parts)}"
 
 
 def check_flags(flags: Sequence[str]) -> None:

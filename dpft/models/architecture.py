@@ -150,7 +150,7 @@ def without_weights(auto: Any, config: Any) -> PreTrainedModel | None:
 
 
 def finish(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
-    """Tie or untie, pool and checkpoint as the settings say, in place.
+    """Tie or untie, pool, checkpoint and round as the settings say, in place.
 
     Raises:
         ModelError: if the model cannot be changed so.
@@ -160,6 +160,11 @@ def finish(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
         pool_mean(model, settings.name)
     if settings.checkpointing:
         checkpoint(model, settings.name)
+    if settings.dtype == "bfloat16":
+        for (
+            parameter
+        ) in model.parameters():  # buffers, such as rotary frequencies, stay as they are
+            parameter.data = parameter.data.bfloat16()
 
 
 def checkpoint(model: PreTrainedModel, name: str) -> None:

@@ -61,7 +61,7 @@ class StandIn:
         return AutoConfig.for_model(family["model_type"], **sizes, **family["settings"])
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool
+        self, auto: Any, config: Any, new_head: bool, dtype: Any = None
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         raise ModelError(f"random:{self.family} has no weights; they are drawn")
 

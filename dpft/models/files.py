@@ -66,14 +66,15 @@ class Files:
         return self._load(AutoConfig.from_pretrained)
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool
+        self, auto: Any, config: Any, new_head: bool, dtype: torch.dtype = torch.float32
     ) -> tuple[PreTrainedModel, frozenset[str]]:
-        """Load the model with its weights in float32, and the names of parameters that had none.
+        """Load the model, and the names of parameters that had no weights.
 
         Args:
             auto: the class of transformers that loads a model of the needed kind.
             config: the architecture.
             new_head: whether a head of another size than the stored one is drawn anew.
+            dtype: of the weights; those of a GGUF file are in float32.
         """
         if not self.has_weights:
             raise ModelError(
@@ -81,7 +82,7 @@ class Files:
                 "train it from drawn ones"
             )
         # Without the type, transformers takes the one that the file was saved in.
-        how = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        how = {"config": config, "dtype": dtype, "output_loading_info": True}
         how["ignore_mismatched_sizes"] = new_head
         if self.gguf is not None:
             plain = copy.deepcopy(config)

@@ -178,7 +178,9 @@ def load_model(
     elif drawn:
         model = draw(auto, config)
     else:
-        model, missing = origin.pretrained(auto, config, bool(needs.classes))
+        model, missing = origin.pretrained(
+            auto, config, bool(needs.classes), getattr(torch, settings.dtype)
+        )
         _check_missing(model, missing, settings, needs, kind)
         head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
         if needs.classes and head - missing:

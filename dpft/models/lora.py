@@ -51,7 +51,11 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         task_type=TaskType.SEQ_2_SEQ_LM if pair else None,
     )
     torch.manual_seed(seed)
-    return loaded.wrapped(lambda model: get_peft_model(model, config))
+    adapted = loaded.wrapped(lambda model: get_peft_model(model, config))
+    for parameter in adapted.model.parameters():
+        if parameter.requires_grad:  # of a base in bfloat16 too
+            parameter.data = parameter.data.float()
+    return adapted
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:

@@ -12,7 +12,7 @@ from typing import Any
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.files import regular
-from dpft.config.overrides import check_budget, check_flags, hydra_errors, setting_of
+from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
 from dpft.config.schema import Run, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
@@ -86,7 +86,7 @@ def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
         _check_allowed(word)
     if flags.config_dir is not None and not flags.config_dir.is_dir():
         raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
-    return ParsedOverrides(tuple(overrides), flags.config_dir and flags.config_dir.absolute())
+    return ParsedOverrides(tuple(map(readable, overrides)), flags.config_dir and flags.config_dir.absolute())
 
 
 def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
@@ -117,7 +117,7 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         if words:
-            points.append(words)
+            points.append(tuple(map(readable, words)))
     if not points:
         raise ConfigError(f"{file} holds no points; expected the settings of one run a line")
     return tuple(points)

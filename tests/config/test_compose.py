@@ -60,7 +60,23 @@ def test_one_value_by_two_names_is_no_contradiction(words):
     assert compose([word.lstrip("+") for word in words])["privacy"] == shorter["privacy"]
 
 
-@pytest.mark.parametrize("value", ["Größe", "demo (1)", "a=1,b", "it's", 'a"b(', "a[1].csv", "{x"])
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("task.label_column=Größe", "Größe"),
+        ("task.train_file=Übung.csv", "Übung.csv"),
+        ("task.train_file=eq=1.csv", "eq=1.csv"),
+        ("task.train_file=a&b #1!.csv", "a&b #1!.csv"),
+        ("task.classes=[größer, kleiner]", ["größer", "kleiner"]),
+        ("task.classes=[C++,C#]", ["C++", "C#"]),
+    ],
+)
+def test_accents_and_signs_need_no_quotes(word, value):
+    composed = compose(["task=classification", word])["task"]
+    assert composed[word.partition("=")[0].removeprefix("task.")] == value
+
+
+@pytest.mark.parametrize("value", ["demo (1)", "it's", 'a"b(', "a[1].csv", "{x"])
 def test_what_is_advised_for_a_text_of_any_signs_works(value):
     with pytest.raises(ConfigError, match=r"quotation marks") as refused:
         compose([f"name={value}"])
