@@ -182,7 +182,7 @@ def test_a_file_is_read_as_it_is_or_refused(tmp_path, report):
 
 
 def test_49_what_is_advised_for_a_list_is_read():
-    with pytest.raises(ConfigError, match=r"""'task.classes=\["(a)","x"\]'""") as refused:
+    with pytest.raises(ConfigError, match=r"""'task.classes=\["\(a\)","x"\]'""") as refused:
         compose(["task=classification", "task.classes=[(a), x]"])
     advised = shlex.split(str(refused.value).rpartition(": ")[2])
     assert compose(["task=classification", *advised])["task"]["classes"] == ["(a)", "x"]
