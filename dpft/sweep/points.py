@@ -86,7 +86,9 @@ def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
         _check_allowed(word)
     if flags.config_dir is not None and not flags.config_dir.is_dir():
         raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
-    return ParsedOverrides(tuple(map(readable, overrides)), flags.config_dir and flags.config_dir.absolute())
+    return ParsedOverrides(
+        tuple(map(readable, overrides)), flags.config_dir and flags.config_dir.absolute()
+    )
 
 
 def read_list(file: Path) -> tuple[tuple[str, ...], ...]:

@@ -19,6 +19,8 @@ import numpy as np
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
+from dpft.config.folder import settings_of
+from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Count, Fraction
 from dpft.tasks.base import SPLITS, Task, framed
 from dpft.tasks.objectives.base import Instance, Question
@@ -198,6 +200,13 @@ class OwnData(Task):
             found.append(
                 f"line 1 of {file} has no comma, so its cells are read as separated by {mark!r}; "
                 "type task.delimiter=',' if they are not"
+            )
+        rows = len(self._table("train")) if self.synthetic is None else 0
+        sizes = {settings_of("task", name).get("train_size"): name for name in PUBLISHED_TASKS}
+        if rows and (known := sizes.get(rows)) is not None:
+            found.append(
+                f"the data has {rows:,} rows, as many as the training data of task={known}: if it "
+                f"is that, task={known} reads its files as they are published"
             )
         if repeats.max() > 1 and self.unit == "record" and not self.published:
             found.append(

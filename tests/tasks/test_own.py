@@ -12,7 +12,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
 from dpft.models.needs import Needs
-from dpft.tasks import load_task
+from dpft.tasks import load_task, own
 from dpft.tasks.base import SPLITS
 from dpft.tasks.chat import Chat
 from dpft.tasks.objectives.records import LabelledText
@@ -285,6 +285,16 @@ def test_a_first_line_that_looks_like_a_row_is_named(tmp_path):
     file.write_text("The parcel never came,complaint\nThank you,praise\n")
     with pytest.raises(DataError, match="If the first line is a row, put the names of columns"):
         TextClassification(train_file=str(file), classes=("complaint", "praise")).records("train")
+
+
+def test_data_of_a_published_size_are_named(tmp_path, monkeypatch):
+    file = tmp_path / "a.jsonl"
+    lines(file, [{"text": f"text {n}"} for n in range(7)])
+    task = LanguageModeling(train_file=str(file))
+    assert task.remarks() == []
+    monkeypatch.setattr(own, "settings_of", lambda _, name: {"train_size": 7 + (name != "sst2")})
+    (said,) = task.remarks()
+    assert "task=sst2 reads its files as they are published" in said
 
 
 def test_labels_that_differ_by_accident_are_one_class(tmp_path):
