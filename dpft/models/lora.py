@@ -53,7 +53,7 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     torch.manual_seed(seed)
     adapted = loaded.wrapped(lambda model: get_peft_model(model, config))
     for parameter in adapted.model.parameters():
-        if parameter.requires_grad:  # of a base in bfloat16 too
+        if parameter.requires_grad and parameter.dtype == torch.bfloat16:  # a head of the base
             parameter.data = parameter.data.float()
     return adapted
 

@@ -45,9 +45,9 @@ def test_untied_has_one_parameter_more_and_saves_both(tmp_path):
 
 def test_stored_weights_have_the_digest_of_their_file_and_drawn_ones_none():
     of_file = hashlib.sha256((FOLDER / "tiny" / "model.safetensors").read_bytes()).hexdigest()
-    assert stored_weights(BUNDLED) == of_file
-    assert stored_weights(Model("tiny", "bundled:tiny", init="scratch")) is None
-    assert stored_weights(Model("gpt2", "random:gpt2")) is None
+    assert stored_weights(BUNDLED)["weights_sha256"] == of_file
+    assert stored_weights(Model("tiny", "bundled:tiny", init="scratch")) == {}
+    assert stored_weights(Model("gpt2", "random:gpt2")) == {}
 
 
 @pytest.mark.parametrize("change", [{"eos_token": "<|im_end|>"}, {"chat_template": "{{ x }}"}])
@@ -70,11 +70,11 @@ def test_the_digest_of_weights_in_several_files_is_of_all_of_them(tmp_path):
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     lines = "".join(f"{digest}\n" for digest in digests)
     settings = Model("mine", str(tmp_path))
-    found = stored_weights(settings)
+    found = stored_weights(settings)["weights_sha256"]
     assert len(files) > 1
     assert found == hashlib.sha256(lines.encode()).hexdigest()
     files[-1].write_bytes(files[-1].read_bytes() + b" ")
-    assert stored_weights(settings) != found
+    assert stored_weights(settings)["weights_sha256"] != found
 
 
 @pytest.mark.parametrize(
