@@ -66,7 +66,8 @@ def one_message() -> Iterator[None]:
         if error.errno in _DISK:
             advice = "free some space there, or give a writable folder (runs_dir=DIR, --out FILE)"
         elif error.filename is not None:
-            advice = "put the file there, or give another path"
+            put = "" if isinstance(error, FileExistsError) else "put the file there, or "
+            advice = f"{put}give another path"
         else:
             raise
         what = f"{error.filename or 'a file'}: {error.strerror}"

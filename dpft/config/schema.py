@@ -149,7 +149,8 @@ class Clip:
                 one_of(f"clip.{name}", value, (*known, "your.module:name"))
         reason = misfit(self._parts)
         if reason is not None:
-            said = f"{reason}: type clip={self.style} with its own plan"
+            other = "clip.plan=bk" if self.own_groups else f"clip={self.style} with its own plan"
+            said = f"{reason}: type {other}"
             raise SettingError("clip.plan", self.plan, f"another plan for {self.groups}", said)
         if not self.private:
             return

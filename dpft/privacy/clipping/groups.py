@@ -98,8 +98,8 @@ def own_partition(
         )
     if len({group.name for group in groups}) < len(groups) or not all(g.parameters for g in groups):
         raise ValueError(
-            f"got groups {_some(group.name for group in groups)}; expected a different name and "
-            "a parameter at least for each"
+            f"got groups {_some(f'{g.name} ({len(g.parameters)} parameters)' for g in groups)}; "
+            "expected a different name for each, and no group without parameters"
         )
     if bad := [g for g in groups if not (g.share > 0 and math.isfinite(g.share))]:
         raise ValueError(f"group {bad[0].name!r} has share {bad[0].share}; expected a number > 0")
