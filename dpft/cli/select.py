@@ -49,7 +49,7 @@ def main(
     check(plan)
     task = load_task(plan.runs[0].task)
     check_metric(metric, task, plan.runs[0].decode.split)
-    lowest = lower_is_better(metric)
+    lowest = lower_is_better(metric, task.lower)
     name = checked_name(name or default_name(parsed, ()))
     selection = Selection(plan.runs_dir / "selections" / name)
     with selection.lock():

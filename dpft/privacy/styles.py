@@ -199,7 +199,8 @@ def own_function(function: ClipFunction, name: str) -> ClipFunction:
     def bounded(norms: Tensor, threshold: float) -> Tensor:
         if not norms.numel():
             return norms.clone()
-        factors = mapped(norms, threshold)
+        # Of a threshold that is a float64 number on the device, as in programs, it makes float64.
+        factors = mapped(norms, threshold).to(norms.dtype)
         return factors.nan_to_num(0.0).clamp(min=0.0).minimum(threshold / norms)
 
     if isinstance(torch.empty(0), FakeTensor):  # of a plan: it has shapes and no numbers

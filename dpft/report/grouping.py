@@ -25,6 +25,7 @@ class Kind(NamedTuple):
     task: str
     split: str
     metric: str
+    lower: bool = False  # whether lower scores are better
 
 
 Scored = tuple[Kind, float] | None
@@ -39,7 +40,7 @@ def ranked(runs: Sequence[Gathered]) -> list[tuple[Gathered, Scored]]:
         if item[1] is None:
             return len(kinds), 0.0
         kind, value = item[1]
-        return kinds.index(kind), value if lower_is_better(kind.metric) else -value
+        return kinds.index(kind), value if kind.lower else -value
 
     return sorted(found, key=rank)
 
@@ -62,7 +63,9 @@ def first_score(run: Gathered) -> Scored:
         return None
     value = metrics(run).get(name)
     task, split = section(run.config, "task").get("name"), run.config["decode"]["split"]
-    return None if value is None else (Kind(str(task), str(split), name), value)
+    lower = section(section(run.record, "scores"), str(split)).get("lower") or ()
+    kind = Kind(str(task), str(split), name, lower_is_better(name, lower))
+    return None if value is None else (kind, value)
 
 
 def references(run: Gathered, others: Sequence[Gathered]) -> dict[str, tuple[Gathered, float]]:

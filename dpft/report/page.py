@@ -44,7 +44,6 @@ from dpft.report.terminal import clock, plain
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.shown import cautions_of, figure, shown
-from dpft.tasks.scores import lower_is_better
 
 _MOST_COLUMNS = 5
 # Rates of false alarms of a test that asks whether a record was used.
@@ -84,7 +83,7 @@ def _top(ordered: Sequence[tuple[Gathered, Scored]], several: bool) -> dict[str,
         return found
     kind, value = scored
     of = section(section(lead.record, "scores"), kind.split)
-    sign = -1 if lower_is_better(kind.metric) else 1
+    sign = -1 if kind.lower else 1
     by = references(lead, runs if several else siblings(lead))
     gap = sign * (by["without privacy"][1] - value) if "without privacy" in by else None
     constant = section(of, "baselines").get(kind.metric)
@@ -253,7 +252,7 @@ def _overview(ordered: Sequence[tuple[Gathered, Scored]]) -> dict[str, Any]:
     return {
         "sorted_by": [
             f"{kind.metric} of {kind.split} on {kind.task}, "
-            f"{'lowest' if lower_is_better(kind.metric) else 'highest'} first"
+            f"{'lowest' if kind.lower else 'highest'} first"
             for kind in kinds
         ],
         "figures": ["epsilon, at most", *names, "steps", "time"],

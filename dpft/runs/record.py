@@ -141,6 +141,7 @@ class Score(_Section):
     metrics: dict[str, float | None]
     examples: Count
     signature: str
+    lower: list[str] = _optional()  # metrics of a user's task that are better the lower they are
     distinct: Count = _optional()  # how many answers differ
     baselines: dict[str, float] = _optional()  # by metric, of always giving the commonest class
     confusion: dict[str, dict[str, Count]] = _optional()  # by true class, then by answer

@@ -53,6 +53,7 @@ class Task(ABC):
     dataset: ClassVar[Dataset]
     record_is: ClassVar[str]
     unconditional: ClassVar[bool] = False  # whether records are texts without a source
+    lower: ClassVar[tuple[str, ...]] = ()  # scores of a subclass that are better the lower they are
     written_as: ClassVar[str] = "train.jsonl"  # the name of a training file of `write_records`
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import ConfigError, suggestion
@@ -19,9 +19,12 @@ _LOWER = frozenset(
 )
 
 
-def lower_is_better(metric: str) -> bool:
-    """Return whether of two runs the one with the lower score is the better one."""
-    return metric in _LOWER
+def lower_is_better(metric: str, others: Collection[str] = ()) -> bool:
+    """Return whether of two runs the one with the lower score is the better one.
+
+    ``others`` are those metrics of a task of the user's, `Task.lower`.
+    """
+    return metric in _LOWER or metric in others
 
 
 def is_share(metric: str) -> bool:

@@ -156,5 +156,6 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         **more,
         **counts,
         **digest,
+        **({"lower": list(task.lower)} if task.lower else {}),
         "signature": task.signature(),
     }

@@ -172,6 +172,12 @@ def test_the_style_of_the_page_is_a_program():
     assert (found.factors * found.norms < torch.tensor(clipper.thresholds)).all()
     clipper.backward(case.all_losses())
     same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()})
+    # Thresholds of programs are float64; factors and sums have the type of the norms and weights.
+    clipper.close()
+    case.model.float()
+    case.data = {key: x.float() if x.is_floating_point() else x for key, x in case.data.items()}
+    found = program_of(made["clipped"](case.model), case)([*case.data.values()], None)
+    assert {x.dtype for x in (found.norms, found.factors, *found.sums)} == {torch.float32}
 
 
 class Branching(nn.Module):

@@ -35,6 +35,7 @@ def test_every_score_of_a_task_is_known_beforehand(name, metric):
 def test_which_scores_are_better_the_lower_they_are():
     names = ("perplexity", "token_perplexity", "exposure", "accuracy", "f1", "BLEU", "ROUGE_L")
     assert [name for name in names if lower_is_better(name)] == [*names[:3]]
+    assert lower_is_better("accuracy", ("accuracy",)), "as a task of the user's says"
 
 
 def test_papers_columns_have_the_direction_of_their_metric():

@@ -29,6 +29,7 @@ from dpft.tasks.glue import SST2
 @dataclass(frozen=True)
 class Reviews(SST2):
     name = "reviews"
+    lower = ("distinct_words",)
 
     def score(self, predictions):
         return {**super().score(predictions), "distinct_words": 1.0}
@@ -83,6 +84,7 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
     }
     assert set(record["scores"]["dev"]["metrics"]) == {"accuracy", "distinct_words"}
     assert record["scores"]["dev"]["signature"].endswith("; distinct:words")
+    assert record["scores"]["dev"]["lower"] == ["distinct_words"]
     # A tenth of C squared, and the rest; together C.
     assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
     assert "The clip function mine:smooth comes from another package: mine" in model_card(record)
@@ -155,7 +157,7 @@ def test_a_clip_function_that_bounds_nothing_is_refused(wrong):
     [
         (lambda model, names: [OwnGroup("a", names[:1])], "partition"),
         (lambda model, names: [OwnGroup("a", names), OwnGroup("b", names[:1])], "partition"),
-        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "a parameter at least"),
+        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "groups without a trainable parameter"),
         (lambda model, names: [OwnGroup(n[:0], (n,)) for n in names], "a different name"),
         (lambda model, names: [OwnGroup(n, (n,), -1) for n in names], "share -1"),
     ],
