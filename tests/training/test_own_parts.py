@@ -157,7 +157,7 @@ def test_a_clip_function_that_bounds_nothing_is_refused(wrong):
     [
         (lambda model, names: [OwnGroup("a", names[:1])], "partition"),
         (lambda model, names: [OwnGroup("a", names), OwnGroup("b", names[:1])], "partition"),
-        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "no group without parameters"),
+        (lambda model, names: [OwnGroup("a", names), OwnGroup("b", ())], "without parameters"),
         (lambda model, names: [OwnGroup(n[:0], (n,)) for n in names], "a different name"),
         (lambda model, names: [OwnGroup(n, (n,), -1) for n in names], "share -1"),
     ],
