@@ -1,27 +1,24 @@
 """Right values of what bug reports of other projects found, named by the number of each report."""
 
-import logging
 import shlex
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from datasets import Dataset
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.cli.score import check_grouped
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
-from dpft.integrations.transformers.records import loss_of
 from dpft.privacy import Mechanism, Quantiles, UnsupportedLayerError, accounting, make_clipper
 from dpft.tasks.metrics import coco, scorers
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.table_files import read_table
-from tests.integrations.test_trainer import VOCAB, Texts, collate, trainer_of
 from tests.privacy.reference import equals_loop
 
+VOCAB = 23
 X = torch.randn(4, 5, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 IDS = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(1))
 
@@ -33,7 +30,8 @@ def gpt2(**more):
 
 
 def texts_of(model):
-    return loss_of(model)(model, {"input_ids": IDS, "labels": IDS})
+    logits = model(input_ids=IDS).logits[:, :-1]
+    return F.cross_entropy(logits.mT, IDS[:, 1:], reduction="none").mean(1)
 
 
 class Attention(nn.MultiheadAttention):
@@ -126,16 +124,6 @@ def test_6_a_bias_has_the_norm_of_its_summed_gradient(style):
     assert clipper.norms[:, 0].tolist() == pytest.approx([0, 10], abs=1e-12)
 
 
-def test_7_padding_that_is_no_target_changes_no_loss():
-    model, labels = gpt2(), torch.full_like(IDS, -100)
-    labels[:, 2:4] = IDS[:, 2:4]
-    filled = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    batch = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": labels}
-    padded = {name: F.pad(x, (0, 6), value=filled[name]) for name, x in batch.items()}
-    losses = [loss_of(model)(model, one) for one in (batch, padded)]
-    torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
-
-
 # Rate, noise, steps, delta; epsilon by PLD and Renyi DP. Others are in tests/privacy.
 EPSILONS = {
     "30: exact, by Balle and Wang": ((1.0, 2.0, 10, 1e-6), 8.306225, 8.846860),
@@ -220,26 +208,3 @@ SCORES = {
 def test_scores(report):
     score, prediction, reference, expected = SCORES[report]
     assert score([prediction], [[reference]]) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("unused", [True, False])
-def test_21_47_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unused):
-    rows = [{"input_ids": ids, "note": "x" * len(ids)} for ids in Texts().rows]
-    more = {"lr_scheduler_type": "linear", "warmup_steps": 2, "max_steps": 3}
-    data = Dataset.from_list(rows)
-    trainer = trainer_of(tmp_path, data=data, remove_unused_columns=unused, **more)
-    trainer.train()
-    assert trainer.lr_scheduler.last_epoch == trainer.privacy.steps_spent == 3
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_46_an_end_token_that_is_never_a_target_is_warned_of(tmp_path, caplog, masked):
-    def collator(records):
-        batch = collate(records)
-        ends = (batch["input_ids"] == 2) & masked
-        return batch | {"labels": batch["labels"].masked_fill(ends, -100)}
-
-    data = [{"input_ids": [*ids, 2]} for ids in Texts().rows]
-    with caplog.at_level(logging.WARNING, "dpft"):
-        trainer_of(tmp_path, data=data, collator=collator, max_steps=1).train()
-    assert ("never a target" in caplog.text) is masked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -37,7 +37,9 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Tracking
+
+if TYPE_CHECKING:
+    from dpft.training.trackers import Tracking
 
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
@@ -135,6 +137,8 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                 progress.say(origin_in_words(run.origin))
             tracking: Any = nullcontext()
             if run.track.name != "none":
+                from dpft.training.trackers import Tracking
+
                 tracking = Tracking.of(run, directory, progress.warn)
             with tracking as tracker:
                 try:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
@@ -45,7 +45,9 @@ from dpft.training.loop import Phase, train
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, make_optimizer, whole_again
 from dpft.training.statistics import StepStatistics
-from dpft.training.trackers import Tracking, figures
+
+if TYPE_CHECKING:
+    from dpft.training.trackers import Tracking
 
 _AUDIT = "audit"  # the folder under private/
 # Prefixes of the tensors in a checkpoint.
@@ -171,6 +173,8 @@ class Session(Closing):
                     metrics.append(step, lr=rate, **summary, **more)
                     norms.append(step, recorded, statistics.signal, statistics.noise)
                     if self._tracker is not None:
+                        from dpft.training.trackers import figures
+
                         thresholds = statistics.released.thresholds
                         found = figures(
                             self._mechanism, names, void, step, rate, thresholds, summary

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import math
 import re
 import shutil
@@ -780,3 +781,42 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert "\nepsilon 3.00 at delta 1e-05" in capsys.readouterr().out
     card = (tmp_path / "reports" / "README.md").read_text()
     assert "(3, 1e-05)-differential privacy" in card
+
+
+def test_padding_that_is_no_target_changes_no_loss():
+    """Report 7 of the public ones, as `tests/test_public_reports.py` numbers them."""
+    model = llama()
+    ids = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(1))
+    labels = torch.full_like(ids, -100)
+    labels[:, 2:4] = ids[:, 2:4]
+    filled = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    padded = {name: nn.functional.pad(x, (0, 6), value=filled[name]) for name, x in batch.items()}
+    losses = [loss_of(model)(model, one) for one in (batch, padded)]
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("unused", [True, False])
+def test_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unused):
+    """Reports 21 and 47 of the public ones."""
+    rows = [{"input_ids": ids, "note": "x" * len(ids)} for ids in Texts().rows]
+    more = {"lr_scheduler_type": "linear", "warmup_steps": 2, "max_steps": 3}
+    data = Dataset.from_list(rows)
+    trainer = trainer_of(tmp_path, data=data, remove_unused_columns=unused, **more)
+    trainer.train()
+    assert trainer.lr_scheduler.last_epoch == trainer.privacy.steps_spent == 3
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_an_end_token_that_is_never_a_target_is_warned_of(tmp_path, caplog, masked):
+    """Report 46 of the public ones."""
+
+    def collator(records):
+        batch = collate(records)
+        ends = (batch["input_ids"] == 2) & masked
+        return batch | {"labels": batch["labels"].masked_fill(ends, -100)}
+
+    data = [{"input_ids": [*ids, 2]} for ids in Texts().rows]
+    with caplog.at_level(logging.WARNING, "dpft"):
+        trainer_of(tmp_path, data=data, collator=collator, max_steps=1).train()
+    assert ("never a target" in caplog.text) is masked
