@@ -217,3 +217,9 @@ def test_a_delta_that_allows_a_step_without_noise_is_refused_at_once(share, samp
         make(**settings, delta=share * 10 / 1000)
     just_below = make(**settings | {"sampling": "poisson"}, delta=0.0099, accountant="rdp")
     assert just_below.noise_multiplier > 0.1
+
+
+def test_steps_follow_from_epochs_where_none_are_given():
+    run = {"dataset_size": 105, "batch_size": 10, "thresholds": (1.0,), "delta": 1e-5}
+    assert Mechanism.calibrate(**run, epochs=2.5, noise_multiplier=1.0).steps == 25
+    assert Mechanism.calibrate(**run, epochs=2.5, steps=7, noise_multiplier=1.0).steps == 7
