@@ -80,8 +80,9 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 
     file = Path(files[0].removeprefix("predictions="))
     task = load_task(parse(compose([word for word in arguments if word not in files])).task)
-    check_grouped(task.name, read_predictions(file), str(file))
-    return {file.name: score_file(task, file)}
+    predictions = read_predictions(file)
+    check_grouped(task.name, predictions, str(file))
+    return {file.name: score_file(task, file, predictions)}
 
 
 def check_grouped(task: str, predictions: Sequence[Any], file: str) -> None:

@@ -120,15 +120,15 @@ def read_predictions(file: Path) -> list[Prediction]:
     return predictions
 
 
-def score_file(task: Task, file: Path) -> dict[str, Any]:
-    """Return the scores of a predictions file as a section of a record.
+def score_file(task: Task, file: Path, read: list[Prediction] | None = None) -> dict[str, Any]:
+    """Return the scores of a predictions file, which may be ``read``, as a section of a record.
 
     Only published references leave a digest, or which of them were answered correctly
     (``correct``), in a record. ``distinct`` counts different answers where more than one prompt
     was answered, ``unfinished`` texts that were stopped before they ended, and ``cut_prompts``
     published questions that lost a part, where the file says so of all.
     """
-    predictions = read_predictions(file)
+    predictions = read or read_predictions(file)
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}
