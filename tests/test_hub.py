@@ -115,9 +115,9 @@ def test_a_broken_download_is_resumed_and_the_revision_recorded(hub, fetched):
 
 
 def test_what_was_downloaded_needs_no_network(fetched):
-    nobody = Hub([], address="http://127.0.0.1:9")
+    closed = Hub([], address="http://127.0.0.1:9")
     ends, said = commands(
-        nobody, fetched, ["train", *SHORT, f"runs_dir={fetched.parent}", "name=second"]
+        closed, fetched, ["train", *SHORT, f"runs_dir={fetched.parent}", "name=second"]
     )
     assert ends == [0], said
     weights = [fetched.parent / name / "model/model.safetensors" for name in ("first", "second")]

@@ -21,7 +21,7 @@ from dpft.runs import atomic
 if TYPE_CHECKING:
     from dpft.training.trained import TrainedRun
 
-_TEXTS = ("sources=", "out=", "system=")  # as they are typed: in them nothing is a number
+_TEXTS = ("sources=", "out=")  # as they are typed: in them nothing is a number
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -161,9 +161,8 @@ def finish(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
     if settings.checkpointing:
         checkpoint(model, settings.name)
     if settings.dtype == "bfloat16":
-        for (
-            parameter
-        ) in model.parameters():  # buffers, such as rotary frequencies, stay as they are
+        # Buffers, such as rotary frequencies, stay as they are.
+        for parameter in model.parameters():
             parameter.data = parameter.data.bfloat16()
 
 
