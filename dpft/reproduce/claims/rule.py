@@ -38,17 +38,14 @@ class Word(StrEnum):
         return member
 
     CONFIRMED = "confirmed", "every comparison holds, each over five paired seeds or more"
-    CONTRADICTED = "contradicted", "a comparison fails over five paired seeds or more, none holds"
+    CONTRADICTED = "contradicted", "a comparison fails over five paired seeds or more"
     TENDS_TO_HOLD = "tends to hold", "every comparison holds, some over only three or four seeds"
-    TENDS_TO_FAIL = "tends to fail", "a comparison fails over three or four seeds, none holds"
+    TENDS_TO_FAIL = "tends to fail", "a comparison fails over three or four seeds"
     CONSISTENT = "consistent", "every comparison agrees, some without three paired seeds"
-    NOT_CONSISTENT = (
-        "not consistent",
-        "a comparison disagrees, without three paired seeds, and none holds",
-    )
+    NOT_CONSISTENT = "not consistent", "a comparison disagrees, without three paired seeds"
     HOLDS = "holds", "computed, or measured in every round of a benchmark; no seeds are involved"
     FAILS = "fails", "computed, or measured in every round of a benchmark; none of them holds"
-    MIXED = "mixed", "some comparisons hold and others fail, so that the whole claim does not hold"
+    MIXED = "mixed", "some comparisons fail, others hold, both over three paired seeds or as numbers"
     INCONCLUSIVE = "inconclusive", "a comparison is too uncertain, and none fails"
     NOT_YET = "not yet testable", "no numbers yet; the commands below give them"
     CANNOT = "cannot be tested here", "no run of dpft gives the numbers; dpft claims NAME says why"
@@ -129,14 +126,15 @@ def judge(tests: Sequence[tuple[Difference, float, float]]) -> list[tuple[Word, 
 def combined(words: Sequence[Word]) -> Word:
     """Return the word on a claim, which states all of its comparisons.
 
-    The weakest comparison says how well it holds; one that fails is enough for it to fail.
+    The weakest comparison says how well it holds; one that fails is enough for it to fail, with the
+    strength of the strongest that does. It is mixed if comparisons on both sides are no weaker than
+    a tendency: agreement or disagreement of less than three paired seeds settles nothing.
     """
     holding = [HOLDING.index(word) for word in words if word in HOLDING]
     failing = [FAILING.index(word) for word in words if word in FAILING]
-    if holding and failing:
-        return Word.MIXED
     if failing:
-        return FAILING[max(failing)]
+        weaker_side = min(max(failing), max(holding, default=0))
+        return FAILING[max(failing)] if weaker_side == 0 else Word.MIXED
     if Word.INCONCLUSIVE in words:
         return Word.INCONCLUSIVE
     if holding:

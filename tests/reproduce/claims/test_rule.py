@@ -107,7 +107,11 @@ def test_many_comparisons_make_each_harder():
         ("CONFIRMED NOT_YET CANNOT", Word.CONFIRMED),
         ("CONFIRMED INCONCLUSIVE", Word.INCONCLUSIVE),
         ("TENDS_TO_FAIL INCONCLUSIVE NOT_CONSISTENT", Word.TENDS_TO_FAIL),  # one is enough
-        ("CONFIRMED NOT_CONSISTENT", Word.MIXED),
+        ("CONFIRMED TENDS_TO_FAIL", Word.MIXED),
+        ("HOLDS FAILS INCONCLUSIVE", Word.MIXED),
+        ("CONSISTENT NOT_CONSISTENT", Word.NOT_CONSISTENT),  # a seed cannot settle either side
+        ("CONFIRMED NOT_CONSISTENT", Word.NOT_CONSISTENT),
+        ("CONSISTENT CONTRADICTED", Word.CONTRADICTED),
         ("FAILS INCONCLUSIVE", Word.FAILS),
         ("NOT_YET CANNOT", Word.NOT_YET),
         ("CANNOT", Word.CANNOT),
