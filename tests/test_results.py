@@ -11,13 +11,13 @@ from dpft.config.flags import Flag, flag
 from dpft.config.published import is_other_size, with_part_flags
 from dpft.config.schema import Audit, build
 from dpft.privacy.accounting import rdp_curve, spent
-from dpft.report.comparison import as_markdown, row
 from dpft.reproduce import papers
 from dpft.reproduce.figures import catalog
 from dpft.reproduce.tables.plan import make_plan
 from dpft.reproduce.tables.record_index import Index, match_key
 from dpft.runs.record import check_record, read_table
 from dpft.sweep import points as sweep
+from scripts.collect_results import rendered
 from scripts.utility_figure import csv, points
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -56,20 +56,18 @@ def check_flags(record):
 
 
 def test_records_and_pages_agree():
-    groups = {}
     for path, held in COLLECTED.items():
         record = check_record(held, Path(path))
-        groups.setdefault(Path(path).parent, []).append(row(Path(path), record))
         assert record["scores"], path
         assert record["environment"]["cpu"], path
         if record["mechanism"] is not None and record["privacy"]["steps_taken"]:
             check_guarantee(record)
         check_flags(record)
     assert len(COLLECTED) > 400
-    for group, rows in groups.items():
+    for group in {Path(path).parent for path in COLLECTED}:
         page = RESULTS / group / "README.md"
         if page.is_file():
-            assert as_markdown(rows) in page.read_text(), group
+            assert rendered(COLLECTED, str(group), page.read_text()) in page.read_text(), group
 
 
 def test_the_readmes_chart_has_the_numbers_of_the_records():

@@ -45,7 +45,7 @@ class Word(StrEnum):
     NOT_CONSISTENT = "not consistent", "a comparison disagrees, without three paired seeds"
     HOLDS = "holds", "computed, or measured in every round of a benchmark; no seeds are involved"
     FAILS = "fails", "computed, or measured in every round of a benchmark; none of them holds"
-    MIXED = "mixed", "some comparisons fail, others hold, both over three paired seeds or as numbers"
+    MIXED = "mixed", "some comparisons fail, others hold, both over three paired seeds or exactly"
     INCONCLUSIVE = "inconclusive", "a comparison is too uncertain, and none fails"
     NOT_YET = "not yet testable", "no numbers yet; the commands below give them"
     CANNOT = "cannot be tested here", "no run of dpft gives the numbers; dpft claims NAME says why"
