@@ -7,7 +7,7 @@ from dpft.privacy import Mechanism, keys
 from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.noise_key import key_from_seed
-from tests.privacy.reference import reference_clip
+from tests.privacy.reference import clip_records, record_gradients
 
 
 def take_steps(model, data, *, seed, batch, steps, sigma, threshold, rate, delta=1e-3):
@@ -29,12 +29,8 @@ def take_steps(model, data, *, seed, batch, steps, sigma, threshold, rate, delta
     for step in range(steps):
         drawn = sampler.batch(step)
         sizes.append(len(drawn))
-        _, sums = reference_clip(
-            model,
-            lambda j, drawn=drawn: loss(drawn[j]),
-            len(drawn),
-            lambda n: threshold / n.clamp(min=threshold),
-        )
+        records = record_gradients(model, lambda j, drawn=drawn: loss(drawn[j]), len(drawn))
+        _, sums = clip_records(records, [[*records[0]]], lambda k, n: min(1.0, threshold / n))
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 flat = sums[name].reshape(-1).contiguous()

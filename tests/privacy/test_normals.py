@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import special
 
 from dpft.privacy import keys
 from dpft.privacy import normals as module
@@ -35,9 +35,6 @@ def words(start: int, stop: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def many() -> np.ndarray:
     return normals(KEY, 0, N).numpy()
-
-
-# --- the same bits everywhere ---
 
 
 def test_the_numbers_stay_what_they_are():
@@ -125,9 +122,6 @@ def test_a_machine_that_rounds_otherwise_is_refused(monkeypatch):
         module._check_machine.__wrapped__()
 
 
-# --- by position ---
-
-
 @pytest.fixture(scope="module")
 def whole() -> torch.Tensor:
     return normals(KEY, 0, 200_003)
@@ -144,9 +138,6 @@ def test_any_slice_is_that_of_the_whole(whole, start, length):
     ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
     assert sum(end - begin for begin, end in ends) == stop - start
     assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
-
-
-# --- standard normal ---
 
 
 def test_the_whole_distribution_is_normal(many):
@@ -176,17 +167,6 @@ def test_words_give_what_the_formula_gives():
                 assert abs(z - expected) <= 4 * 2.0**-53 * abs(expected), (first, second)
 
 
-# --- independent ---
-
-
-def uniform_grid(x: np.ndarray, y: np.ndarray, cells: int = 16) -> float:
-    """p-value of the chi-square test that pairs fall evenly into cells of equal probability."""
-    column = np.minimum((special.ndtr(x) * cells).astype(int), cells - 1)
-    row = np.minimum((special.ndtr(y) * cells).astype(int), cells - 1)
-    counts = np.bincount(cells * column + row, minlength=cells * cells)
-    return stats.chisquare(counts).pvalue
-
-
 def others(many: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     n = 1 << 20
     x = many[:n]
@@ -210,4 +190,3 @@ def test_numbers_are_independent_of_each_other(many):
         for f in (lambda z: z, np.square, np.abs, np.sign):
             assert abs(np.corrcoef(f(x), f(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert abs(np.corrcoef(x, np.square(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
-        assert uniform_grid(x, y) > 1e-3, name

@@ -85,9 +85,12 @@ def test_epsilon_agrees_with_other_accountants_and_a_finer_grid(
         return
     assert found <= ours
     prv = epsilon_prv(**event, delta=delta)
-    assert found >= prv["lower"]
+    assert prv["lower"] <= min(found, prv["estimate"])
+    assert prv["estimate"] <= prv["upper"] <= ours
     if "note" not in prv:
+        assert set(prv) == {"lower", "estimate", "upper"}
         assert found <= prv["upper"] * 1.01
+        assert found < 1 or prv["upper"] - prv["lower"] < 0.03 * prv["estimate"]
     if rate < 1 and steps <= 1000 and found < 10:
         finer = LossDistribution(**event, grid=1e-4 if noise < 20 else 1e-6).epsilon(delta)
         assert found <= 1.01 * finer + 0.002

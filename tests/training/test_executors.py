@@ -141,12 +141,12 @@ def test_the_host_waits_once_for_a_step_of_programs(style):
     with Waits() as step:
         programs.settle(statistics)
         clipper.collect()
-        assert step.count == 1, step.found
+        assert step.found.total() == 1, step.found
     optimizer.step()
     with Waits() as after:
         check_weights(optimizer, 0)
         statistics.summary()
-    assert after.count == 2, after.found
+    assert after.found.total() == 2, after.found
 
 
 def test_what_is_no_single_program_is_refused_by_its_settings(tmp_path):

@@ -10,7 +10,6 @@ import logging
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
@@ -25,7 +24,9 @@ from dpft.tasks.units import Records, Users
 from dpft.training.executors import add_clipped
 from dpft.training.setup import attach_clipper
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
+from tests.privacy.small_models import gpt2, llama
 
+MODELS = {"gpt2": lambda: gpt2(True, dropout=0.1), "llama": lambda: llama(True)}
 EXAMPLES = [
     CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m))) for n, m in ((4, 8), (6, 10))
 ]
@@ -61,29 +62,12 @@ class OwnGenerators(TorchFunctionMode):
         return function(*args, **named)
 
 
-def model_of(family):
-    if family == "gpt2":
-        config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64, n_positions=32)
-        return GPT2LMHeadModel(config)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            vocab_size=64,
-            max_position_embeddings=64,
-        )
-    )
-
-
 def train(clip, precision, family, users=False):
     """Two steps; every gradient lies where its parameter does."""
     run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
     with FakeTensorMode(), PretendedAnswers(), as_on_gpu():
         with torch.device("cuda"):
-            model = model_of(family).train()
+            model = MODELS[family]().model.float()
         device = next(model.parameters()).device
         assert device.type == "cuda"
         half = precision != "float32"
@@ -131,14 +115,11 @@ def main():
             train(clip, precision, "gpt2")
             print("trained", clip, precision, flush=True)
     train("bk", "float32", "llama", users=True)
-    others = (
-        ("model=random-llama",),
-        ("task=e2e", "model=random-t5"),
-        ("task=sst2", "model=random-roberta"),
-        ("task=cifar10", "model=random-vit"),
-    )
-    for words in ((), ("clip=per_layer",), *others):
-        simulated_step(*words)
+    simulated_step()
+    simulated_step("clip=per_layer")
+    simulated_step("model=random-llama")
+    for task, family in (("e2e", "t5"), ("sst2", "roberta"), ("cifar10", "vit")):
+        simulated_step(f"task={task}", f"model=random-{family}")
     print("all done")
 
 

@@ -25,8 +25,7 @@ class Adapted(nn.Module):
     def __init__(self, inputs, outputs, type_of_b=nn.Linear):
         super().__init__()
         self.base = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
-        self.a = nn.Linear(inputs, 4, bias=False)
-        self.b = type_of_b(4, outputs, bias=False)
+        self.a, self.b = nn.Linear(inputs, 4, bias=False), type_of_b(4, outputs, bias=False)
 
     def forward(self, x):
         return self.base(x) + self.b(self.a(x.float())).bfloat16()
@@ -37,8 +36,7 @@ class Classifier(nn.Module):
 
     def __init__(self, type_of_b=nn.Linear):
         super().__init__()
-        self.first = Adapted(16, 32)
-        self.second = Adapted(32, 16, type_of_b)
+        self.first, self.second = Adapted(16, 32), Adapted(32, 16, type_of_b)
         self.head = nn.Linear(16, 10).bfloat16().requires_grad_(False)
 
     def forward(self, x):

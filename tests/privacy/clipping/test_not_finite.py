@@ -9,7 +9,7 @@ from torch import nn
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.anymodule.recomputation import close
 from tests.covering import covering
-from tests.privacy.reference import clear, grads_of, reference_clip_groups
+from tests.privacy.reference import clear, grads_of, loop_of
 
 THRESHOLD = 0.1
 
@@ -64,15 +64,9 @@ def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, poison, r
     x = torch.randn(4 * rows, 2, 5, dtype=torch.float64)
     others = torch.cat([x[i * rows : (i + 1) * rows] for i in good])
     clipper = make_clipper(model, style, threshold=THRESHOLD, plan=plan)
-    thresholds = clipper.thresholds
-    with clipper.paused():
-        norms, total = reference_clip_groups(
-            model,
-            lambda i: losses_of(model, others, rows, poison, None)[i],
-            len(good),
-            [group.parameters for group in clipper.groups],
-            lambda k, n: min(1.0, thresholds[k] / n),
-        )
+    norms, total = loop_of(
+        model, clipper, lambda i: losses_of(model, others, rows, poison, None)[i], len(good)
+    )
     last = (MORE if (plan, poison) == ("bk", "input") else MANY) - 1
     for number in range(last + 1):
         clear(model)
