@@ -21,7 +21,6 @@ from tests.small_runs import release_noise_alone
 
 
 def scored(*values):
-    """Settings of evaluations with these scores, in order."""
     given = iter(values)
     return {
         **{"eval_strategy": "steps", "eval_steps": 2, "dataloader_pin_memory": False},

@@ -33,7 +33,6 @@ def test_other_families_give_the_sum_of_the_autograd_loop(model, name, style):
 
 @pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
 def test_norms_and_sums_equal_an_autograd_loop_over_users(name):
-    """Users of one to nine records, in several microbatches, whatever the clipping style."""
     model, data = moved("gpt2", name)[0].model, users.text_users()
     gradients = users.gradients_of(model, data, 1, range(len(data)))
     pieces = data.microbatches(range(len(data)), 110)

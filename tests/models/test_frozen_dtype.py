@@ -61,7 +61,7 @@ def test_clipped_sums_are_those_of_autograd_on_the_rounded_base():
 @pytest.mark.usefixtures("quick_scores")
 def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path):
     words = ["task=e2e", "task.source=sample", "task.limit_train=20", "task.limit_eval=1"]
-    words += ["model=random-llama", "optim.batch_size=8", "optim.steps=2", "threads=1"]
+    words += ["model=random-llama", "optim.batch_size=8", "optim.steps=2", "compile=false"]
     words += ["decode=greedy", "decode.max_new_tokens=3", f"runs_dir={tmp_path}", "name=a", "eps=3"]
     path = run_experiment(parse(compose([*words, *ROUNDED]))).path
     merged = loaded_run(path).loaded.model

@@ -121,7 +121,6 @@ def undropped(config: Any) -> Any:
 
 
 def build(name: str) -> Case:
-    """A model in float64, its losses, and records."""
     torch.manual_seed(0)
     kind, own = {**ARCHITECTURES, **_OTHERS}[name]
     image = kind in ("image", "vision")

@@ -86,7 +86,6 @@ def tied(records=2, positions=5, table=37, d=6):
 @pytest.mark.parametrize("which", [slice(0, 1), slice(1, 2), slice(0, 2)])
 @pytest.mark.parametrize("size", [(2, 5), (1, 64)])
 def test_norm_scale_and_allowance_are_those_of_torchs_products(monkeypatch, which, size):
-    """Of a matrix, a table, and both in one."""
     own = tied(*size)[which]
     expected = uses.joint_squared_norm(own)
     monkeypatch.setattr(uses, "norm_kernels", lambda *factors: kernels)

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
     ids=lambda values: "-".join(map(str, values)),
 )
 def test_sums_and_norms_equal_the_autograd_loop(combination):
-    """In float64 to 1e-10, as on the CPU."""
     name, tied, *clipping = combination
     case = build(name, tied)
     case.model.to(GPU)

@@ -47,7 +47,6 @@ class Texts:
 
 
 def texts(count, longest=12):
-    """Texts of different lengths in which tokens repeat."""
     return [
         CausalExample(
             tuple(2 + (5 * i + 3 * j) % 9 for j in range(1 + i % (longest - 5))),
@@ -72,7 +71,6 @@ def user_loss(model, data, user, step):
 
 
 def gradients_of(model, data, step, who):
-    """One autograd backward for each user."""
     found = record_gradients(model, lambda i: user_loss(model, data, who[i], step), len(who))
     clear(model)
     return found

@@ -14,42 +14,32 @@ from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.anymodule import recomputation
 from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, shake
 from tests.privacy.reference import compare, loop_of
+from tests.privacy.small_models import Parts
 
 D = 4
 
 
-class Scale(nn.Module):
-    """Two outputs of one parameter, of which one is used in the other; a flag; two inputs."""
+def drawn(*shape):
+    return nn.Parameter(torch.randn(shape))
 
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(D))
-        self.shift = nn.Parameter(torch.randn(()))
+
+class Scale(Parts):
+    """Two outputs of one parameter, of which one is used in the other; a flag; two inputs."""
 
     def forward(self, x, *, mask, twice=False):
         first = x * self.scale * mask
         return {"first": first, "second": (first + self.scale * self.shift).tanh(), "mask": mask}
 
 
-class Outputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.scale = nn.Linear(D, D), Scale()
-
+class Outputs(Parts):
     def forward(self, x):
         mask = torch.ones(1, x.shape[1], 1).to(x)
         out = self.scale(self.layer(x), mask=mask, twice=True)
         return self.layer(out["first"]) + out["second"] * out["mask"]
 
 
-class Positions(nn.Module):
+class Positions(Parts):
     """The records share a lookup of (T,), a table that is read from its layer, and a bias."""
-
-    def __init__(self):
-        super().__init__()
-        self.positions, self.table = nn.Embedding(9, D), nn.Embedding(9, D)
-        self.norm = nn.LayerNorm(D)
-        self.bias = nn.Parameter(torch.randn(D))
 
     def forward(self, x):
         n = x.shape[1]
@@ -57,25 +47,16 @@ class Positions(nn.Module):
         return x.cumsum(1) * self.positions(torch.arange(n)) + shared + self.bias
 
 
-class Deciding(nn.Module):
+class Deciding(Parts):
     """Control flow that depends on the data, which `torch.func.vmap` refuses."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.rare = nn.Parameter(torch.randn(D)), nn.Parameter(torch.randn(D))
 
     def forward(self, x):
         rows = [row * self.weight if row.sum().item() > 0 else row * self.rare for row in x]
         return torch.stack(rows)
 
 
-class CheckpointedInside(nn.Module):
+class CheckpointedInside(Parts):
     """A layer, a lookup that the records share and two parameters in what is run again."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.positions = nn.Linear(D, D), nn.Embedding(9, D)
-        self.scale, self.shift = nn.Parameter(torch.randn(D)), nn.Parameter(torch.randn(1, 1, D))
 
     def forward(self, x):
         return checkpoint(self.inner, x, use_reentrant=False)
@@ -85,34 +66,21 @@ class CheckpointedInside(nn.Module):
         return torch.tanh((self.layer(x) + positions) * self.scale + self.shift)
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(D))
-
+class Squared(Parts):
     def forward(self, x):
-        return x * self.scale
+        return x @ self.weight.square()
 
 
-class Tied(nn.Module):
+class Tied(Parts):
     """One matrix for a layer with a rule, a module without, and a use behind the layer's back."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.other = nn.Linear(D, D), Squared()
-        self.other.weight = self.layer.weight
 
     def forward(self, x):
         return self.other(self.layer(x).tanh()) @ self.layer.weight
 
 
-class Squared(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(D, D))
-
-    def forward(self, x):
-        return x @ self.weight.square()
+def tied():
+    layer = nn.Linear(D, D)
+    return Tied(layer=layer, other=Squared(weight=layer.weight))
 
 
 class Turned(nn.Module):
@@ -120,41 +88,44 @@ class Turned(nn.Module):
         return x.mT
 
 
-class Scores(nn.Module):
+class Scores(Parts):
     """Scores of eight places, whose rows go through a separate layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.places, self.table = nn.Linear(D, D), nn.Buffer(torch.randn(8, D))
 
     def forward(self, x):
         return x @ self.places(self.table).t()
 
 
-class OneRow(nn.Module):
+class OneRow(Parts):
     """A parameter of shape (1, ...), which all records share."""
-
-    def __init__(self, use, *shape):
-        super().__init__()
-        self.use, self.row = use, nn.Parameter(torch.randn(*(shape or (1, 1)), D))
 
     def forward(self, x):
         return self.use(x, self.row)
 
 
 MODULES = {
-    "several outputs": Outputs,
-    "shared by the records": Positions,
-    "control flow": Deciding,
-    "tied": Tied,
-    "checkpointed inside": CheckpointedInside,
+    "several outputs": lambda: Outputs(
+        layer=nn.Linear(D, D), scale=Scale(scale=drawn(D), shift=drawn())
+    ),
+    "shared by the records": lambda: Positions(
+        positions=nn.Embedding(9, D), table=nn.Embedding(9, D), norm=nn.LayerNorm(D), bias=drawn(D)
+    ),
+    "control flow": lambda: Deciding(weight=drawn(D), rare=drawn(D)),
+    "tied": tied,
+    "checkpointed inside": lambda: CheckpointedInside(
+        **{"layer": nn.Linear(D, D), "positions": nn.Embedding(9, D)},
+        **{"scale": drawn(D), "shift": drawn(1, 1, D)},
+    ),
     "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(D, D)),
     "transposed convolution": lambda: nn.Sequential(
         Turned(), nn.ConvTranspose1d(D, 3, 2, stride=2), Turned()
     ),
-    "a table with as many rows as there are records": Scores,
-    "as many records as positions": lambda: OneRow(lambda x, row: x * row, 1),
-    "added to the input in place": lambda: OneRow(lambda x, row: x.add_(row).tanh()),
+    "a table with as many rows as there are records": lambda: Scores(
+        places=nn.Linear(D, D), table=nn.Buffer(torch.randn(8, D))
+    ),
+    "as many records as positions": lambda: OneRow(use=lambda x, row: x * row, row=drawn(1, D)),
+    "added to the input in place": lambda: OneRow(
+        use=lambda x, row: x.add_(row).tanh(), row=drawn(1, 1, D)
+    ),
 }
 
 
@@ -169,7 +140,6 @@ def loss(model, x):
 
 
 def equals_loop(model, batches, style, before=lambda number: None):
-    """Each of some batches against the loop over records."""
     clipper = make_clipper(model, style, threshold=0.5)
     for number, x in enumerate(batches):
         before(number)
@@ -196,19 +166,14 @@ def test_any_module_equals_the_autograd_loop(name, style):
     equals_loop(model_of(name), batches(*shapes), style)
 
 
-class Recalling(nn.Module):
+class Recalling(Parts):
     """Attends to what each record brings, or to a table of three rows that all share."""
-
-    def __init__(self):
-        super().__init__()
-        self.attend, self.brings = Recall(), True
-        self.register_buffer("table", torch.randn(3, D))
 
     def forward(self, x):
         return self.attend(x, x.detach().sin() if self.brings else self.table)
 
 
-class Recall(Scaled):
+class Recall(Parts):
     def forward(self, x, memory):
         return x + ((x * self.scale) @ memory.mT).softmax(-1) @ memory
 
@@ -216,7 +181,8 @@ class Recall(Scaled):
 @pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_table_where_the_records_rows_were_before_is_not_shared_out(size, style):
-    model = nn.Sequential(nn.Linear(D, D), Recalling()).double()
+    recalling = Recalling(attend=Recall(scale=drawn(D)), table=nn.Buffer(torch.randn(3, D)))
+    model = nn.Sequential(nn.Linear(D, D), recalling).double()
     brings = (True, True, False, False, True)
     equals_loop(
         model, batches((size, 4)) * 5, style, lambda n: setattr(model[1], "brings", brings[n])
@@ -236,20 +202,15 @@ def test_a_wrong_gradient_is_found_by_the_check_against_autograd(monkeypatch):
         clipper.backward(loss(model, *batches((4, 3))))
 
 
-class Coupled(nn.Module):
+class Coupled(Parts):
     """Each of these cannot be computed again for one record."""
-
-    def __init__(self, how):
-        super().__init__()
-        self.how, self.scale = how, nn.Parameter(torch.randn(D))
-        self.register_buffer("seen", torch.zeros(D))
 
     def forward(self, x):
         if self.how == "dropout":
             x = F.dropout(x, 0.5, self.training)
         elif self.how == "mean":
             x = x - x.mean(0, keepdim=True)
-        elif self.how == "state":
+        else:
             self.seen += x.detach().sum((0, 1))
         return x * self.scale
 
@@ -264,18 +225,15 @@ class Coupled(nn.Module):
 )
 def test_what_cannot_be_computed_again_is_refused_by_name(how, reason):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(D, D), Coupled(how)).double()
+    coupled = Coupled(how=how, scale=drawn(D), seen=nn.Buffer(torch.zeros(D)))
+    model = nn.Sequential(nn.Linear(D, D), coupled).double()
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match=reason):
         clipper.backward(loss(model, *batches((4, 3))))
 
 
-class DropPath(nn.Module):
+class DropPath(Parts):
     """A vision model's module that drops the branch of some rows."""
-
-    def __init__(self, rate):
-        super().__init__()
-        self.drop_prob = rate
 
     def forward(self, x):
         if not self.training or not self.drop_prob:
@@ -283,24 +241,21 @@ class DropPath(nn.Module):
         return x * (torch.rand(len(x), *[1] * (x.dim() - 1)) >= self.drop_prob)
 
 
-class Branched(nn.Module):
+class Branched(Parts):
     """A scale that is no layer's, with another module inside the same one."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.scale = inner, nn.Parameter(torch.randn(D))
 
     def forward(self, x):
         return x + self.inner(x * self.scale)
 
 
 @pytest.mark.parametrize("on", [True, False])
-@pytest.mark.parametrize("branch", [nn.Dropout, DropPath])
+@pytest.mark.parametrize("branch", [nn.Dropout(1e-9), DropPath(drop_prob=1e-9)])
 def test_dropout_is_refused_by_its_rate_and_not_by_a_mask(branch, on):
     """At this rate no mask drops anything, and a record alone gives what it gave among others."""
-    model = nn.Sequential(nn.Linear(D, D), Branched(branch(1e-9))).double().train(on)
+    model = nn.Sequential(nn.Linear(D, D), Branched(inner=branch, scale=drawn(D)))
+    model.double().train(on)
     clipper = make_clipper(model, "bk", threshold=1.0)
-    expected = pytest.raises(UnsupportedLayerError, match=f"{branch.__name__} at rate 1e-09")
+    expected = pytest.raises(UnsupportedLayerError, match=f"{type(branch).__name__} at rate 1e-09")
     with expected if on else nullcontext():
         clipper.backward(loss(model, *batches((4, 3))))
 

@@ -75,7 +75,6 @@ def test_layers_that_cannot_join_rows_are_refused_by_name(name, named):
 
 @cache
 def expected():
-    """Return the gradients of all users in step 1, and the median of their norms."""
     data = users.text_users()
     gradients = users.gradients_of(gpt2(), data, 1, range(len(data)))
     return gradients, users.median_norm(gradients)
