@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from pydantic import ValidationError
 from torch import nn
 from transformers import (
@@ -40,12 +41,14 @@ from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.records import loss_of
-from dpft.privacy import keys
+from dpft.privacy import Mechanism, keys
+from dpft.privacy.noise import Slice, noisy_means_
+from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
 from dpft.training.devices import rounds_like
-from tests.integrations.by_hand import take_steps
+from tests.privacy.reference import clip_records, record_gradients
 
 VOCAB = 23
 TINY = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
@@ -148,18 +151,75 @@ def killed(folder, model, step=5, **more):
     return trainer
 
 
-def test_weights_are_those_of_brute_force_with_the_same_draws(tmp_path):
-    model, data = llama(torch.float64), Texts()
-    other = copy.deepcopy(model)
+def take_steps(model, data, batch=6, steps=6, sigma=1.0, threshold=0.5):
+    """Move a causal model's weights in place as `trainer_of` does: one backward a record, and SGD.
+
+    Returns:
+        The mechanism, and how many records each step drew.
+    """
+    key = key_from_seed(PRIVACY.noise_seed)
+    mechanism = Mechanism(len(data), batch, steps, sigma, (threshold,), PRIVACY.delta)
+    sampler = PoissonSampler(mechanism, key)
+
+    def loss(i):  # of one record alone
+        ids = torch.tensor([data[i]["input_ids"]])
+        logits = model(input_ids=ids).logits[0, :-1]
+        return nn.functional.cross_entropy(logits, ids[0, 1:])
+
+    sizes = []
+    for step in range(steps):
+        drawn = sampler.batch(step)
+        sizes.append(len(drawn))
+        records = record_gradients(model, lambda j, drawn=drawn: loss(drawn[j]), len(drawn))
+        _, sums = clip_records(records, [[*records[0]]], lambda k, n: min(1.0, threshold / n))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                flat = sums[name].reshape(-1).contiguous()
+                own = keys.derive(key, "noise", step, name)
+                noisy_means_([Slice(flat, own, sigma * threshold)], batch)
+                parameter.data.sub_(ARGUMENTS["learning_rate"] * flat.view_as(parameter))
+    return mechanism, sizes
+
+
+def _last_block(model):
+    model.requires_grad_(False)
+    model.model.layers[-1].requires_grad_(True)
+    return model
+
+
+def _adapted(model):
+    own = {"r": 2, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+    config = LoraConfig(**own, modules_to_save=["lm_head"], use_rslora=True)
+    made = get_peft_model(model, config).double()
+    for name, parameter in made.named_parameters():
+        if "lora_B" in name:  # else its first gradient is all that there is
+            nn.init.normal_(parameter, std=0.1)
+    return made
+
+
+PARTS = {
+    "everything": lambda model: model,
+    "the last block": _last_block,
+    "LoRA and a head": _adapted,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_trained_moves_as_by_brute_force_with_the_same_draws_and_nothing_else(
+    tmp_path, part
+):
+    torch.manual_seed(2)
+    model, data = PARTS[part](llama(torch.float64)), Texts()
+    other, before = copy.deepcopy(model), weights(model)
     trainer = trainer_of(tmp_path, model, data, optim="sgd", lr_scheduler_type="constant")
     trainer.train()
-    mechanism, sizes = take_steps(
-        other, data, seed=7, batch=6, steps=6, sigma=1.0, threshold=0.5, rate=1e-2
-    )
+    mechanism, sizes = take_steps(other, data)
     assert trainer.privacy.mechanism.epsilons()["rdp"] == mechanism.epsilons()["rdp"]
     assert len(set(sizes)) > 2  # Poisson, over microbatches
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {n for n, p in weights(model).items() if not torch.equal(p, before[n])} == trained
     for name, parameter in other.named_parameters():
-        torch.testing.assert_close(model.state_dict()[name], parameter.data, rtol=0, atol=1e-10)
+        torch.testing.assert_close(weights(model)[name], parameter.data, rtol=0, atol=1e-10)
 
 
 HEADS = {
@@ -267,6 +327,23 @@ def vit():
     torch.manual_seed(1)
     config = ViTConfig(**TINY, image_size=4, patch_size=2, num_attention_heads=2)
     return ViTForImageClassification(config)
+
+
+def _lora():
+    torch.manual_seed(3)
+    config = LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.1, fan_in_fan_out=True)
+    return get_peft_model(gpt2(), config)
+
+
+def test_an_adapter_that_was_killed_goes_on_to_the_same_bits_and_ends_once(tmp_path):
+    whole = trainer_of(tmp_path / "whole", _lora(), **SAVED)
+    whole.train()
+    killed(tmp_path / "run", _lora(), 3, **SAVED)
+    for _ in range(2):  # the second time nothing is left to do
+        trainer = trainer_of(tmp_path / "run", _lora(), **SAVED)
+        trainer.train(resume_from_checkpoint=True)
+        assert same_bits(trainer, weights(whole.model))
+        assert trainer.privacy.ledger.read_bytes() == whole.privacy.ledger.read_bytes()
 
 
 PIXELS = torch.rand(24, 3, 4, 4, generator=torch.Generator().manual_seed(0))

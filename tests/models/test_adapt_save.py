@@ -32,6 +32,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 from tests.models.adapted import EXAMPLES
+from tests.privacy import pairs
 from tests.privacy.architectures import shake
 
 CAUSAL = Needs("causal")
@@ -114,10 +115,8 @@ LETTERS = ("a", "b", "▁a", "▁b", "▁")
 def t5(folder, **settings):
     """Write a T5 as published: unused settings, PyTorch's own format, a unigram tokenizer."""
     torch.manual_seed(0)
-    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2}
-    model = T5ForConditionalGeneration(
-        T5Config(vocab_size=16, **sizes, decoder_start_token_id=0, **settings)
-    )
+    sizes = {**pairs.T5, "vocab_size": 16, "decoder_start_token_id": 0, **settings}
+    model = T5ForConditionalGeneration(T5Config(**sizes))
     if settings:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     weights = {**model.state_dict(), "decoder.block.0.layer.1.EncDecAttention."
@@ -125,8 +124,9 @@ def t5(folder, **settings):
     torch.save(weights, folder / "pytorch_model.bin")
     config = {
         **{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "n_positions": 512},
-        **{"vocab_size": 16, **sizes, "decoder_start_token_id": 0, "eos_token_id": 1, **settings},
-        **{"pad_token_id": 0, "is_encoder_decoder": True, "dropout_rate": 0.1, "output_past": True},
+        **sizes,
+        **{"eos_token_id": 1, "pad_token_id": 0, "is_encoder_decoder": True},
+        **{"dropout_rate": 0.1, "output_past": True},
         "task_specific_params": {"summarization": {"num_beams": 4, "prefix": "summarize: "}},
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -139,11 +139,7 @@ def t5(folder, **settings):
 
 def bart(folder):
     torch.manual_seed(0)
-    config = BartConfig(
-        vocab_size=16, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=12, decoder_ffn_dim=12,
-        max_position_embeddings=20, forced_bos_token_id=0,
-    )  # fmt: skip
+    config = BartConfig(**pairs.BART, vocab_size=16, forced_bos_token_id=0)
     model = BartForConditionalGeneration(config)
     model.final_logits_bias.copy_(torch.randn(1, 16))
     model.save_pretrained(folder)
@@ -154,7 +150,7 @@ def bart(folder):
 
 
 def losses_of(loaded, **settings):
-    objective = TextToText(max_length=20, **settings).objective(loaded)
+    objective = TextToText(max_length=16, **settings).objective(loaded)
     loaded.model.eval()
     return objective.losses(loaded.model, objective.collate(objective.encode_all(RECORDS)))
 
@@ -226,8 +222,8 @@ def test_what_is_saved_loads_in_plain_transformers(tmp_path, make):
 def test_what_does_not_fit_is_refused_by_name(tmp_path):
     bart(tmp_path)
     loaded = load_model(Model("x", str(tmp_path)), TEXT, seed=0)
-    with pytest.raises(ConfigError, match=r"positions for 20 tokens; type task.max_length=20"):
-        E2E(max_length=21).objective(loaded)
+    with pytest.raises(ConfigError, match=r"positions for 16 tokens; type task.max_length=16"):
+        E2E(max_length=17).objective(loaded)
     with pytest.raises(ModelError, match="share one table"):
         load_model(Model("x", str(tmp_path), tied=False), TEXT, seed=0)
     with pytest.raises(ModelError, match=r"has no encoder; .*type adapt=lora"):

@@ -13,6 +13,7 @@ from dpft.privacy import make_clipper
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.privacy.reference import loop_of
+from tests.small_runs import settings
 
 ROUNDED = ["adapt=lora", "precision=bfloat16", "model.dtype=bfloat16"]
 NEEDS = Needs("causal")
@@ -58,12 +59,9 @@ def test_clipped_sums_are_those_of_autograd_on_the_rounded_base():
     clipper.close()
 
 
-@pytest.mark.usefixtures("quick_scores")
 def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path):
-    words = ["task=e2e", "task.source=sample", "task.limit_train=20", "task.limit_eval=1"]
-    words += ["model=random-llama", "optim.batch_size=8", "optim.steps=2", "compile=false"]
-    words += ["decode=greedy", "decode.max_new_tokens=3", f"runs_dir={tmp_path}", "name=a", "eps=3"]
-    path = run_experiment(parse(compose([*words, *ROUNDED]))).path
+    words = ["task=language_modeling", "model=random-llama", "decode.max_new_tokens=2"]
+    path = run_experiment(settings(tmp_path, *words, *ROUNDED)).path
     merged = loaded_run(path).loaded.model
     assert all(p.isfinite().all() for p in merged.parameters())
 

@@ -18,12 +18,13 @@ from dpft.plan.simulate import PretendedAnswers, steps
 from dpft.plan.step import shape_of, training_of
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.causal import CausalExample, collate
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training.executors import add_clipped
 from dpft.training.setup import attach_clipper
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
+from tests.privacy import users
 from tests.privacy.small_models import gpt2, llama
 
 MODELS = {"gpt2": lambda: gpt2(True, dropout=0.1), "llama": lambda: llama(True)}
@@ -32,23 +33,20 @@ EXAMPLES = [
 ]
 
 
-class Texts:
-    """Losses of a causal model, without a tokenizer."""
+class Texts(users.Texts):
+    """In fixed shapes."""
 
     def collate(self, examples, widths=None):
         return collate(examples, widths)
 
     def widths(self, example, coarse=False):
-        return 24, 16
+        return self.widest()
 
     def widest(self):
         return 24, 16
 
     def blank(self):
         return CausalExample((1,), (1,))
-
-    def losses(self, model, batch):
-        return token_nll(model, batch).sum(1)
 
 
 class OwnGenerators(TorchFunctionMode):

@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.anymodule import recomputation
-from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, shake
-from tests.privacy.reference import compare, loop_of
+from dpft.privacy.token_losses import token_losses
+from tests.privacy import pairs, reference
+from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, in_double, shake
 from tests.privacy.small_models import Parts
 
 D = 4
@@ -143,8 +144,10 @@ def equals_loop(model, batches, style, before=lambda number: None):
     clipper = make_clipper(model, style, threshold=0.5)
     for number, x in enumerate(batches):
         before(number)
-        expected = loop_of(model, clipper, lambda i, x=x: loss(model, x[i : i + 1])[0], len(x))
-        compare(model, clipper, loss(model, x), expected)
+        expected = reference.loop_of(
+            model, clipper, lambda i, x=x: loss(model, x[i : i + 1])[0], len(x)
+        )
+        reference.compare(model, clipper, loss(model, x), expected)
     clipper.close()
 
 
@@ -285,3 +288,36 @@ def test_adapters_of_peft_equal_the_autograd_loop(name):
     case.model = peft.get_peft_model(case.model, ADAPTERS[name]()).double().train()
     shake(case.model)
     clip_and_compare(case)
+
+
+@pytest.mark.parametrize("name", pairs.MODELS)
+def test_every_style_is_exact_for_encoders_with_decoders(name):
+    """One table serves encoder, decoder and head, scaled differently in each; tables of positions
+    are read once for a batch; the decoder sees encoder outputs behind a padding mask."""
+    case = pairs.build(name)
+    tables = [n for n, p in case.model.named_parameters() if len(p) == pairs.VOCAB]
+    assert len(tables) == (2 if name == "t5 untied" else 1)  # the shared one counts once
+    with in_double():
+        for style in ("ghost", "lee_kifer", "per_layer_adaptive", "block_wise", "bk"):
+            clipper = reference.equals_loop(
+                case.model, case.losses_of, case.batch, style, threshold=0.5
+            )
+            case.all_losses()
+            # A rule for every layer: nothing is computed again.
+            assert all(call.by_rule for call in clipper.capture.calls)
+            clipper.close()
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_decoder_that_keeps_a_cache_is_clipped_too(name):
+    """Also with dropout, whose masks only the clipper's own check can compare."""
+    model, data = (
+        pairs.build(name, dropout=0.1).model,
+        dict(pairs.OBJECTIVE.collate(pairs.EXAMPLES).tensors),
+    )
+    targets = data.pop("targets")
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    losses = token_losses(model(**data).logits, targets).sum(1)
+    assert all(call.by_rule for call in clipper.capture.calls)
+    clipper.backward(losses)
+    clipper.close()
