@@ -10,6 +10,7 @@ import logging
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
@@ -25,9 +26,9 @@ from dpft.training.executors import add_clipped
 from dpft.training.setup import attach_clipper
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
 from tests.privacy import users
-from tests.privacy.small_models import gpt2, llama
 
-MODELS = {"gpt2": lambda: gpt2(True, dropout=0.1), "llama": lambda: llama(True)}
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 EXAMPLES = [
     CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m))) for n, m in ((4, 8), (6, 10))
 ]
@@ -65,7 +66,8 @@ def train(clip, precision, family, users=False):
     run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
     with FakeTensorMode(), PretendedAnswers(), as_on_gpu():
         with torch.device("cuda"):
-            model = MODELS[family]().model.float()
+            config = AutoConfig.for_model(family, **SIZES)
+            model = AutoModelForCausalLM.from_config(config).train()
         device = next(model.parameters()).device
         assert device.type == "cuda"
         half = precision != "float32"

@@ -118,9 +118,7 @@ def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
     norms, total = clip_records(units, [group.parameters for group in clipper.groups], factor)
     if "program" in cut:
         traced = Case(case.model, case.rows([2, 0, 1]), case.losses)  # with other units
-        program = program_of(
-            clipper, traced, rows, torch.ones(3, dtype=torch.bool) if padded else None
-        )
+        program = program_of(clipper, traced, rows, torch.arange(3) < 3 if padded else None)
         index = [(unit + row) % case.batch for unit in range(3) for row in range(rows)]
         found = program([*case.rows(index).values()], real)
         assert bool(found.finite)
