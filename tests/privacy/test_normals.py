@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -115,9 +114,9 @@ def test_the_oldest_instruction_set_gives_the_same_numbers():
 
 
 def test_a_machine_that_rounds_otherwise_is_refused(monkeypatch):
-    drawn = module._draw
+    drawn = module._box_muller
     zero = torch.zeros((), dtype=torch.float64)
-    monkeypatch.setattr(module, "_draw", lambda *asked: drawn(*asked).nextafter(zero))
+    monkeypatch.setattr(module, "_box_muller", lambda words: drawn(words).nextafter(zero))
     with pytest.raises(RuntimeError, match="known numbers"):
         module._check_machine.__wrapped__()
 
@@ -133,11 +132,16 @@ def whole() -> torch.Tensor:
 )
 @settings(deadline=None)
 def test_any_slice_is_that_of_the_whole(whole, start, length):
+    """Also next to slices of other keys, which are drawn together with it."""
     stop = min(start + length, len(whole))
-    assert torch.equal(normals(KEY, start, stop), whole[start:stop])
-    ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
-    assert sum(end - begin for begin, end in ends) == stop - start
-    assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
+    found = [torch.empty(0)] * 3
+    for which, at, z in tiles([(bytes(32), 5, 1030), (KEY, start, stop), (bytes(32), 0, 3)]):
+        assert at == (5, start, 0)[which] + len(found[which])
+        found[which] = torch.cat([found[which], z])
+    assert torch.equal(found[1], whole[start:stop])
+    other = normals(bytes(32), 0, 1030)
+    assert torch.equal(found[0], other[5:])
+    assert torch.equal(found[2], other[:3])
 
 
 def test_the_whole_distribution_is_normal(many):
