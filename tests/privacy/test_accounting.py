@@ -31,6 +31,7 @@ REPORTED = [
     (0.00105, 1.0, 1, 1e-5, 0.00978),
     (0.01, 0.5, 1, 1e-5, 3.02536),
     (0.1, 1.0, 1, 1e-6, 2.18169),
+    (0.1, 3831.6, 1000, 5e-4, 0.0),  # a grid that follows epsilon alone has 20 million points
 ]
 
 
