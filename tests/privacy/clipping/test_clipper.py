@@ -100,24 +100,22 @@ def test_any_shape_of_a_mixed_model(batch, length, d, frozen, style, seed):
     equals_loop(model, lambda rows: model(ids[rows]), batch, style)
 
 
+class Tied(small_models.Parts):
+    def forward(self, ids):
+        x = self.a(ids) + self.b(ids.flip(1)).tanh()
+        x = x + self.down(self.up(x).tanh())
+        return self.head(x).logsumexp(-1).mean(1)
+
+
 @pytest.mark.parametrize("style", PRIVATE_STYLES)
 def test_tying_linear_layers_to_each_other_and_to_two_embeddings(style):
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Embedding(7, 4), nn.Embedding(7, 4)
-            self.up, self.head = nn.Linear(4, 7, bias=False), nn.Linear(4, 7, bias=False)
-            self.down = Conv1D(4, 7)
-            self.b.weight = self.up.weight = self.head.weight = self.a.weight
-            self.down.weight = self.a.weight  # (d, p) storage of Conv1D: same shape here
-
-        def forward(self, ids):
-            x = self.a(ids) + self.b(ids.flip(1)).tanh()
-            x = x + self.down(self.up(x).tanh())
-            return self.head(x).logsumexp(-1).mean(1)
-
     torch.manual_seed(0)
-    model = Tied().double()
+    layers = {name: nn.Embedding(7, 4) for name in "ab"}
+    layers |= {name: nn.Linear(4, 7, bias=False) for name in ("up", "head")}
+    layers["down"] = Conv1D(4, 7)  # of (d, p) storage: same shape here
+    for layer in layers.values():
+        layer.weight = layers["a"].weight
+    model = Tied(**layers).double()
     assert len(list(model.parameters())) == 2
     ids = torch.randint(0, 7, (3, 5))
     equals_loop(model, lambda rows: model(ids[rows]), 3, style)
@@ -137,12 +135,14 @@ def test_non_private_style_is_an_ordinary_backward():
         torch.testing.assert_close(grad, got[name], rtol=1e-12, atol=1e-14)
 
 
-def test_batch_normalisation_is_refused_even_frozen():
-    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
-    with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):
-        make_clipper(model, "bk", threshold=1.0)
-    model[1] = nn.InstanceNorm1d(3, track_running_stats=True)
-    with pytest.raises(UnsupportedLayerError, match=r"1 \(InstanceNorm1d\) mixes or keeps"):
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)]
+)
+def test_batch_normalisation_is_refused_even_frozen(layer):
+    model = nn.Sequential(nn.Linear(3, 3), layer.requires_grad_(False))
+    with pytest.raises(
+        UnsupportedLayerError, match=rf"1 \({type(layer).__name__}\) mixes or keeps"
+    ):
         make_clipper(model, "bk", threshold=1.0)
 
 
