@@ -3,18 +3,13 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.cli.recipe import RECIPES, expanded, settings_in
 from dpft.cli.validate import check
 from dpft.config.errors import ConfigError
+from tests.processes import invoke
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, list(words))
 
 
 def file_of(name):

@@ -3,9 +3,7 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.cli.recipe import RECIPES
 from dpft.config import defaults
 from dpft.config.compose import compose
@@ -16,14 +14,10 @@ from dpft.reproduce.tables.plan import empty_plan, words_at
 from dpft.runs.identity import config_hash
 from dpft.training.run import run_experiment
 from tests.cli.test_recipes import file_of, settings_in
+from tests.processes import invoke
 
-OWN = (
-    "task=classification",
-    "task.classes=[a,b]",
-    "task.train_file=x.csv",
-    "model=minilm",
-    "eps=3",
-)
+OWN = ("task=classification", "task.classes=[a,b]", "task.train_file=x.csv", "model=minilm")
+OWN += ("eps=3",)
 
 
 def of_papers():
@@ -111,7 +105,7 @@ def test_a_run_says_and_keeps_what_it_took(monkeypatch, tmp_path, capsys):
     words = ("task=classification", "task.source=sample", "model=custom", "model.name=b", "eps=3")
     words += ("model.path=random:bert", "optim.steps=1", "optim.batch_size=64", "threads=1")
     words += ("task.limit_train=200", "task.limit_eval=4", f"runs_dir={tmp_path}", "device=cpu")
-    assert CliRunner().invoke(app, ["validate", *words]).output.count("default here: adapt=linear")
+    assert invoke("validate", *words).output.count("default here: adapt=linear")
     record = run_experiment(parse(compose(words))).record
     taken = {"adapt": "linear", **values}
     assert record["origin"] == {"values": taken, "source": "a test"}

@@ -1,31 +1,16 @@
 """Runs of several ranks, forked with the environment that torchrun gives."""
 
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.processes import Forked, command, dpft_in
+import pytest
+
+from tests.processes import Forked, dpft_in
 from tests.torture import Operations
-
-
-@contextlib.contextmanager
-def environment(**given: Any) -> Iterator[None]:
-    """Set these variables for what is started inside."""
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update({name: str(value) for name, value in given.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
 
 # Of a run of a second: what takes longer shows no more of how ranks work together.
 STEPS = 5
@@ -44,15 +29,25 @@ def free_port() -> int:
         return port
 
 
+def in_group(
+    rank: int, size: int, port: int, function: Any, *arguments: Any, **more: Any
+) -> Forked:
+    """Start a function as one of several ranks, with more of torchrun's variables if given."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port, **more}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"MASTER_ADDR": "127.0.0.1", **own}.items():
+            patch.setenv(name, f"{value}")
+        return Forked(function, *arguments)
+
+
 def ranks(
     arguments: Sequence[str],
     *folders: Path,
     run: Path | None = None,
     last: int = 0,
     amid: tuple[Path, int] | None = None,
-    others: Sequence[str] = (),
 ) -> list[Forked]:
-    """Start a rank in each folder.
+    """Start a rank in each folder; where there is one folder, a process of no group.
 
     Args:
         arguments: of dpft.
@@ -61,22 +56,18 @@ def ranks(
         last: counted from 1.
         amid: if given, a file and a number: the first rank dies as soon as so many lines of it are
             on the disk, before it does anything else.
-        others: further arguments of all ranks but the first.
     """
-    port, processes = free_port(), []
-    size = {"WORLD_SIZE": len(folders), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for rank, folder in enumerate(folders):
-        with environment(RANK=rank, LOCAL_RANK=rank, OMP_NUM_THREADS=1, **size):
-            if rank == 0 and run is not None:
-                processes.append(Forked(_watched, list(arguments), folder, run, last))
-            elif rank == 0 and amid is not None:
-                processes.append(Forked(dies, list(arguments), folder, *amid))
-            else:
-                processes.append(command([*arguments, *(others if rank else ())], folder))
-    return processes
+    port, calls = free_port(), [(dpft_in, list(arguments), folder) for folder in folders]
+    if run is not None:
+        calls[0] = (_watched, *calls[0][1:], run, last)
+    elif amid is not None:
+        calls[0] = (_dies, *calls[0][1:], *amid)
+    if len(calls) == 1:
+        return [Forked(*calls[0])]
+    return [in_group(rank, len(calls), port, *call) for rank, call in enumerate(calls)]
 
 
-def dies(arguments: list[str], cwd: Path, file: Path, lines: int) -> None:
+def _dies(arguments: list[str], cwd: Path, file: Path, lines: int) -> None:
     """Run ``dpft ARGUMENTS``, ended by SIGKILL as soon as the file has so many lines."""
     sync = os.fsync
 

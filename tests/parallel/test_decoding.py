@@ -20,24 +20,22 @@ from tests.parallel.ranks import together
 
 
 def stopped(cohort):
-    """For each case the error, and how many batches this rank had begun."""
-    return [stopped_by(cohort, case) for case in ("fails", "others")]
+    """Where a rank fails, and where it has more batches: the error, and how many it had begun."""
+    found = []
+    for fails, more in ((True, 0), (False, cohort.rank)):
+        begun = []
 
+        def answer(batch, begun=begun, fails=fails):
+            begun.append(batch)
+            if fails and cohort.rank == 1 and len(begun) == 2:
+                raise ValueError("no such word")
+            return [batch]
 
-def stopped_by(cohort, case):
-    begun = []
-
-    def answer(batch):
-        begun.append(batch)
-        if case == "fails" and cohort.rank == 1 and len(begun) == 2:
-            raise ValueError("no such word")
-        return [batch]
-
-    batches = list(range(40 + (case == "others" and cohort.rank == 1)))
-    try:
-        list(answered(batches, answer, cohort))
-    except (ValueError, RankError) as error:
-        return type(error).__name__, str(error), len(begun)
+        try:
+            list(answered(list(range(40 + more)), answer, cohort))
+        except (ValueError, RankError) as error:
+            found.append((type(error).__name__, str(error), len(begun)))
+    return found
 
 
 def test_a_rank_that_fails_stops_all_within_a_round():
@@ -75,13 +73,17 @@ class Counting(Progress):
         yield self.told.append
 
 
+def task_and_model(*words):
+    run = parse(compose(["task.source=sample", *words]))
+    task = load_task(run.task)
+    return run, task, load_model(run.model, task.needs, run.seed)
+
+
 def asked(cohort, case):
     """The predictions of a case as they are written."""
     count, *words = QUESTIONS[case]
-    common = ["task.source=sample", f"task.limit_eval={count}", "decode.batch_size=2"]
-    run = parse(compose([*words, *common]))
-    task = load_task(run.task)
-    loaded = load_model(run.model, task.needs, run.seed)
+    common = (f"task.limit_eval={count}", "decode.batch_size=2")
+    run, task, loaded = task_and_model(*words, *common)
     progress = Counting()
     instances = list(task.instances(run.decode.split))
     found = predict(task, loaded, instances, run.decode, 3, progress, cohort=cohort)
@@ -100,10 +102,8 @@ def test_predictions_are_those_of_one_process():
 
 def figures(cohort):
     """Of seven held-out records in a batch each, all of one class and then all of the other."""
-    words = ["task=sst2", "task.source=sample", "model=random-bert", "optim.microbatch_tokens=1"]
-    run = parse(compose([*words, "evaluate.every=1"]))
-    task = load_task(run.task)
-    loaded = load_model(run.model, task.needs, run.seed)
+    words = ("task=sst2", "model=random-bert", "optim.microbatch_tokens=1", "evaluate.every=1")
+    run, task, loaded = task_and_model(*words)
     mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]

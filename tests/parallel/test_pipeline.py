@@ -25,7 +25,6 @@ from dpft.tasks.units import Records
 from tests.parallel.ranks import fake_ranks, together
 
 VOCAB, LONGEST, RECORDS, LAYERS, WIDTH = 23, 24, 12, 6, 12
-KEY = bytes(range(32))
 TOKENS = 96  # microbatches of three rows or fewer
 SHARED = {
     "attn_implementation": "sdpa", "bos_token_id": 0, "eos_token_id": 0,
@@ -82,7 +81,7 @@ def batches(units, drawn, step=0):
 
 
 def one_process(name, style, drawn, **options):
-    """Sums, norms of each microbatch, the share of clipped records, and counts of thresholds."""
+    """Sums, norms of each microbatch, and the share of clipped records."""
     model, units = MODELS[name](), data()
     clipper = make_clipper(model, style, **options)
     norms, factors = [], []
@@ -91,14 +90,8 @@ def one_process(name, style, drawn, **options):
         clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
         norms.append(clipper.norms.numpy())
         factors.append(clipper.factors.numpy())
-    sums = {
-        n: np.zeros(p.shape) if p.grad is None else p.grad.numpy()
-        for n, p in clipper.parameters.items()
-    }
-    norms = np.concatenate(norms) if norms else np.empty((0, len(clipper.groups)))
-    assert np.isfinite(norms).all()
-    clipped = float((np.concatenate(factors) < 1).mean()) if factors else 0.0
-    return sums, norms, clipped, clipper.policy.below.numpy() if clipper.policy.rule else None
+    sums = {name: p.grad.numpy() for name, p in clipper.parameters.items()}
+    return sums, np.concatenate(norms), float((np.concatenate(factors) < 1).mean())
 
 
 class Counted:
@@ -129,17 +122,26 @@ class Counted:
         return counted
 
 
+def staged(model, style="per_device", threshold=3.2, size=2, microbatches=None):
+    """The clipper of this rank's stage, and what adds up the sums of all."""
+    ranks, how = Pipeline(microbatches), Partition("per_device", size)
+    options = options_of(style, threshold, size)
+    return pipelined(model, make_clipper(model, style, cohort=ranks, **options), how, ranks)
+
+
+def options_of(style, threshold, size):
+    several = Partition(style, size) if style == "per_device" else None
+    return {"threshold": threshold, "groups": several}
+
+
 def several_ranks(cohort, cases):
     """Of each case sums and norms of this rank's stages, and what it sent."""
     counted, held = Counted(), []
     for name, style, size in cases:
-        ranks = Pipeline(2 * size)
-        model, units = MODELS[name](), data()
-        whole = make_clipper(model, style, cohort=ranks, **options_of(name, style, size))
-        how = Partition("per_device", size)
-        clippers, sums = pipelined(model, whole, how, ranks)
+        units = data()
+        clippers, sums = staged(MODELS[name](), style, THRESHOLDS[name], size, 2 * size)
         counted.bytes.clear()
-        observed = sums.add(units.losses, batches(units, ranks.share(DRAWN)))
+        observed = sums.add(units.losses, batches(units, DRAWN))
         sent = dict(counted.bytes)
         clippers.collect()
         found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
@@ -147,11 +149,6 @@ def several_ranks(cohort, cases):
         held.append((found, groups, np.concatenate([e.norms.numpy() for e in observed]), sent))
         clippers.close()
     return held
-
-
-def options_of(name, style, size):
-    several = Partition(style, size) if style == "per_device" else None
-    return {"threshold": THRESHOLDS[name], "groups": several}
 
 
 def hidden_bytes(drawn, count):
@@ -169,12 +166,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 3])
 def test_sums_are_those_of_one_process_and_no_norm_travels(size):
     launched = together(several_ranks, size, [(*case, size) for case in CASES])
     for case, ranks in zip(CASES, zip(*launched, strict=True), strict=True):
         name, style = case
-        sums, norms, clipped, _ = one_process(name, style, DRAWN, **options_of(*case, size))
+        options = options_of(style, THRESHOLDS[name], size)
+        sums, norms, clipped = one_process(name, style, DRAWN, **options)
         assert 0.2 < clipped < 1
         seen, sent = {}, Counter()
         for found, groups, own_norms, by_kind in ranks:
@@ -186,10 +184,10 @@ def test_sums_are_those_of_one_process_and_no_norm_travels(size):
         assert sent == {"sent": hidden_bytes(DRAWN, size)}, case
 
 
-def same(found, expected, rtol=1e-10, atol=1e-12):
+def same(found, expected):
     assert found.keys() == expected.keys()
     for name, value in found.items():
-        np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
+        np.testing.assert_allclose(value, expected[name], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
 class Poisoned(Records):
@@ -207,38 +205,21 @@ class Poisoned(Records):
 POISON = (2, 7)
 
 
-def poisoned(cohort, drawn):
-    ranks = Pipeline()
-    model, units = gpt2(), data()
+def poisoned(cohort):
+    units = data()
     units.__class__ = Poisoned
-    whole = make_clipper(
-        model, "per_device", cohort=ranks, threshold=3.2, groups=Partition("per_device", 2)
-    )
-    clippers, sums = pipelined(model, whole, Partition("per_device", 2), ranks)
-    sums.add(units.losses, batches(units, drawn))
+    clippers, sums = staged(gpt2())
+    sums.add(units.losses, batches(units, DRAWN))
     clippers.collect()
     return {n: p.grad.numpy() for n, p in clippers.parameters.items()}
 
 
 def test_a_record_is_dropped_on_all_stages():
     """Of an infinite loss the last stage alone knows, and its gradient may be as any other's."""
-    drawn = list(range(11))
-    ranks = together(poisoned, 2, drawn)
-    rest = [record for record in drawn if record not in POISON]
-    devices = Partition("per_device", 2)
-    sums, *_ = one_process("gpt2", "per_device", rest, threshold=3.2, groups=devices)
+    ranks = together(poisoned, 2)
+    rest = [record for record in DRAWN if record not in POISON]
+    sums, *_ = one_process("gpt2", "per_device", rest, **options_of("per_device", 3.2, 2))
     same({n: total for found in ranks for n, total in found.items()}, sums)
-
-
-def mechanism_of(clipper, allocation):
-    sizes = tuple(sum(clipper.sizes[n] for n in g.parameters) for g in clipper.groups)
-    return Mechanism(RECORDS, 8, 4, 0.7, (1.0,), 1e-3).over(
-        tuple(group.threshold for group in clipper.groups),
-        allocation=allocation,
-        dimensions=sizes,
-        quantiles=clipper.policy.rule,
-        count_noise=None if clipper.policy.rule is None else 3.0,
-    )
 
 
 # --- what goes wrong ---
@@ -261,13 +242,9 @@ class Scaled(Records):
 
 def checked(cohort, case):
     """What the check of records that see each other says on this rank, and the sums it leaves."""
-    ranks = Pipeline()
-    made, units = gpt2(), data()
+    units = data()
     units.__class__ = {"losses": Scaled, "gradients": Mixing}.get(case, Records)
-    whole = make_clipper(
-        made, "per_device", threshold=100.0, cohort=ranks, groups=Partition("per_device", 2)
-    )
-    clippers, sums = pipelined(made, whole, Partition("per_device", 2), ranks)
+    clippers, sums = staged(gpt2(), threshold=100.0)
     try:
         check_independence(units, sums.stage, clippers, TOKENS, sums)
     except ModelError as error:
@@ -300,13 +277,11 @@ def test_stages_find_records_that_see_each_other():
 
 def broken_off(cohort):
     """One stage fails in the middle of a round."""
-    ranks = Pipeline()
-    model, units = gpt2(), data()
-    how = Partition("per_device", 2)
-    whole = make_clipper(model, "per_device", threshold=0.5, groups=how, cohort=ranks)
-    clippers, sums = pipelined(model, whole, how, ranks)
-    noise = mechanism_of(clippers, "global").noise(KEY, clippers)
-    calls = []
+    units, calls = data(), []
+    clippers, sums = staged(gpt2())
+    thresholds = tuple(group.threshold for group in clippers.groups)
+    mechanism = Mechanism(RECORDS, 8, 4, 0.7, (1.0,), 1e-3).over(thresholds)
+    noise = mechanism.noise(bytes(32), clippers)
 
     def losses(model, batch):
         calls.append(batch)
@@ -316,8 +291,8 @@ def broken_off(cohort):
 
     said = []
     try:
-        with replicas.together(ranks, "step 0"):
-            sums.add(losses, batches(units, range(11)))
+        with replicas.together(clippers.cohort, "step 0"):
+            sums.add(losses, batches(units, DRAWN))
     except Exception as error:
         said.append(f"{type(error).__name__}: {error}")
         if cohort.rank == 1:

@@ -35,31 +35,27 @@ def test_parts_tile_the_whole_and_have_its_noise(rows, width, size):
 def refusals(cohort):
     """What is said of layouts in which some rank's records would be missing, or noise would."""
     both = init_device_mesh("cpu", (2, 1), mesh_dim_names=("other", "own"))
-    several = {"cohort": Shards(), "threshold": 1.0}
     layouts = {
-        "mesh": ("bk", several, {"mesh": both["own"]}),
-        "hybrid": (
-            "bk",
-            several,
-            {"mesh": both},
-        ),
-        "placement": ("bk", several, {"shard_placement_fn": lambda _: Shard(1)}),
-        "copies": ("bk", {"cohort": Replicas(), "threshold": 1.0}, {}),
-        "nobody": ("bk", {"threshold": 1.0}, {}),
-        "left out": ("none", several, {"ignored": True}),
+        "mesh": (Shards(), {"mesh": both["own"]}),
+        "hybrid": (Shards(), {"mesh": both}),
+        "placement": (Shards(), {"shard_placement_fn": lambda _: Shard(1)}),
+        "copies": (Replicas(), {}),
+        "nobody": (None, {}),
+        "left out": (Shards(), {"ignored_params": set()}),
     }
     said = {}
-    for name, (style, options, how) in layouts.items():
+    for name, (ranks, how) in layouts.items():
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
-        if how.pop("ignored", False):
-            how["ignored_params"] = {model[1].weight}
+        if name == "left out":
+            how["ignored_params"].add(model[1].weight)
         fully_shard(model, **how)
+        style = "none" if name == "left out" else "bk"
         try:
-            make_clipper(model, style, **options)
+            make_clipper(model, style, cohort=ranks, threshold=1.0)
         except UnsupportedLayerError as error:
             said[name] = str(error)
     model = fully_shard(Either())
-    clipper = make_clipper(model, "bk", **several)
+    clipper = make_clipper(model, "bk", cohort=Shards(), threshold=1.0)
     try:
         clipper.backward(model(torch.ones(2, 3), first=cohort.rank == 0).square().sum(1))
     except RankError as error:

@@ -34,16 +34,15 @@ LLAMA_LIKE = {
 
 
 def gpt2(tied=False):
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=LAYERS, n_head=2, bos_token_id=0,
-            eos_token_id=0, tie_word_embeddings=tied,
-        )
+    config = GPT2Config(
+        vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=LAYERS, n_head=2, bos_token_id=0,
+        eos_token_id=0, tie_word_embeddings=tied,
     )  # fmt: skip
+    return GPT2LMHeadModel(config)
 
 
-def mistral():
-    return MistralForCausalLM(MistralConfig(**LLAMA_LIKE, sliding_window=3))
+def llama():
+    return LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))
 
 
 def qwen2():
@@ -54,36 +53,29 @@ def qwen2():
     return Qwen2ForCausalLM(config)
 
 
-def lora(model=None):
-    targets = ["c_attn"] if model is None else ["q_proj", "v_proj"]
-    config = peft.LoraConfig(
-        r=2, target_modules=targets, fan_in_fan_out=model is None, init_lora_weights=False
-    )
-    return peft.get_peft_model(model or gpt2(tied=True), config)
-
-
-MODELS = {
-    "gpt2": gpt2,
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE)),
-    "mistral": mistral,
-    "qwen2": qwen2,
-    "gpt2 lora": lora,
-    "llama lora": lambda: lora(LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))),
-}
-
-
-def made(name):
-    torch.manual_seed(0)
-    return MODELS[name]().eval()
+def lora(model, *targets):
+    how = {"init_lora_weights": False, "fan_in_fan_out": targets == ("c_attn",)}
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[*targets], **how))
 
 
 def devices(count):
     return Partition("per_device", count)
 
 
-@pytest.mark.parametrize(("name", "count"), [*zip(MODELS, (2, 5, 5, 2, 2, 5), strict=True)])
-def test_stages_after_each_other_are_the_model(name, count):
-    model = made(name)
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (gpt2, 2),
+        (llama, 5),
+        (lambda: MistralForCausalLM(MistralConfig(**LLAMA_LIKE, sliding_window=3)), 5),
+        (qwen2, 2),
+        (lambda: lora(gpt2(tied=True), "c_attn"), 2),
+        (lambda: lora(llama(), "q_proj", "v_proj"), 5),
+    ],
+)
+def test_stages_after_each_other_are_the_model(make, count):
+    torch.manual_seed(0)
+    model = make().eval()
     where = cut(model, devices(count))
     batch = {
         "input_ids": torch.randint(1, VOCAB, (3, 7)),
@@ -104,20 +96,14 @@ def test_stages_after_each_other_are_the_model(name, count):
 
 
 def test_blocks_without_a_trained_parameter_stay_with_the_ones_before_them():
-    model = made("gpt2")
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    model = gpt2().requires_grad_(False)
     for number in (1, 3):
         model.transformer.h[number].requires_grad_(True)
     assert cut(model, devices(2)).starts == (0, 3)
 
 
-def gemma():
-    return GemmaForCausalLM(GemmaConfig(**LLAMA_LIKE))
-
-
 def scorer():
-    model = made("gpt2")
+    model = gpt2()
     model.scorer = nn.Linear(8, 1)
     return model
 
@@ -126,7 +112,7 @@ def scorer():
     ("model", "how", "message"),
     [
         (lambda: gpt2(tied=True), devices(2), "transformer.wte.weight is input embedding"),
-        (gemma, devices(2), "where GemmaForCausalLM can be cut"),
+        (lambda: GemmaForCausalLM(GemmaConfig(**LLAMA_LIKE)), devices(2), "where GemmaFor"),
         (lambda: build("roberta_mlm").model, devices(2), "where RobertaForMaskedLM can be cut"),
         (scorer, devices(2), "which stage scorer.weight of GPT2LMHeadModel belongs to"),
         (gpt2, devices(1), "1 pipeline stages of 5 blocks; expected two stages or more"),

@@ -57,17 +57,13 @@ class Recorder:
 
     Libraries in other languages write files too, so the folder is read again before and after each
     call that matters: what changed in between was done by somebody.
-
-    Attributes:
-        events: in their order.
-        folders: numbers of those that are folders.
-        before: called with the name and arguments of each call; may raise, as a kill would.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.events: list[Event] = []
         self.folders = {ROOT}
+        # Called with the name and arguments of each call; may raise, as a kill would.
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda name, arguments: None
         self._alive: dict[int, int] = {root.stat().st_ino: ROOT}
         self._entries: dict[int, dict[str, int]] = {ROOT: {}}

@@ -6,6 +6,7 @@ from dpft import runs
 from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
 from dpft.runs.finished import damages
 from tests.runs.example import example_record
+from tests.small_runs import Killed
 
 
 @pytest.fixture
@@ -70,10 +71,6 @@ def test_a_damaged_marker_proves_nothing(done: RunDirectory, change) -> None:
     done.done_marker.write_text(change(done.done_marker.read_text()))
     assert not done.is_done
     assert damages(done.path) == []
-
-
-class Killed(BaseException):
-    """Nothing may catch it."""
 
 
 def killed(run: RunDirectory, content: str, written: str) -> None:

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from dpft.runs import Ledger, MetricsLog, RunDirectory, RunError, save_private_state
+from dpft.runs import Ledger, MetricsLog, NormsLog, RunDirectory, RunError, save_private_state
 from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import write_predictions
 from tests.runs.conftest import CONFIG
@@ -24,6 +24,7 @@ def _used(path):
         run.noise_key()
         with MetricsLog(run.metrics) as log:
             log.append(0, loss=1.0)
+        NormsLog(run.private, 1, ["all"]).close()
         save_private_state(run, "audit", 1, {})
         Ledger(run.ledger, {"key": "k"}).close()
         write_predictions(run.generations("test"), [Prediction("s", "p", ("r",))])
@@ -49,8 +50,7 @@ def test_a_folder_that_was_opened_up_is_closed_again(tmp_path):
     assert _open_to_others(run / "private") == ["README.md 777"]
 
 
-def test_no_lock_and_no_log_is_written_through_a_link(tmp_path):
-    """As `test_log` shows of logs."""
+def test_no_lock_is_written_through_a_link(tmp_path):
     run, mine = _used(tmp_path / "run"), tmp_path / "mine"
     mine.write_text("of mine")
     (run / ".lock").unlink()

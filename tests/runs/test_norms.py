@@ -17,4 +17,3 @@ def test_every_so_many_steps_and_again_from_where_a_run_goes_on(tmp_path):
     assert found[0].values[1] == (0.123457, 0.123457)
     assert found[2].values == ((7.0, 8.0),)
     assert [(one.signal, one.noise) for one in found[1:]] == [(3, 4), (None, None)]
-    assert (tmp_path / NORMS).stat().st_mode & 0o077 == 0

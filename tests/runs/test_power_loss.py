@@ -4,7 +4,6 @@ The whole life of a real run is recorded: begun, killed amid a line of the ledge
 end. Then a disk loses what was not synced, in hundreds of ways (`disk`).
 """
 
-import hashlib
 import json
 import os
 import random
@@ -12,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +22,8 @@ from dpft.config.errors import DpftError
 from dpft.config.schema import parse
 from dpft.runs.finished import damages
 from dpft.training.run import run_experiment
-from tests.runs.disk import Disk, Recorder
+from tests.runs.disk import Content, Disk, Recorder
+from tests.small_runs import Killed
 
 STEPS = 4
 WORDS = [
@@ -35,18 +34,14 @@ WORDS = [
 ]
 
 
-class Killed(BaseException):
-    """Nothing may catch it."""
-
-
 @dataclass(frozen=True)
 class Life:
     """What was recorded, and what the end was."""
 
     recorder: Recorder
     identity: dict[str, Any]
-    files: dict[str, bytes]
-    known: frozenset[str]
+    whole: dict[str, bytes]
+    known: frozenset[bytes]  # contents of files
 
 
 def kill_at_line(recorder: Recorder, line: int) -> None:
@@ -74,17 +69,10 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     with recorder.recording():
         outcome = run_experiment(parse(raw))
     assert not outcome.already_done
-    files = {
-        path.relative_to(outcome.path).as_posix(): path.read_bytes()
-        for path in outcome.path.rglob("*")
-        if path.is_file()
-    }
-    known = frozenset(
-        hashlib.sha256(event.data).hexdigest()
-        for event in recorder.events
-        if hasattr(event, "data")
-    )
-    return Life(recorder, parse(raw).identity(), files, known)
+    path = outcome.path
+    whole = {name: (path / name).read_bytes() for name in ("ledger.jsonl", "private/noise_key")}
+    known = frozenset(event.data for event in recorder.events if isinstance(event, Content))
+    return Life(recorder, parse(raw).identity(), whole, known)
 
 
 def released(folder: Path) -> int:
@@ -127,14 +115,13 @@ def problems(life: Life, folder: Path, moment: int) -> list[str]:
 def recovered(life: Life, folder: Path) -> list[str]:
     """The steps by which a command finds its run again, and what is wrong with what they find."""
     said = []
-    text = life.files["config.yaml"].decode()
-    with runs.RunDirectory.open(folder, life.identity, text) as run:
+    with runs.RunDirectory.open(folder, life.identity, "") as run:
         if run.is_done:
             said += [f"finished, but {damage}" for damage in damages(run.path)]
         runs.check_ledger(run.path, STEPS)
         key = run.noise_key()
-        header, *lines = life.files["ledger.jsonl"].splitlines(keepends=True)
-        if counted(folder) and key.hex() != life.files["private/noise_key"].decode().strip():
+        header, *lines = life.whole["ledger.jsonl"].splitlines(keepends=True)
+        if counted(folder) and key.hex() != life.whole["private/noise_key"].decode().strip():
             said.append("another key")
         ledger_header = json.loads(header)["header"]
         if not counted(folder):
@@ -163,19 +150,7 @@ def recovered(life: Life, folder: Path) -> list[str]:
 def believed(life: Life, path: Path) -> list[str]:
     """Files that were taken for whole and never were like that."""
     files = path.iterdir() if path.is_dir() else [path]
-    return [
-        f"torn: {file.name}"
-        for file in files
-        if hashlib.sha256(file.read_bytes()).hexdigest() not in life.known
-    ]
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, if there can be one: hundreds of folders are made and removed there."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
-        yield Path(folder) / "left"
+    return [f"torn: {file.name}" for file in files if file.read_bytes() not in life.known]
 
 
 def schedules(life: Life, disk: Disk, count: int, target: Path) -> Iterator[list[str]]:
@@ -193,7 +168,7 @@ def schedules(life: Life, disk: Disk, count: int, target: Path) -> Iterator[list
 
 
 def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
-    life: Life, target: Path
+    life: Life, tmp_path: Path
 ) -> None:
-    found = schedules(life, Disk(life.recorder), 250, target)
+    found = schedules(life, Disk(life.recorder), 250, tmp_path / "left")
     assert [said for said in found if said] == []

@@ -22,12 +22,8 @@ def plan(*overrides, lines=()):
 
 def test_a_grid_is_every_combination_and_the_last_value_moves_fastest():
     points = plan("eps=3,8", "task=e2e", "seed=range(1,3)").points
-    assert [p.overrides for p in points] == [
-        ("eps=3", "task=e2e", "seed=1"),
-        ("eps=3", "task=e2e", "seed=2"),
-        ("eps=8", "task=e2e", "seed=1"),
-        ("eps=8", "task=e2e", "seed=2"),
-    ]
+    expected = [(f"eps={eps}", "task=e2e", f"seed={seed}") for eps in (3, 8) for seed in (1, 2)]
+    assert [point.overrides for point in points] == expected
     alone = parse(compose(["eps=8", "seed=2"]))
     assert points[-1].digest == config_hash(alone.identity())
     assert points[-1].path == run_path(alone)
@@ -35,13 +31,10 @@ def test_a_grid_is_every_combination_and_the_last_value_moves_fastest():
 
 
 def test_a_list_is_run_with_every_point_of_the_words():
-    got = plan("seed=1,2", lines=[("clip=none",), ("clip=bk", "eps=8")])
-    assert [p.overrides for p in got.points] == [
-        ("seed=1", "clip=none"),
-        ("seed=1", "clip=bk", "eps=8"),
-        ("seed=2", "clip=none"),
-        ("seed=2", "clip=bk", "eps=8"),
-    ]
+    lines = [("clip=none",), ("clip=bk", "eps=8")]
+    got = plan("seed=1,2", lines=lines)
+    expected = [(f"seed={seed}", *line) for seed in (1, 2) for line in lines]
+    assert [point.overrides for point in got.points] == expected
     assert [p.private for p in got.points] == [False, True, False, True]
 
 

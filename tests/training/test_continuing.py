@@ -1,7 +1,6 @@
 """A run that goes on elsewhere: with fresh noise, and every release accounted for."""
 
 import shutil
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,13 +8,9 @@ import torch
 from dpft import runs
 from dpft.privacy import keys
 from dpft.training.run import run_experiment
-from tests.small_runs import settings
+from tests.small_runs import Killed, settings
 
 SIX = ("optim.steps=6", "checkpoint_every=2", "privacy.noise_multiplier=1")
-
-
-class Killed(BaseException):
-    """Nothing may catch it."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +30,8 @@ def ledger_of(folder):
     return runs.read_ledger(folder / "small/ledger.jsonl")
 
 
-@contextmanager
-def killed_after(releases, monkeypatch):
-    """SIGKILL, as it were, when the ledger has so many lines and the weights have not moved."""
+def killed(releases, monkeypatch, folder, *words):
+    """A run that dies when the ledger has so many lines and the weights have not moved."""
     spend = runs.Ledger.spend
 
     def dying(self, step, **entry):
@@ -48,14 +42,13 @@ def killed_after(releases, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(runs.Ledger, "spend", dying)
         with pytest.raises(Killed):
-            yield
+            go(folder, *words)
 
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """Five of six steps are released, and the last checkpoint is of the fourth."""
-    with killed_after(5, monkeypatch):
-        go(tmp_path)
+    killed(5, monkeypatch, tmp_path)
     return tmp_path
 
 
@@ -87,7 +80,6 @@ def test_the_repeated_step_counts_twice_wherever_the_guarantee_is_stated(stopped
         (("audit.gradients=2",), False, "canaries' scores are of all steps"),
         ((), True, "record.json exists, so the run took all"),
     ],
-    ids=["budget", "audit", "finished"],
 )
 def test_what_may_not_count_again_is_refused_before_anything_is_spent(
     tmp_path, monkeypatch, words, finish, why
@@ -97,8 +89,7 @@ def test_what_may_not_count_again_is_refused_before_anything_is_spent(
         (tmp_path / "small/DONE").unlink()
         shutil.rmtree(tmp_path / "small/checkpoints/step-00000006")
     else:
-        with killed_after(5, monkeypatch):
-            go(tmp_path, *words)
+        killed(5, monkeypatch, tmp_path, *words)
     before = (tmp_path / "small/ledger.jsonl").read_bytes()
     with pytest.raises(runs.RunError, match=rf"(?s)threads: 1 -> 2.*would become .*{why}"):
         go(tmp_path, *words, "threads=2")
@@ -109,21 +100,19 @@ def test_what_may_not_count_again_is_refused_before_anything_is_spent(
 
 def test_no_key_is_used_for_two_releases(tmp_path, monkeypatch):
     """Batches, noise, noisy counts and masks; and a repeated step has its checkpoint's state."""
-    derive, drawn = keys.derive, []
-    monkeypatch.setattr(
-        keys,
-        "derive",
-        lambda key, *labels: drawn.append((labels, derive(key, *labels))) or drawn[-1][1],
-    )
-    lives = []
-    for threads, dies in ((1, 5), (2, 7), (3, None)):
-        drawn.clear()
-        if dies:
-            with killed_after(dies, monkeypatch):
-                go(tmp_path, "clip=per_layer_adaptive", f"threads={threads}")
-        else:
-            go(tmp_path, "clip=per_layer_adaptive", f"threads={threads}")
-        lives.append({(labels, key) for labels, key in drawn if labels[0] in PURPOSES})
+    derive, lives = keys.derive, [set(), set(), set()]
+
+    def noted(key, *labels):
+        derived = derive(key, *labels)
+        if labels[0] in PURPOSES:
+            lives[torch.get_num_threads() - 1].add((labels, derived))
+        return derived
+
+    monkeypatch.setattr(keys, "derive", noted)
+    adaptive = "clip=per_layer_adaptive"
+    killed(5, monkeypatch, tmp_path, adaptive)
+    killed(7, monkeypatch, tmp_path, adaptive, "threads=2")
+    go(tmp_path, adaptive, "threads=3")
     first, second, _ = (e for e in ledger_of(tmp_path).entries if e["step"] == 4)
     assert ledger_of(tmp_path).steps_spent == 6 + 3
     assert first["update"] != second["update"]
@@ -143,8 +132,7 @@ def test_killed_again_it_goes_on_bit_for_bit(stopped, monkeypatch):
     shutil.copytree(stopped / "small", other / "small")
     go(stopped, "threads=2")
     for releases in (6, 7):  # at the first step there, and at the last
-        with killed_after(releases, monkeypatch):
-            go(other, "threads=2")
+        killed(releases, monkeypatch, other, "threads=2")
     go(other, "threads=2")
     for name in ("ledger.jsonl", "model/model.safetensors"):
         assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()

@@ -39,11 +39,7 @@ def both(folder, *words):
 
 
 def same(eager, compiled, tolerance):
-    moved = 0.0
-    for name, parameter in eager.items():
-        torch.testing.assert_close(compiled[name], parameter, rtol=tolerance, atol=tolerance)
-        moved += float(parameter.abs().sum())
-    assert moved > 0
+    torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +52,6 @@ def same(eager, compiled, tolerance):
         (["task=e2e", "model=random-gpt2", "adapt=prefix", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
         (["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"], 1e-3),
     ],
-    ids=lambda words: "-".join(words) if isinstance(words, list) else "",
 )
 def test_a_run_of_programs_gives_the_weights_of_an_eager_one(tmp_path, words, tolerance):
     same(*both(tmp_path, *words), tolerance)

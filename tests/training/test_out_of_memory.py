@@ -42,12 +42,9 @@ def test_the_run_ends_and_the_same_command_continues_it(tmp_path, monkeypatch):
         patch.setattr(Causal, "losses", short)
         with pytest.raises(TrainingError) as caught:
             run_experiment(run)
-    said = str(caught.value)
-    for word in (
-        *("optim.microbatch_tokens=512", "the same command again"),
-        *("A smaller optim.microbatch_tokens", "model.checkpointing=true"),
-    ):
-        assert word in said
+    advice = ("A smaller optim.microbatch_tokens", "model.checkpointing=true")
+    for word in ("optim.microbatch_tokens=512", "the same command again", *advice):
+        assert word in str(caught.value)
     before = ledger.read_bytes()
     assert runs.read_ledger(ledger).steps_spent == 2
     assert run_experiment(run).record["training"]["steps"] == 4
