@@ -44,12 +44,9 @@ def test_account_prints_the_papers_epsilons():
     result = invoke("account", *typed, "privacy.accountant=rdp", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
-    epsilon = answer["epsilon"]
     assert answer["delta"] == 1 / (2 * 42061)
-    assert epsilon["rdp"] <= answer["target_epsilon"]
-    assert epsilon["prv"]["lower"] <= epsilon["prv"]["estimate"] <= epsilon["prv"]["upper"]
-    assert epsilon["prv"]["estimate"] == pytest.approx(6.98, abs=0.03)
-    assert epsilon["gdp_clt"] == pytest.approx(5.51, abs=0.03)
+    assert answer["epsilon"]["rdp"] <= answer["target_epsilon"] == 8
+    assert answer["epsilon"]["prv"]["estimate"] == pytest.approx(6.98, abs=0.03)
 
 
 def test_every_shipped_config_is_valid():
@@ -132,14 +129,6 @@ def test_an_error_of_hydra_is_one_sentence(typed, message):
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"dpft: {message}")
     assert "HYDRA" not in result.stderr
-
-
-def test_train_prints_the_same(tmp_path):
-    """In another process, since Hydra sets up logging for the whole of one."""
-    result = dpft("train", "-m", "clip=bk,Ghost", cwd=tmp_path)
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith("dpft: clip is 'Ghost'; did you mean 'ghost'?")
-    assert result.stderr.count("\n") == 1
 
 
 def test_validate_says_what_it_could_not_check():

@@ -52,13 +52,6 @@ def test_a_config_may_be_changed():
         config["optim"]["betas"].append(1)
 
 
-@pytest.mark.parametrize(
-    "words", [["eps=3", "privacy.epsilon=3.0"], ["sampling=shuffle", "privacy.sampling=shuffle"]]
-)
-def test_one_value_by_two_names_is_no_contradiction(words):
-    assert compose(words)["privacy"] == compose(words[:1])["privacy"]
-
-
 @pytest.mark.parametrize("file", ["Übung.csv", "eq=1.csv", "a&b #1!.csv"])
 @pytest.mark.parametrize("classes", [["größer", "kleiner"], ["C++", "C#"]])
 def test_accents_and_signs_need_no_quotes(file, classes):

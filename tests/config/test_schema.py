@@ -10,16 +10,7 @@ from annotated_types import Ge, Gt, Lt
 from dpft.config.compose import compose
 from dpft.config.errors import Missing, SettingError
 from dpft.config.folder import choices
-from dpft.config.schema import (
-    GROUPS,
-    SHORTHANDS,
-    Effect,
-    Run,
-    build,
-    effects_of,
-    names_with,
-    parse,
-)
+from dpft.config.schema import GROUPS, SHORTHANDS, Effect, Run, build, effects_of, names_with, parse
 from dpft.privacy import spec
 from dpft.reproduce.tables.record_index import match_key
 from dpft.runs.identity import config_hash
@@ -206,14 +197,6 @@ def test_the_hash_is_of_what_is_not_a_default(shipped):
         same = same or key in EFFECTS[Effect.REPETITION]
         assert (match_key(config) == match_key(shipped)) is same, key
     assert not {*SHORTHANDS, *run.identity()} - {*GROUPS, *SHORTHANDS, "task", "seed"}
-
-
-def test_the_budget_has_no_effect_without_privacy_or_next_to_the_noise(shipped):
-    plain = parse(compose(["clip=none"]))
-    assert "privacy" not in plain.identity()
-    noise = ["privacy.noise_multiplier=1"]
-    one, other = (parse(compose([*noise, *eps])) for eps in ([], ["eps=null"]))
-    assert one.identity() == other.identity()
 
 
 def test_a_shipped_choice_is_what_its_name_says():

@@ -1,11 +1,15 @@
 """What ranks share, add up and agree on."""
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -16,6 +20,7 @@ from dpft.parallel.pipelined_sums import pipelined
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.shapes import BLANK
 from dpft.privacy.spec import Partition
 from dpft.training.run import check_alike
 from dpft.training.session import Session
@@ -197,3 +202,36 @@ def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
             Session(settings(tmp_path), told, None, progress)
     one, two, again = (word for word in words if word.startswith(prepared.header["data"]))
     assert one != two == again
+
+
+LENGTHS = [1 + 7 * unit % 6 for unit in range(20)]
+
+
+@hypothesis.settings(max_examples=40)
+@given(
+    drawn=st.sets(st.integers(0, len(LENGTHS) - 1)).map(sorted),
+    layout=st.sampled_from((Replicas, Shards, Pipeline)),
+    size=st.integers(1, 4),
+    most=st.integers(1, 30),
+)
+def test_whatever_is_drawn_each_record_is_in_one_microbatch_of_one_rank(drawn, layout, size, most):
+    def cut(indices):
+        found = [[]]
+        for unit in indices:
+            if found[-1] and sum(LENGTHS[one] for one in found[-1]) + LENGTHS[unit] > most:
+                found.append([])
+            found[-1].append(unit)
+        return found if indices else []
+
+    pieces = []
+    for rank in range(size):
+        cohort = object.__new__(layout)  # no process has joined another
+        cohort.rank, cohort.size = rank, size
+        pieces.append(cohort.pieces(drawn, cut))
+    if layout is Pipeline:  # its ranks go through the same; each clips what it has of the model
+        assert all(own == pieces[0] for own in pieces)
+        pieces = pieces[:1]
+    if layout is Shards:  # who runs a layer waits for all
+        assert len({len(own) for own in pieces}) == 1
+    clipped = Counter(unit for own in pieces for piece in own for unit in piece if unit != BLANK)
+    assert clipped == Counter(drawn)

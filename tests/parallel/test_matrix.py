@@ -4,7 +4,7 @@ A case is a style on a model. One launch of ranks goes through many of them, sin
 and sharding a model cost more than a backward of these models.
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -61,8 +61,7 @@ class Case(NamedTuple):
 
 def _lora():
     """Pairs on some of Llama's matrices, both halves of each at work; the rest is frozen."""
-    case = build("llama")
-    targets = ["q_proj", "v_proj", "down_proj"]
+    case, targets = build("llama"), ["q_proj", "v_proj", "down_proj"]
     config = LoraConfig(r=2, lora_alpha=4, target_modules=targets, init_lora_weights=False)
     case.model = get_peft_model(case.model, config).double().train()
     return case
@@ -79,13 +78,8 @@ def _checkpointed():
 
 
 MODELS = {
-    "gpt2": lambda: build("gpt2"),
-    "gpt2 untied": lambda: build("gpt2", tied=False),
-    "llama": lambda: build("llama"),
-    "llama untied": lambda: build("llama", tied=False),
-    "roberta": lambda: build("roberta_mlm"),
-    "roberta untied": lambda: build("roberta_mlm", tied=False),
-    "vit": lambda: build("vit"),
+    **{name: partial(build, name) for name in ("gpt2", "llama", "roberta_mlm", "vit")},
+    **{f"{n} untied": partial(build, n, tied=False) for n in ("gpt2", "llama", "roberta_mlm")},
     "lora": _lora,
     "users": lambda: build("gpt2"),
     "lora users": _lora,
@@ -120,7 +114,7 @@ def cases(layout, size):
     if size == 2:
         single = torch.float32
         chosen += [Case("bk", name, single) for name in ("gpt2", "llama untied", "vit", "lora")]
-        chosen += [Case(style, "roberta", single) for style in ("ghost", "per_layer_adaptive")]
+        chosen += [Case(style, "roberta_mlm", single) for style in ("ghost", "per_layer_adaptive")]
         chosen.append(Case("bk", "gpt2", clip_function="automatic"))
     return sorted(chosen, key=lambda case: (case.model, str(case.dtype)))
 

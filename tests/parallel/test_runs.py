@@ -53,16 +53,12 @@ LAYOUTS = {
     "data, without privacy": (2, PLAIN, (), {}),
     "shards": (2, (ADAPTIVE, "optim=adamw"), FSDP, {"ranks": 2, "layout": "fsdp"}),
     "shards of four": (4, ("clip=ghost", "adapt=lora"), FSDP, {"ranks": 4, "layout": "fsdp"}),
-    "pipeline": (
-        *(2, PER_DEVICE, PIPELINE),
-        {"ranks": 2, "layout": "pipeline", "microbatches": 8},
-    ),
+    "pipeline": (2, PER_DEVICE, PIPELINE, {"ranks": 2, "layout": "pipeline", "microbatches": 8}),
 }
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (LAYOUTS[n][0] > 2)) for n in LAYOUTS],
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (LAYOUTS[n][0] > 2)) for n in LAYOUTS]
 )
 def test_ranks_end_where_one_process_does(complete, name):
     size, settings, layout, noted = LAYOUTS[name]
@@ -139,10 +135,7 @@ def test_on_another_number_of_ranks_repeated_steps_count_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "words", "said"),
-    [
-        (2, ("audit=bound",), "audit with 2 processes"),
-        (1, FSDP, "parallel=fsdp with one process"),
-    ],
+    [(2, ("audit=bound",), "audit with 2 processes"), (1, FSDP, "parallel=fsdp with one process")],
 )
 def test_what_a_layout_cannot_do_is_refused(size, words, said):
     with pytest.raises(ConfigError, match=said):

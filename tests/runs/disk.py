@@ -13,9 +13,8 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,24 +25,21 @@ _CALLS = (
 ROOT = 0
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """File ``inode`` holds ``data`` now."""
 
     inode: int
     data: bytes
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """One operation on folder ``inode``: what names mean now; None: they are gone."""
 
     inode: int
     names: Mapping[str, int | None]
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """File or folder ``inode`` is synced."""
 
     inode: int

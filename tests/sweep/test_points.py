@@ -47,8 +47,8 @@ def test_equal_configurations_are_merged():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (["eps=8"], ["privacy.epsilon=8"]),
-        (["sampling=shuffle"], ["privacy.sampling=shuffle"]),
+        (["eps=8", "privacy.epsilon=8.0"], ["privacy.epsilon=8"]),
+        (["sampling=shuffle", "privacy.sampling=shuffle"], ["privacy.sampling=shuffle"]),
         (["clip=none", "eps=3"], ["clip=none", "eps=8", "privacy.delta=1e-6"]),
         (["privacy.noise_multiplier=1", "eps=null"], ["privacy.noise_multiplier=1"]),
     ],

@@ -50,11 +50,7 @@ class GoneError(RankError):
     ("errors", "ended", "said"),
     [
         # A killed rank is named, and neither those that torchrun ended nor those that follow.
-        (
-            [],
-            {0: -signal.SIGTERM, 1: -signal.SIGKILL},
-            "^rank 1 was ended by SIGKILL; see .*",
-        ),
+        ([], {0: -signal.SIGTERM, 1: -signal.SIGKILL}, "^rank 1 was ended by SIGKILL; see .*"),
         ([GoneError("no answer")], {1: -signal.SIGKILL}, "rank 1 was ended by SIGKILL"),
         ([RankError("no answer")], None, "no answer"),
         ([], None, "ended before its ranks started"),

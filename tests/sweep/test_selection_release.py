@@ -99,10 +99,9 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
     assert not (tmp_path / "selections").exists()
 
 
-def written(path, settings=None, mechanism=None, **metrics):
+def write_record(path, metrics, **sections):
     scores = {"test": {"metrics": metrics, "examples": 3, "signature": "x"}}
-    found = record(settings=settings, mechanism=mechanism, scores=scores)
-    (path / "record.json").write_text(json.dumps(found))
+    (path / "record.json").write_text(json.dumps(record(scores=scores, **sections)))
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def by_hand(tmp_path, monkeypatch):
                     continue
                 stated = mechanism(dataset_size=size, delta=1 / (2 * size), repeated=repeated)
                 own = settings_of(task={"name": "e2e", "test_share": 0.1})
-                written(point.path, accuracy=score, settings=own, mechanism=stated)
+                write_record(point.path, {"accuracy": score}, settings=own, mechanism=stated)
                 (point.path / "config.yaml").write_text("runs_dir: there\nname: null\nseed: 5\n")
                 (point.path / "model").mkdir()
                 (point.path / "model/weights").write_text(f"{score}")
@@ -177,10 +176,7 @@ def test_a_trial_that_diverged_is_the_worst(by_hand, tmp_path):
 @pytest.mark.parametrize("scores", [[0.25, 0.75], ["diverged", 0.5]])
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
-        ({"repeated": 1}, "repeated steps"),
-        ({"sizes": (24, 48)}, "trained on 24 and 48 records"),
-    ],
+    [({"repeated": 1}, "repeated steps"), ({"sizes": (24, 48)}, "trained on 24 and 48 records")],
 )
 def test_trials_that_the_price_does_not_cover_are_not_released(
     by_hand, tmp_path, scores, more, said
@@ -246,7 +242,7 @@ def test_the_best_may_be_the_lowest(tmp_path):
     paths = [tmp_path / name for name in ("one", "two", "three")]
     for path, value in zip(paths, (7.5, 3.25, 9.0), strict=True):
         path.mkdir()
-        written(path, perplexity=value)
+        write_record(path, {"perplexity": value})
     assert best(paths, "perplexity", True)[0] == paths[1]
     assert best(paths, "perplexity", False)[0] == paths[2]
 

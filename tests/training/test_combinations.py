@@ -29,7 +29,7 @@ from dpft.training.mechanisms import make_mechanism
 from dpft.training.setup import make_optimizer
 from tests.covering import covering
 
-RECORDS, STEPS = 6, 1
+RECORDS = 6
 
 
 def choices(group, prefix=""):
@@ -91,7 +91,7 @@ def settings(task, model, adapt, clip):
     raw["clip"] = shipped("clip", clip)
     raw["eps"] = raw["privacy"]["epsilon"] = None
     raw["privacy"].update(noise_multiplier=1.0, epsilon=None, delta=1e-3)
-    raw["optim"].update(batch_size=4, steps=STEPS, lr=1e-3)
+    raw["optim"].update(batch_size=4, steps=1, lr=1e-3)
     return raw
 
 
@@ -159,9 +159,9 @@ def attempt(task, model, adapt, clip, half=False):
         after_step=lambda step, statistics: steps.append(statistics),
     )
     parts.clipper.close()
-    assert len(steps) == STEPS
-    assert sum(s.records for s in steps) > 0
-    assert sum(s.summary()["dropped"] for s in steps) == 0
+    (step,) = steps
+    assert step.records > 0
+    assert step.summary()["dropped"] == 0
     for name, p in moved.items():
         assert bool(torch.isfinite(p).all()), name
         # With noise every trained parameter moves, whatever its gradient.

@@ -1,13 +1,18 @@
-"""A run that goes on elsewhere: with fresh noise, and every release accounted for."""
+"""A run that goes on: elsewhere, with fresh noise; after damage, or a lack of memory."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from dpft import runs
+from dpft.config.errors import TrainingError
 from dpft.privacy import keys
+from dpft.runs.environment import explained
+from dpft.tasks.objectives.classifier import Classifier
 from dpft.training.run import run_experiment
+from dpft.training.trained import loaded_run
 from tests.small_runs import Killed, settings
 
 SIX = ("optim.steps=6", "checkpoint_every=2", "privacy.noise_multiplier=1")
@@ -19,11 +24,12 @@ def _threads(monkeypatch):
     given = [1]
     monkeypatch.setattr(torch, "set_num_threads", lambda number: given.append(number))
     monkeypatch.setattr(torch, "get_num_threads", lambda: given[-1])
-    monkeypatch.setattr("dpft.training.run._decode_stage", lambda *_: None)
 
 
 def go(folder, *words):
-    return run_experiment(settings(folder, *SIX, *words))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.training.run._decode_stage", lambda *_: None)
+        return run_experiment(settings(folder, *SIX, *words))
 
 
 def ledger_of(folder):
@@ -136,3 +142,74 @@ def test_killed_again_it_goes_on_bit_for_bit(stopped, monkeypatch):
     go(other, "threads=2")
     for name in ("ledger.jsonl", "model/model.safetensors"):
         assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()
+
+
+WEIGHTS, LEDGER = "model/model.safetensors", "ledger.jsonl"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_experiment(settings(tmp_path_factory.mktemp("original"))).path
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "record.json", LEDGER])
+def test_a_damaged_file_is_named_and_made_again_once_the_marker_is_removed(
+    original, tmp_path, name
+):
+    path, run = shutil.copytree(original, tmp_path / "small"), settings(tmp_path)
+    (path / name).write_bytes((path / name).read_bytes()[:-7])
+    for use in (lambda: run_experiment(run), lambda: loaded_run(path).loaded):
+        with pytest.raises(runs.RunError, match=rf"{name} .*|record"):
+            use()
+    assert (path / "DONE").exists()
+    (path / "DONE").unlink()
+    if name == LEDGER:  # nothing can make it again
+        with pytest.raises(runs.LedgerError):
+            run_experiment(run)
+        return
+    again = run_experiment(run)
+    assert not again.already_done
+    for file in (WEIGHTS, LEDGER):
+        assert (path / file).read_bytes() == (original / file).read_bytes()
+    old = runs.read_record(original)
+    for section in ("privacy", "mechanism", "scores"):
+        assert again.record[section] == old[section], section
+    assert run_experiment(run).already_done
+
+
+CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"
+)
+ERRORS = (CPU, MemoryError(), torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_lack_of_memory_is_explained_in_one_line(error):
+    said = r"memory in a step \(.+\); expected .*: buy some$"
+    with pytest.raises(TrainingError, match=said) as caught, explained("a step", "buy some"):
+        raise error
+    assert "\n" not in str(caught.value)
+    with pytest.raises(KeyError), explained("a step", "buy some"):
+        raise KeyError("x")
+
+
+def test_without_memory_the_run_ends_and_the_same_command_continues_it(tmp_path, monkeypatch):
+    whole, ledger = Classifier.losses, tmp_path / "small/ledger.jsonl"
+
+    def short(self, model, batch):
+        if ledger.exists() and runs.read_ledger(ledger).steps_spent >= 2:
+            raise CPU
+        return whole(self, model, batch)
+
+    words = ("optim.microbatch_tokens=512", "checkpoint_every=100")
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "losses", short)
+        with pytest.raises(TrainingError) as caught:
+            go(tmp_path, *words)
+    advice = ("A smaller optim.microbatch_tokens", "model.checkpointing=true")
+    for word in ("optim.microbatch_tokens=512", "the same command again", *advice):
+        assert word in str(caught.value)
+    before = ledger.read_bytes()
+    assert runs.read_ledger(ledger).steps_spent == 2
+    assert go(tmp_path, *words).record["training"]["steps"] == 6
+    assert ledger.read_bytes().startswith(before)

@@ -34,9 +34,10 @@ TASKS = {
         *("task=chat", "model=tiny", "task.max_length=48", "task.unit=user"),
         *("task.user_column=user", "task.records_per_user=2"),
     ],
-    "adaptive thresholds": [*LABELLED, "clip=per_layer_adaptive"],
-    "lora": [*LABELLED, "adapt=lora", "adapt.rank=2"],
-    "batches of one size": [*LABELLED, "privacy.sampling=truncated_poisson"],
+    "adaptive thresholds, adapters, batches of one size": [
+        *(*LABELLED, "clip=per_layer_adaptive", "adapt=lora", "adapt.rank=2"),
+        "privacy.sampling=truncated_poisson",
+    ],
 }
 SST2 = {"train": "train.tsv", "test": "dev.tsv"}
 RUN = [

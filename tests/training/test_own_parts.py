@@ -98,20 +98,12 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
         assert reopened.go_on(0).position == reopened.steps_spent == 1  # no replay of its step
 
 
-class Tokens(nn.Module):
-    def __init__(self):
-        super().__init__()
-        from mine import Scale
+def test_own_rule_function_and_groups_give_the_sum_of_an_autograd_loop():
+    from mine import Scale
 
-        self.table, self.scale, self.head = nn.Embedding(7, 4), Scale(4), nn.Linear(4, 2)
-
-    def forward(self, ids):
-        return self.head(self.scale(self.table(ids)).tanh())
-
-
-def test_own_function_and_groups_give_the_sum_of_an_autograd_loop():
     torch.manual_seed(0)
-    model, ids = Tokens().double(), torch.randint(7, (5, 3))
+    ids = torch.randint(7, (5, 3))
+    model = nn.Sequential(nn.Embedding(7, 4), Scale(4), nn.Tanh(), nn.Linear(4, 2)).double()
     clip = Clip("bk", "mine:apart", threshold=0.3, clip_function="mine:smooth")
     clipper = attach_clipper(clip, model)
     clipper.backward(model(ids).square().mean((1, 2)))
