@@ -55,21 +55,16 @@ def run(
     sigma=0.5,
     batch=4,
     slots=0,
-    places=None,
     threshold=0.5,
-    quantiles=None,
-    estimates=None,
     model=None,
     optimizer=None,
     settings=OPTIM,
     objective=None,
     shapes=None,
-    start=0,
-    key=b"key",
-    **hooks,
+    **more,
 ):
     """Steps on all examples; the model and the clipper in the end, and summaries of the steps."""
-    seen, after_step = [], hooks.pop("after_step", lambda step, statistics: None)
+    seen, after_step = [], more.pop("after_step", lambda step, statistics: None)
 
     def after(step, statistics):
         seen.append(statistics.summary())
@@ -77,32 +72,19 @@ def run(
 
     model = model or gpt2(dropout=0.1).float()
     threshold, sigma = (None, 0.0) if style == "none" else (threshold, sigma)
-    clipper = make_clipper(model, style, threshold=threshold, adaptive=quantiles)
+    clipper = make_clipper(model, style, threshold=threshold)
     thresholds = tuple(group.threshold for group in clipper.groups)
-    mechanism = Mechanism(
-        *(len(EXAMPLES) + slots, batch, steps, sigma, thresholds[:1], 1e-3),
-        sampling="poisson" if places is None else "truncated_poisson",
-        max_batch=places,
-    )
-    mechanism = mechanism.over(
-        thresholds,
-        quantiles=clipper.policy.rule,
-        quantile_budget=None if clipper.policy.rule is None else 0.1,
-    )
-    if estimates is not None:
-        clipper.policy.move(estimates)
-    optimizer = optimizer or make_optimizer(settings, iter(clipper.parameters.values()))
+    mechanism = Mechanism(len(EXAMPLES) + slots, batch, steps, sigma, thresholds[:1], 1e-3)
     train(
         model=model,
         data=Records(objective or TinyObjective(), EXAMPLES, shapes),
         clipper=clipper,
-        mechanism=mechanism,
-        optimizer=optimizer,
+        mechanism=mechanism.over(thresholds),
+        optimizer=optimizer or make_optimizer(settings, iter(clipper.parameters.values())),
         settings=settings,
-        key=key,
-        start=start,
+        key=b"key",
         after_step=after,
-        **hooks,
+        **more,
     )
     clipper.close()
     return model, clipper, seen
