@@ -9,8 +9,6 @@ from dpft.cli.validate import check
 from dpft.config.errors import ConfigError
 from tests.processes import invoke
 
-NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
 
 def file_of(name):
     return RECIPES / f"{name}.yaml"
@@ -25,7 +23,7 @@ def test_a_copy_is_the_file_and_overwrites_nothing(tmp_path):
     assert "did you mean 'lora-chat-8b'" in invoke("recipe", "lora-chat-8").stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_a_recipe_says_how_it_is_run_and_is_valid(name):
     text = file_of(name).read_text()
     assert f"dpft recipe {name} mine.yaml" in text

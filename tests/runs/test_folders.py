@@ -10,8 +10,6 @@ from dpft.runs.folders import check_no_trial, generations_files, is_run, runs_be
 from tests.processes import invoke
 from tests.report.pages.example import a_run, a_selection, record
 
-SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -66,7 +64,7 @@ def test_a_file_elsewhere_is_not_read(tmp_path, file):
     """By a name that leads up, and by a folder that is a link."""
     secret = tmp_path / "secret" / "test.jsonl"
     secret.parent.mkdir()
-    secret.write_text(SECRET)
+    secret.write_text('{"source": "s", "prediction": "secret", "references": ["secret"]}\n')
     of_run = record(generations={"test": file})
     astray = a_run(tmp_path / "run", of_run)
     if ".." not in file:

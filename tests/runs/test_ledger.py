@@ -12,7 +12,6 @@ from dpft.runs import Ledger, LedgerError, LedgerMismatchError, read_ledger
 from dpft.runs.ledger import chained_lines
 
 HEADER = {"mechanism": {"noise_multiplier": 0.8, "steps": 5}, "dataset": "ab12", "key": "cd34"}
-KEY = b"k" * 32
 
 
 def header(threads: int) -> dict[str, object]:
@@ -196,7 +195,7 @@ def test_no_life_of_a_run_releases_what_is_not_counted(
             checkpoints = checkpoints[: draw.randint(1, len(checkpoints))]
         start, weights = checkpoints[-1]
         with Ledger(path, header(threads)) as ledger:
-            key = ledger.go_on(start).key(KEY)
+            key = ledger.go_on(start).key(b"k" * 32)
             for step in range(start, min(steps, start + draw.randint(0, 5))):
                 ledger.spend(step)
                 sums = (threads, weights)

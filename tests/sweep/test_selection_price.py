@@ -18,7 +18,6 @@ from tests.privacy.test_guarantee import given as a_guarantee
 from tests.privacy.test_guarantee import with_
 
 ORDERS = np.concatenate([np.linspace(1.05, 10, 40), np.array([12.0, 16, 32, 64, 256, 1e4])])
-RUN = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}
 
 
 def released(trials: Trials, outcomes: np.ndarray) -> np.ndarray:
@@ -67,7 +66,7 @@ def test_the_cost_is_that_of_theorem_2():
 
 
 def test_the_cost_grows_with_the_mean_from_that_of_one_run():
-    run = run_curve(**RUN)
+    run = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
     costs = [Trials(mean).cost(run).epsilon(1, 1e-5) for mean in (1.0, 2.0, 10.0, 100.0)]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(run.epsilon(1, 1e-5))

@@ -19,8 +19,6 @@ from tests.small_runs import settings
 
 BASE = Path(dpft.models.__file__).parent / "tiny"
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
-LIKED = (("good", "yes"), ("bad", "no"))
-TURNS = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,8 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert str(BASE) not in (tmp_path / "adapter/README.md").read_text()
     for folder in ("whole", "adapter"):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
-        asked = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
+        turns = [{"role": "user", "content": "hello"}]
+        asked = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         assert asked == "user: hello\nassistant:"
     # Whoever loads a run's own folder finds no adapter that would count twice.
     assert not list((made / "model").rglob("adapter*"))
@@ -109,8 +108,8 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
 
 def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [f"the film is {w}{n},{said}" for n in range(12) for w, said in LIKED]
-    Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    rows = "".join(f"the film is good{n},yes\nthe film is bad{n},no\n" for n in range(12))
+    Path("rows.csv").write_text("text,label\n" + rows)
     words = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
     words += ("task=classification", "task.source=auto")
     folder = run_experiment(settings(tmp_path / "runs", *words)).path

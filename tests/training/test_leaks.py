@@ -39,7 +39,6 @@ TASKS = {
         "privacy.sampling=truncated_poisson",
     ],
 }
-SST2 = {"train": "train.tsv", "test": "dev.tsv"}
 RUN = [
     *("privacy.noise_multiplier=1", "privacy.noise_seed=1", "optim.batch_size=6", "optim.steps=2"),
     *("decode.max_new_tokens=4", "threads=1", "name=run"),
@@ -62,7 +61,7 @@ def write(file: Path, texts: list[str]) -> None:
     rows = [row(text, place) for place, text in enumerate(texts)]
     file.write_text("".join(json.dumps(one) + "\n" for one in rows))
     lines = [f"{one['text']}\t{place % 2}\n" for place, one in enumerate(rows)]  # as SST-2 has them
-    other = file.parent / "sst2" / SST2[file.stem]
+    other = file.parent / "sst2" / ("dev.tsv" if file.stem == "test" else "train.tsv")
     other.parent.mkdir(exist_ok=True)
     other.write_text("sentence\tlabel\n" + "".join(lines))
 
