@@ -5,7 +5,7 @@ import pytest
 from dpft import runs
 from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
 from dpft.runs.finished import damages
-from tests.runs.example import example_record
+from tests.report.pages.example import record
 from tests.small_runs import Killed
 
 
@@ -19,7 +19,7 @@ def done(run: RunDirectory) -> RunDirectory:
         (run.model / name).write_text(name)
     (run.model / "model.safetensors").write_bytes(bytes(100))
     run.generations("test").write_text("{}\n")
-    write_record(run, example_record(run.config_hash))
+    write_record(run, record(config_hash=run.config_hash))
     run.mark_done()
     return run
 
