@@ -80,6 +80,7 @@ PAIRS = {
     "parallel=pipeline model.checkpointing=true": "model.checkpointing",
     "model=minilm task=sst2 adapt=top2 model.pooling=mean": "model.pooling",
     "parallel=fsdp evaluate.every=1": "evaluate.every",
+    "parallel=fsdp compile=true": "compile",
     "~model": "model",
     "~optim.lr": "optim.lr",
     "model=custom": "model.path",

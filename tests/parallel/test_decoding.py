@@ -1,6 +1,6 @@
 """Several ranks answer what one process answers, and their logs are those of whole batches."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -51,26 +51,14 @@ def test_a_rank_that_fails_stops_all_within_a_round():
 
 # The number of questions leaves ranks with unequal shares, or with none.
 SAMPLED = ("decode=nucleus", "decode.max_new_tokens=8")
-QUESTIONS = {
-    "beams": (5, "task=e2e", "decode.beams=3", "decode.max_new_tokens=6"),
-    "sampled": (7, "task=text2text", *SAMPLED),
-    "fewer than ranks": (1, "task=text2text", *SAMPLED),
-    "likelihoods": (7, "task=language_modeling"),
-    "both": (5, "task=personachat", "decode=greedy", "decode.max_new_tokens=6"),
-    "classes": (7, "task=sst2", "model=random-bert"),
-}
-
-
-class Counting(Progress):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.told = []
-
-    @contextmanager
-    def phase(self, name, total, note=""):
-        yield self.told.append
+QUESTIONS = (
+    (5, "task=e2e", "decode.beams=3", "decode.max_new_tokens=6"),
+    (7, "task=text2text", *SAMPLED),
+    (1, "task=text2text", *SAMPLED),
+    (7, "task=language_modeling"),
+    (5, "task=personachat", "decode=greedy", "decode.max_new_tokens=6"),
+    (7, "task=sst2", "model=random-bert"),
+)
 
 
 def task_and_model(*words):
@@ -79,25 +67,23 @@ def task_and_model(*words):
     return run, task, load_model(run.model, task.needs, run.seed)
 
 
-def asked(cohort, case):
-    """The predictions of a case as they are written."""
-    count, *words = QUESTIONS[case]
-    common = (f"task.limit_eval={count}", "decode.batch_size=2")
-    run, task, loaded = task_and_model(*words, *common)
-    progress = Counting()
-    instances = list(task.instances(run.decode.split))
-    found = predict(task, loaded, instances, run.decode, 3, progress, cohort=cohort)
-    assert sum(progress.told) == len(found) == count
-    return spelled(found)
-
-
-def all_asked(cohort):
-    return {case: asked(cohort, case) for case in QUESTIONS}
+def asked(cohort):
+    """All predictions as they are written."""
+    written = []
+    for count, *words in QUESTIONS:
+        common = (f"task.limit_eval={count}", "decode.batch_size=2")
+        run, task, loaded = task_and_model(*words, *common)
+        progress, told = Progress(quiet=True), []
+        progress.phase = lambda *names, told=told: nullcontext(told.append)
+        instances = list(task.instances(run.decode.split))
+        found = predict(task, loaded, instances, run.decode, 3, progress, cohort=cohort)
+        assert sum(told) == len(found) == count
+        written.append(spelled(found))
+    return written
 
 
 def test_predictions_are_those_of_one_process():
-    expected = all_asked(TrainingCohort())
-    assert together(all_asked, 2) == [expected] * 2
+    assert together(asked, 2) == [asked(TrainingCohort())] * 2
 
 
 def figures(cohort):
@@ -107,15 +93,11 @@ def figures(cohort):
     mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]
+    how = {"public": True, "start": 0, "cohort": cohort, "progress": Progress(quiet=True)}
     found = []
     for label in (0, 1):
-        held_out = Evaluations(
-            *(run, objective, [replace(record, label=label)] * 7, mechanism, None),
-            public=True,
-            start=0,
-            cohort=cohort,
-            progress=Counting(),
-        )
+        records = [replace(record, label=label)] * 7
+        held_out = Evaluations(run, objective, records, mechanism, None, **how)
         found.append(held_out.figures(loaded.model))
     return found
 

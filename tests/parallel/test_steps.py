@@ -79,36 +79,30 @@ def test_a_loss_that_is_not_finite_on_one_rank_and_draws_that_differ():
         assert seen == []
 
 
-def spent(cohort, sums, divided):
-    """What a rank says of a release, and what of it the first one puts down in the ledger."""
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor(sums[cohort.rank])
-    session, lines = object.__new__(Session), []
-    session._mechanism = SimpleNamespace(private=True, rdp_after=float)
-    session._clipper = SimpleNamespace(parameters={"weight": parameter})
-    session._cohort, cohort.divided = cohort, divided
-    session._ledger = SimpleNamespace(spend=lambda step, **entry: lines.append(entry["update"]))
-    try:
-        session._spend(0, Released())
-    except RankError as error:
-        return str(error), lines
-    return "", lines
-
-
-ALIKE, UNLIKE = ([1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 3.0])
-
-
-def all_spent(cohort):
-    cases = ((ALIKE, False), (UNLIKE, False), (ALIKE, True), (UNLIKE, True))
-    return [spent(cohort, sums, divided) for sums, divided in cases]
+def spent(cohort):
+    """What ranks of alike and unlike sums say of a release, and what is put down in the ledger."""
+    found = []
+    for divided in (False, True):
+        for unlike in (0.0, 1.0):
+            parameter, lines = torch.nn.Parameter(torch.zeros(2)), []
+            parameter.grad = torch.tensor([1.0, 2.0 + unlike * cohort.rank])
+            session = object.__new__(Session)
+            session._mechanism = SimpleNamespace(private=True, rdp_after=float)
+            session._clipper = SimpleNamespace(parameters={"weight": parameter})
+            session._cohort, cohort.divided = cohort, divided
+            session._ledger = SimpleNamespace(spend=lambda step, to=lines, **line: to.append(line))
+            try:
+                session._spend(0, Released())
+            except RankError as error:
+                lines.append(str(error))
+            found.append(lines)
+    return found
 
 
 def test_a_release_that_ranks_do_not_share_is_not_counted_as_one():
     """Where each holds a part, the digest is of all parts."""
-    for alike, unlike, first, second in together(all_spent, 2):
-        assert not alike[0]
-        assert len(alike[1]) == 1
-        assert "Nothing of this step was released" in unlike[0]
-        assert unlike[1] == []  # a line of one rank's digest would stop every replay
-        assert first[0] == second[0] == ""
-        assert first[1] != second[1]
+    for (alike,), (unlike,), (one,), (other,) in together(spent, 2):
+        assert alike["update"]
+        # A line of one rank's digest would stop every replay.
+        assert "Nothing of this step was released" in unlike
+        assert one["update"] != other["update"]

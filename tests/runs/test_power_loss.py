@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,35 +43,27 @@ class Life:
     known: frozenset[bytes]  # contents of files
 
 
-def kill_at_line(recorder: Recorder, line: int) -> None:
-    """Have the process die when half of that line of the ledger is written."""
-    write = os.write
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    root, write = tmp_path_factory.mktemp("disk"), os.write
+    recorder, run = Recorder(root), parse(compose([*WORDS, f"runs_dir={root / 'runs'}"]))
 
-    def before(name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "write" and bytes(arguments[1]).find(f'"step":{line},'.encode()) >= 0:
+    def dying(name: str, arguments: tuple[Any, ...]) -> None:
+        """Die when half of a line of the ledger is written."""
+        if name == "write" and b'"step":2,' in bytes(arguments[1]):
             write(arguments[0], arguments[1][: len(arguments[1]) // 2])
             recorder.look()
             raise Killed
 
-    recorder.before = before
-
-
-@pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    root = tmp_path_factory.mktemp("disk")
-    recorder = Recorder(root)
-    raw = compose([*WORDS, f"runs_dir={root / 'runs'}"])
-    kill_at_line(recorder, 2)
+    usual, recorder.before = recorder.before, dying
     with recorder.recording(), pytest.raises(Killed):
-        run_experiment(parse(raw))
-    recorder.before = lambda name, arguments: None
+        run_experiment(run)
+    recorder.before = usual
     with recorder.recording():
-        outcome = run_experiment(parse(raw))
-    assert not outcome.already_done
-    path = outcome.path
+        path = run_experiment(run).path
     whole = {name: (path / name).read_bytes() for name in ("ledger.jsonl", "private/noise_key")}
     known = frozenset(event.data for event in recorder.events if isinstance(event, Content))
-    return Life(recorder, parse(raw).identity(), whole, known)
+    return Life(recorder, run.identity(), whole, known)
 
 
 def released(folder: Path) -> int:
@@ -153,22 +144,17 @@ def believed(life: Life, path: Path) -> list[str]:
     return [f"torn: {file.name}" for file in files if file.read_bytes() not in life.known]
 
 
-def schedules(life: Life, disk: Disk, count: int, target: Path) -> Iterator[list[str]]:
-    """What is wrong after each of so many power cuts."""
+def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
+    life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    disk, target, found, count = Disk(life.recorder), tmp_path / "left", {}, 250
     for number in range(count):
         draw = random.Random(number)
         # Each moment in turn, so that none is left out.
         moment = number % len(disk) + 1 if count > len(disk) else draw.randint(1, len(disk))
         disk.after(moment, draw, target)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", lambda descriptor: None)
-            said = problems(life, target / "runs/run", moment)
+        if said := problems(life, target / "runs/run", moment):
+            found[number, moment] = said
         shutil.rmtree(target)
-        yield [f"schedule {number}, moment {moment} of {len(disk)}", *said] if said else []
-
-
-def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
-    life: Life, tmp_path: Path
-) -> None:
-    found = schedules(life, Disk(life.recorder), 250, tmp_path / "left")
-    assert [said for said in found if said] == []
+    assert found == {}

@@ -1,5 +1,7 @@
 """Points are expanded as Hydra expands them, and checked before anything runs."""
 
+import re
+
 import pytest
 
 from dpft.config.compose import compose
@@ -74,9 +76,8 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
     ],
 )
 def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         plan(*words, lines=lines)
-    assert message in str(caught.value)
 
 
 def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):
@@ -105,9 +106,8 @@ def test_flags_and_overrides_in_any_order(tmp_path):
     ],
 )
 def test_what_a_sweep_does_not_take(typed, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         parse_arguments(typed.split())
-    assert message in str(caught.value)
 
 
 def test_a_list_has_a_point_a_line(tmp_path):
@@ -129,9 +129,8 @@ def test_a_list_has_a_point_a_line(tmp_path):
 def test_a_bad_list_is_refused_with_its_line(tmp_path, text, message):
     file = tmp_path / "points.txt"
     file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         read_list(file)
-    assert message in str(caught.value)
 
 
 def test_a_choice_by_test_scores_is_noted():

@@ -146,8 +146,7 @@ def test_the_release_says_how_it_was_chosen_and_no_more_of_the_trials(by_hand, t
     chosen = by_hand([0.25, 0.75])
     folder = tmp_path / "selections/one"
     assert (folder / "chosen/model/weights").read_text() == "0.75"
-    described = chosen["selection"]
-    assert (described["candidates"], described["mean"]) == (2, 2.0)
+    assert (chosen["selection"]["candidates"], chosen["selection"]["mean"]) == (2, 2.0)
     assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
     chosen_by, deciding = chosen["privacy"]["caveats"][-2:]
     assert "chosen by accuracy among 2 candidates" in chosen_by
@@ -225,10 +224,9 @@ def test_a_selection_is_released_once(by_hand, tmp_path, capsys):
 
 def test_a_damaged_trial_is_not_released(by_hand, tmp_path, monkeypatch):
     """Its copy would have a marker of its own, of what it was copied as."""
-    right = best
 
     def damaged(*arguments):
-        found = right(*arguments)
+        found = best(*arguments)
         (found[0] / "model/weights").write_text("0.76")
         return found
 

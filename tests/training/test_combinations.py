@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import pytest
 import torch
-import yaml
 
 from dpft.config.compose import compose
 from dpft.config.errors import DpftError
@@ -30,6 +29,8 @@ from dpft.training.setup import make_optimizer
 from tests.covering import covering
 
 RECORDS = 6
+SMALL = ("privacy.noise_multiplier=1", "eps=null", "privacy.delta=1e-3", "threads=1")
+SMALL += ("optim.batch_size=4", "optim.steps=1", "optim.lr=1e-3")
 
 
 def choices(group, prefix=""):
@@ -62,36 +63,14 @@ NOT_ADAPTED = {
 }
 
 
-@lru_cache
-def shipped(group, name):
-    return yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text())
-
-
-@lru_cache
-def adaptation(name):
-    return compose([f"adapt={name}", "threads=1"])
-
-
-def settings(task, model, adapt, clip):
-    """The composed config, without composing it thousands of times."""
-    raw = copy.deepcopy(adaptation(adapt))
-    name, mode = task
-    raw["task"] = {**shipped("task", name), "source": "sample"}
-    if mode is not None:
-        raw["task"]["mode"] = mode
-    raw["model"] = {**shipped("model", model), "init": raw["model"]["init"]}
-    raw["clip"] = shipped("clip", clip)
-    raw["eps"] = raw["privacy"]["epsilon"] = None
-    raw["privacy"].update(noise_multiplier=1.0, epsilon=None, delta=1e-3)
-    raw["optim"].update(batch_size=4, steps=1, lr=1e-3)
-    return raw
+def settings(name, mode, *words):
+    task = [f"task={name}", "task.source=sample", *([f"task.mode={mode}"] if mode else [])]
+    return parse(compose([*task, *SMALL, *words]))
 
 
 @lru_cache
 def some_records(name, mode):
-    task = load_task(
-        {**shipped("task", name), "source": "sample", **({"mode": mode} if mode else {})}
-    )
+    task = load_task(settings(name, mode).task)
     owners = task.owners()
     return task, task.records("train")[:RECORDS], None if owners is None else owners[:RECORDS]
 
@@ -112,9 +91,8 @@ def models_are_built_once(monkeypatch):
 
 def attempt(task, model, adapt, clip, half=False):
     """A step; the reason why not, or None."""
-    raw = settings(task, model, adapt, clip)
     try:
-        run = parse(raw)
+        run = settings(*task, f"model={model}", f"adapt={adapt}", f"clip={clip}")
         made, records, owners = some_records(*task)
         units = len(records) if owners is None else len(set(owners))
         parts = setup.assemble(run, made, make_mechanism(run, units), torch.device("cpu"))

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dpft.config.errors import SettingError
 from dpft.privacy import make_clipper
 from dpft.privacy.program import Program
 from dpft.tasks.objectives.base import Batch
@@ -139,9 +138,3 @@ def test_the_host_waits_once_for_a_step_of_programs(style):
         check_weights(optimizer, 0)
         statistics.summary()
     assert after.count == 2, after.found
-
-
-def test_what_is_no_single_program_is_refused_by_its_settings(tmp_path):
-    with pytest.raises(SettingError) as error:
-        settings(tmp_path, "compile=true", "parallel=fsdp")
-    assert error.value.key == "compile"

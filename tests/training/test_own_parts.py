@@ -82,9 +82,10 @@ def test_a_run_of_all_parts_names_them_in_record_card_and_ledger(tmp_path):
         "mine:smooth": ("clip function", "mine"),
         "mine:apart": ("clipping style", "mine"),
     }
-    assert set(record["scores"]["dev"]["metrics"]) == {"accuracy", "distinct_words"}
-    assert record["scores"]["dev"]["signature"].endswith("; distinct:words")
-    assert record["scores"]["dev"]["lower"] == ["distinct_words"]
+    scores = record["scores"]["dev"]
+    assert set(scores["metrics"]) == {"accuracy", "distinct_words"}
+    assert scores["signature"].endswith("; distinct:words")
+    assert scores["lower"] == ["distinct_words"]
     # A tenth of C squared, and the rest; together C.
     assert record["mechanism"]["thresholds"] == pytest.approx([0.1 * 0.1**0.5, 0.1 * 0.9**0.5])
     assert "The clip function mine:smooth comes from another package: mine" in model_card(record)
@@ -112,8 +113,8 @@ def test_own_rule_function_and_groups_give_the_sum_of_an_autograd_loop():
     expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     names = list(expected)
     for one in ids:
-        loss = model(one[None]).square().mean()
-        grads = dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+        grads = torch.autograd.grad(model(one[None]).square().mean(), list(model.parameters()))
+        grads = dict(zip(names, grads, strict=True))
         for group, share in ((names[:1], 0.1), (names[1:], 0.9)):
             C = 0.3 * share**0.5
             norm = torch.cat([grads[name].flatten() for name in group]).norm()
