@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.parallel.launched import SETTINGS, ranks
+from tests.parallel.ranks import SETTINGS, ranks
 from tests.processes import end_all
 
 

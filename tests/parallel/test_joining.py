@@ -15,7 +15,7 @@ from dpft.parallel import layouts
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, launched
 from dpft.parallel.layouts import joined
-from tests.parallel.launched import free_port, in_group
+from tests.parallel.ranks import free_port, in_group
 
 
 def test_one_process_needs_no_group(monkeypatch):

@@ -17,8 +17,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes
 from dpft.runs import read_ledger, read_record
-from tests.parallel import launched
-from tests.parallel.launched import SETTINGS, STEPS
+from tests.parallel.ranks import SETTINGS, STEPS, ranks
 from tests.torture import Watched, content, differing, leftovers
 
 ADAPTIVE = "clip=per_layer_adaptive"
@@ -30,7 +29,7 @@ PER_DEVICE = ("clip=per_device_adaptive", "record_norms=1")
 
 
 def start(size, folder, *settings, **death):
-    return launched.ranks([*SETTINGS, *settings, "name=run"], *[folder] * size, **death)
+    return ranks([*SETTINGS, *settings, "name=run"], *[folder] * size, **death)
 
 
 def ended(processes, *statuses, seconds=240):
@@ -199,7 +198,7 @@ def test_ranks_that_read_other_data_stop_before_a_step(tmp_path, second):
         if number == 0 or second != "nothing":
             rows = "".join(f"{i},{folder.name if i == 7 else 'b'}\n" for i in range(40))
             (folder / "own.csv").write_text("source,target\n" + rows)
-    both = launched.ranks([*OWN, "eps=3", "optim.steps=2", "optim.batch_size=4"], *folders)
+    both = ranks([*OWN, "eps=3", "optim.steps=2", "optim.batch_size=4"], *folders)
     said = [text for _, text in ended(both, 2, 2, seconds=60)]
     if second == "nothing":
         assert "own.csv" in said[1]
