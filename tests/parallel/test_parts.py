@@ -23,21 +23,14 @@ from tests.parallel.ranks import together
 from tests.torture import Operations
 
 
-class Model(nn.Module):
-    """Rows that no number of ranks divides evenly, and fewer rows than ranks."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
-        self.head = nn.Linear(5, 1)
-
-
 class Trained:
-    """The model with a moved optimizer, in one piece or in shards; the same numbers anywhere."""
+    """A model with a moved optimizer, in one piece or in shards; the same numbers anywhere."""
 
     def __init__(self, cohort=None, steps=2):
-        self.model, self.cohort = Model(), cohort
+        torch.manual_seed(0)
+        # Rows that no number of ranks divides evenly, and fewer rows than ranks.
+        blocks = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
+        self.model, self.cohort = nn.Sequential(blocks, nn.Linear(5, 1)), cohort
         if cohort is not None:
             shard(self.model)
         self.moved = dict(self.model.named_parameters())

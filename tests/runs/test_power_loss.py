@@ -16,21 +16,15 @@ import pytest
 from safetensors import SafetensorError
 
 from dpft import runs
-from dpft.config.compose import compose
 from dpft.config.errors import DpftError
-from dpft.config.schema import parse
 from dpft.runs.finished import damages
 from dpft.training.run import run_experiment
 from tests.runs.disk import Content, Disk, Recorder
-from tests.small_runs import Killed
+from tests.small_runs import Killed, settings
 
 STEPS = 4
-WORDS = [
-    *("task=sst2", "task.source=sample", "task.limit_train=12", "task.limit_eval=2"),
-    *("task.max_length=32", "model=random-bert", "clip=per_layer_adaptive", "audit.gradients=4"),
-    *("optim=sgd", "optim.batch_size=4", f"optim.steps={STEPS}", "checkpoint_every=1"),
-    *("threads=1", "name=run"),
-]
+WORDS = ("clip=per_layer_adaptive", "audit.gradients=4", "optim=sgd", "optim.batch_size=4")
+WORDS += (f"optim.steps={STEPS}", "checkpoint_every=1", "task.max_length=32")
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Life:
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     root, write = tmp_path_factory.mktemp("disk"), os.write
-    recorder, run = Recorder(root), parse(compose([*WORDS, f"runs_dir={root / 'runs'}"]))
+    recorder, run = Recorder(root), settings(root / "runs", *WORDS)
 
     def dying(name: str, arguments: tuple[Any, ...]) -> None:
         """Die when half of a line of the ledger is written."""
@@ -154,7 +148,7 @@ def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_
         # Each moment in turn, so that none is left out.
         moment = number % len(disk) + 1 if count > len(disk) else draw.randint(1, len(disk))
         disk.after(moment, draw, target)
-        if said := problems(life, target / "runs/run", moment):
+        if said := problems(life, target / "runs/small", moment):
             found[number, moment] = said
         shutil.rmtree(target)
     assert found == {}

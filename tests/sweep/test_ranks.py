@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError, DivergedError, RankError, TrainingEr
 from dpft.runs import RunLockedError, read_record
 from dpft.sweep import ranks
 from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
+from tests.parallel.ranks import SETTINGS
 from tests.processes import dpft
 
 
@@ -95,10 +96,7 @@ def test_a_rank_ends_with_its_job(tmp_path):
 @pytest.mark.slow
 def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    settings = ("task=text2text", "task.source=sample", "task.limit_train=40", "eps=3")
-    settings += ("task.limit_eval=2", "optim.batch_size=8", "optim.steps=2", "threads=1")
-    settings += ("decode=greedy", "decode.max_new_tokens=4", "name=two", "ranks=2")
-    done = dpft("train", *settings, cwd=tmp_path)
+    done = dpft(*SETTINGS, "name=two", "ranks=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("BLEU") == 1
     path = tmp_path / "runs/two"
