@@ -109,15 +109,10 @@ def ranks(
     last: int = 0,
     amid: tuple[Path, int] | None = None,
 ) -> list[Forked]:
-    """Start a rank in each folder; where there is one folder, a process of no group.
+    """Start ``dpft ARGUMENTS`` in each folder, a rank each; one alone is a process of no group.
 
-    Args:
-        arguments: of dpft.
-        folders: where the ranks run.
-        run: if given, the folder of a run: the first rank dies amid its ``last`` operation there.
-        last: counted from 1.
-        amid: if given, a file and a number: the first rank dies as soon as so many lines of it are
-            on the disk, before it does anything else.
+    The first rank dies amid its ``last`` operation, counted from 1, in the folder of the ``run``;
+    or ``amid``, a file and a number, as soon as so many lines of that file are on the disk.
     """
     port, calls = free_port(), [(dpft_in, list(arguments), folder) for folder in folders]
     if run is not None:

@@ -90,7 +90,8 @@ def test_sums_are_those_of_all_ranks_and_the_same_bits_on_each(ranks):
 
 
 def test_ranks_go_on_together_or_not_at_all(ranks):
-    for rank, (*_, (well, (stopped, why), (unlike, text))) in enumerate(ranks):
+    for rank, (_, _, meetings) in enumerate(ranks):
+        well, (stopped, why), (unlike, text) = meetings
         assert well is None
         assert stopped == ("ValueError" if rank == 1 else "RankError")
         assert ("rows change places" if rank == 1 else "rank 1 of 3 stopped") in why
