@@ -4,7 +4,8 @@ import pytest
 
 from dpft.config.flags import Flag, flag
 from dpft.report.card import model_card
-from tests.runs.example import example_record, without_privacy
+from tests.report.pages.example import record as example
+from tests.runs.example import without_privacy
 
 CONSTANT = {
     "metrics": {"accuracy": 0.6}, "examples": 5, "signature": "s", "distinct": 1,
@@ -14,28 +15,28 @@ CONSTANT = {
 
 @pytest.fixture
 def record() -> dict[str, Any]:
-    return example_record()
+    return example(bleu=61.519)
 
 
 def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str, Any]) -> None:
     card = model_card(record)
     for said in (
-        "(3, 8e-06)-differential privacy by Renyi accounting.",
-        "| Unit of privacy | one meaning representation with one reference |",
+        "(3, 1e-05)-differential privacy by Renyi accounting.",
+        "| Unit of privacy | one row of the training file |",
         "| Neighbouring relation | add or remove one record |",
-        "| Delta | 8e-06 |",
+        "| Delta | 1e-05 |",
         "| Sampling | poisson, rate 0.0243 |",
-        "| Noise multiplier | 0.8 |",
+        "| Noise multiplier | 0.7103 |",
         "| Clipping threshold | 0.1, on the whole gradient |",
         "a secret key from the system's entropy",
-        "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
-        "Note: subset",
+        "| test | BLEU | 61.52 | 630 | bleu\\|x |",
+        "Note: bundled tiny model",
         "commit abc123 with uncommitted changes",
     ):
         assert said in card
     left_out = card.partition("### What is not covered")[2]
     assert "Hyperparameter search" in left_out
-    assert "Two earlier runs on the same data were set aside." in left_out
+    assert "only 42 records" in left_out
 
 
 def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
