@@ -136,7 +136,7 @@ class Clip:
     adaptive: bool = False
     quantile: Share | None = None
     quantile_lr: Positive | None = None
-    quantile_budget: Share | None = None
+    quantile_budget: Annotated[float, Gt(0), Le(0.9)] | None = None
     quantile_noise: Positive | None = None
     rescale: Threshold | None = None
     allocation: Allocation = "global"
@@ -311,7 +311,7 @@ class Audit:
 
     gradients: Canaries = 0
     secrets: Canaries = 0
-    repetitions: Count = 1
+    repetitions: Annotated[int, Gt(0), Le(1e6)] = 1
     candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
 
     @property
