@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from dpft.privacy.untouched import Untouched
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
+from dpft.tasks.metrics.shown import rare
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
@@ -164,6 +166,9 @@ def prepare(
             "the model and would reveal records without noise; expected an objective that leaves "
             "it unchanged: add tokens where the model is made"
         )
+    scored = Counter(one.references for one in instances)
+    for remark in rare({name: scored[name,] for name in task.needs.classes}):
+        progress.warn(remark)
     if progress.may_tell(mechanism.noise_multiplier > 0):
         for remark in filter(None, [*task.remarks(), cut_in_encoding(examples)]):
             progress.warn(remark)
