@@ -34,7 +34,8 @@ def main(
     FILE in dpft score task=e2e predictions=FILE has lines of {"prediction": "...", "references":
     ["...", ...]}.
     """
-    run = None if "=" in arguments[0] else Path(arguments[0])
+    files = any(word.startswith("predictions=") for word in arguments)
+    run = None if files or "=" in arguments[0] else Path(arguments[0])
     if run is not None and (arguments[1:] or _undecoded(run)):
         decode(run, arguments[1:])
     results = score_predictions(arguments) if run is None else score_run(run)
@@ -68,7 +69,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     """Score ``predictions=FILE`` with the metrics of ``task=NAME``."""
     files = [word for word in arguments if word.startswith("predictions=")]
     resumes = any(word.startswith("resume=") for word in arguments)
-    if len(files) != 1 or resumes:
+    if len(files) != 1 or resumes or "=" not in arguments[0]:
         raise ConfigError(
             f"got {' '.join(arguments)}; expected one file and its task, as in dpft score task=e2e "
             "predictions=FILE, or a run's folder"

@@ -8,7 +8,7 @@ from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.errors import ModelError
+from dpft.config.errors import ModelError, SettingError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -38,6 +38,9 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
+    most = max(min(_sizes(layer)) for layer in layers)
+    if settings.rank > most:
+        raise SettingError("adapt.rank", settings.rank, f"at most {most}, the size of a layer")
     pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,
@@ -56,6 +59,12 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:  # a head of the base
             parameter.data = parameter.data.float()
     return adapted
+
+
+def _sizes(layer: nn.Linear | Conv1D) -> Sequence[int]:
+    """Return the numbers of inputs and outputs; the weight of a quantised layer has other sizes."""
+    linear = isinstance(layer, nn.Linear)
+    return (layer.in_features, layer.out_features) if linear else layer.weight.shape
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
