@@ -14,6 +14,7 @@ from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.overrides import value_of
 from dpft.config.schema import Decode, build
+from dpft.report.console import Console
 from dpft.report.terminal import echo
 
 
@@ -38,7 +39,8 @@ def main(
     run = None if files or "=" in arguments[0] else Path(arguments[0])
     if run is not None and (arguments[1:] or _undecoded(run)):
         decode(run, arguments[1:])
-    results = score_predictions(arguments) if run is None else score_run(run)
+    with Console(stderr=True).status("scoring"):  # of E2E a minute
+        results = score_predictions(arguments) if run is None else score_run(run)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
         echo(json.dumps(only, indent=2))

@@ -9,7 +9,6 @@ from dpft.config.compose import compose
 from dpft.config.defaults import origin_in_words
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
-from dpft.models.needs import check_choice
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
 
@@ -34,7 +33,7 @@ def check(overrides: Sequence[str]) -> list[str]:
     run = parse(raw)
     from dpft.tasks import load_task
 
-    check_choice(run.model, load_task(run.task).needs)
+    load_task(run.task)
     check_processes(run, run.ranks or launched())
     if resumes:  # the size of its data was checked when the run started
         return []

@@ -22,6 +22,8 @@ _PIPELINES = {
     "masked": "fill-mask",
     "image": "image-classification",
 }
+
+
 @dataclass(frozen=True)
 class Package:
     """A Python package with pretrained weights in it, which is not imported."""

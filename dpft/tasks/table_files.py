@@ -331,7 +331,8 @@ def _parsed(cells: dict[str, Any], place: str) -> Mapping[str, Any]:
     try:
         value = json.loads(cells[_OBJECT], object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: {_problem(error)}; expected JSON, an object on each line") from error
+        expected = "expected JSON, an object on each line"
+        raise DataError(f"{place}: {_problem(error)}; {expected}") from error
     if not isinstance(value, dict):
         raise DataError(
             f'{place}: got {brief(value)}; expected a JSON object such as {{"text": "..."}}'

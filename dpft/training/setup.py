@@ -27,6 +27,7 @@ from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
@@ -166,6 +167,9 @@ def prepare(
             "the model and would reveal records without noise; expected an objective that leaves "
             "it unchanged: add tokens where the model is made"
         )
+    size = mechanism.dataset_size
+    if mechanism.private and mechanism.delta >= 1 / size:  # known before a budget is spent
+        progress.warn(" ".join(own_caveats(None, mechanism.delta, task.unit_noun, size)))
     scored = Counter(one.references for one in instances)
     for remark in rare({name: scored[name,] for name in task.needs.classes}):
         progress.warn(remark)
