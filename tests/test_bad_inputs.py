@@ -1,6 +1,7 @@
 """Wrong commands, files and models: one message that says what to type; nothing is started."""
 
 import gzip
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,12 @@ from dpft.cli.app import app
 from dpft.cli.guard import guarded
 from dpft.cli.train import execute
 from dpft.config.compose import compose
+from dpft.config.errors import ModelError
+from dpft.config.folder import choices, settings_of
+from dpft.config.schema import Model, build
+from dpft.models.architecture import KINDS, kind_of
+from dpft.models.load import find
+from dpft.models.needs import Needs, check_choice
 
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {
@@ -143,6 +150,19 @@ def test_a_run_that_cannot_start_is_one_message(words, here, capsys):
     # Nothing was spent, so nothing is left.
     assert [path for path in here.iterdir() if path not in before] in ([], [here / "runs"])
     assert not any(path.is_file() for path in here.glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("name", [n for n in choices("model") if n.startswith("random-")])
+def test_what_a_model_is_said_to_do_is_what_it_can_do(name):
+    model = build(Model, settings_of("model", name), "model")
+    config = find(model).config()
+    for kind, source in [*((kind, False) for kind in KINDS), ("causal", True)]:
+        needs, fitting = Needs(kind, source=source), []
+        for check, given in ((check_choice, (model, needs)), (kind_of, (model, needs, config))):
+            with suppress(ModelError):
+                check(*given)
+                fitting.append(check)
+        assert fitting in ([], [check_choice, kind_of]), needs
 
 
 def test_classes_that_no_score_can_be_trusted_of_are_named(here):

@@ -38,10 +38,10 @@ def main(
 
     trained = loaded_run(path)
     words = overrides or ()
-    columns = [word for word in words if _COLUMN.match(word)]
-    named = {key.removeprefix("task."): name for key, name in map(value_of, columns)}
+    typed = [word for word in words if _COLUMN.match(word)]
+    named = {key.removeprefix("task."): name for key, name in map(value_of, typed)}
     task = load_task({**trained.run.task, **named})
-    settings = decoding([word for word in words if word not in columns], trained.run.decode)
+    settings = decoding([word for word in words if word not in typed], trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix != ".jsonl" or out.exists() or not out.parent.is_dir():
         expected = "expected a new .jsonl file in a folder that is there: type --out FILE"

@@ -38,7 +38,13 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
-    most = max(min(_sizes(layer)) for layer in layers)
+    sizes = [  # a quantised weight has other ones
+        (layer.in_features, layer.out_features)
+        if isinstance(layer, nn.Linear)
+        else tuple(layer.weight.shape)
+        for layer in layers
+    ]
+    most = max(map(min, sizes))
     if settings.rank > most:
         raise SettingError("adapt.rank", settings.rank, f"at most {most}, the size of a layer")
     pair = needs.source and model.config.is_encoder_decoder
@@ -59,12 +65,6 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:  # a head of the base
             parameter.data = parameter.data.float()
     return adapted
-
-
-def _sizes(layer: nn.Linear | Conv1D) -> Sequence[int]:
-    """Return the numbers of inputs and outputs; the weight of a quantised layer has other sizes."""
-    linear = isinstance(layer, nn.Linear)
-    return (layer.in_features, layer.out_features) if linear else layer.weight.shape
 
 
 def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from dpft.report.table import TextTable
+from dpft.report.table import Cell, TextTable
 from dpft.reproduce.claims.evaluate import Comparison, Result
 from dpft.reproduce.claims.rule import FAILING, HOLDING, Word, combined
 
@@ -44,7 +44,7 @@ def summary_of(results: Sequence[Result]) -> TextTable:
     """Return how many claims of each paper have which word, by our numbers."""
     papers = list(dict.fromkeys(one.claim.name.partition("/")[0] for one in results))
     counts = Counter((one.by_us, one.claim.name.partition("/")[0]) for one in results)
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (_styled(word, word), *(str(counts[word, paper]) for paper in papers))
         for word in Word
         if any(counts[word, paper] for paper in papers)
