@@ -106,8 +106,8 @@ def check_no_trial(path: Path) -> None:
 
 def meant(path: Path) -> str:
     """Return ``; did you mean 'x'?`` for a folder that is not there, but one like it is."""
-    near = [] if path.exists() else [str(other) for other in path.parent.glob("*")]
-    return suggestion(str(path), near)
+    near = [] if path.exists() else [other.name for other in path.parent.glob("*")]
+    return suggestion(path.name, near)
 
 
 def stored_config(path: Path) -> tuple[str, dict[str, Any]]:

@@ -414,7 +414,8 @@ def _open(path: Path) -> BinaryIO:
     try:
         return regular(path).open("rb")
     except OSError as error:
-        names = [file.name for file in path.parent.glob("*.*")]
+        absent = isinstance(error, FileNotFoundError)
+        names = [file.name for file in path.parent.glob("*.*")] if absent else []
         raise DataError(
             f"cannot read {path}: {error.strerror}; expected a table{suggestion(path.name, names)}"
         ) from error
