@@ -40,6 +40,7 @@ COMMANDS = {
     "validate audit=canary audit.repetitions=2000000": "less than or equal to 1000000",
     "validate clip=flat_adaptive clip.quantile_budget=0.999999": "less than or equal to 0.9",
     "validate decode.beams=5000": "less than or equal to 1000",
+    "validate task=classification task.classes=[true,false]": "true and false in quotes",
     "score run predictions=rows.jsonl": "as in dpft score task=e2e predictions=FILE",
     "export rum": "did you mean 'run'?",
     "validate resume=rum": "did you mean 'run'?",
@@ -163,6 +164,13 @@ def test_what_a_model_is_said_to_do_is_what_it_can_do(name):
                 check(*given)
                 fitting.append(check)
         assert fitting in ([], [check_choice, kind_of]), needs
+
+
+def test_classes_may_be_typed_as_numbers(here):
+    typed = ["classification", "task.train_file=own.csv", "task.test_share=0.2"]
+    (here / "own.csv").write_text(CSV.replace(",a\n", ",0\n").replace(",b\n", ",1\n"))
+    result = CliRunner().invoke(app, ["data", "check", *typed, "task.classes=[0,1]"])
+    assert "labels: 0 " in result.output, result.output
 
 
 def test_classes_that_no_score_can_be_trusted_of_are_named(here):

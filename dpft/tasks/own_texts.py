@@ -101,7 +101,7 @@ class TextClassification(OwnData):
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
-    classes: tuple[str, ...] | str | None = None
+    classes: tuple[str | int | bool, ...] | str | None = None
 
     name = "classification"
     dataset = own_dataset("classification")
