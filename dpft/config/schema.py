@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import Missing, SettingError, one_of
+from dpft.config.errors import Missing, SettingError, one_of, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -136,7 +136,7 @@ class Clip:
     adaptive: bool = False
     quantile: Share | None = None
     quantile_lr: Positive | None = None
-    quantile_budget: Share | None = None
+    quantile_budget: Annotated[float, Gt(0), Le(0.9)] | None = None
     quantile_noise: Positive | None = None
     rescale: Threshold | None = None
     allocation: Allocation = "global"
@@ -271,7 +271,7 @@ def lr_factor(settings: Optim, step: int, steps: int) -> float:
 class Decode:
     """``conf/decode``: beam search or sampling."""
 
-    beams: Count = 5
+    beams: Annotated[int, Gt(0), Le(1000)] = 5
     sample: bool = False
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     max_new_tokens: Count = 100
@@ -311,7 +311,7 @@ class Audit:
 
     gradients: Canaries = 0
     secrets: Canaries = 0
-    repetitions: Count = 1
+    repetitions: Annotated[int, Gt(0), Le(1e6)] = 1
     candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
 
     @property
@@ -582,7 +582,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     for key, value in mapping.items():
         if key not in known:
             listed = ", ".join(f"{dot}{name}" for name in known)
-            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=f"known: {listed}")
+            advice = f"known: {listed}{suggestion(str(key), known)}"
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
         if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:

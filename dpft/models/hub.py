@@ -13,7 +13,8 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from dpft.config.errors import ModelError, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.offline import endpoint, is_downloaded, is_offline
-from dpft.models.needs import Needs
+from dpft.config.schema import Model
+from dpft.models.needs import Needs, check_choice
 
 _PIPELINES = {
     "causal": "text-generation",
@@ -101,13 +102,26 @@ def hub_name(path: str) -> str | None:
     return None if Path(path).is_dir() else path
 
 
-def check_model(path: str) -> None:
-    """Raise a ModelError for a ``model.path`` that is not here, if no hub can be asked."""
+def check_model(model: Model, needs: Needs) -> None:
+    """Raise a ModelError for a model that is not here, or cannot do what a task needs.
+
+    As far as is known without torch, and without asking the hub.
+    """
+    path = model.path
     kind, colon, name = path.partition(":")
+    check_choice(model, needs)
     if kind == "package":
         find(name)
-    elif colon or Path(path).is_dir() or path == "???":
+    elif colon or path == "???":
         return
+    elif (folder := Path(path)).is_dir():
+        if not (folder / "config.json").exists():
+            adapter = (folder / "adapter_config.json").exists()
+            advice = "; it is an adapter: merge it with its base model first" if adapter else ""
+            raise ModelError(
+                f"model.path is {path!r}, a folder without config.json; expected a model in "
+                f"save_pretrained form, with config.json, weights and tokenizer{advice}"
+            )
     elif is_place(path) or (is_offline() and not is_downloaded(path)):
         raise not_found(path, f"{endpoint()} does not answer, or HF_HUB_OFFLINE is set")
 

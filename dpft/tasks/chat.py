@@ -116,7 +116,7 @@ class Chat(Generation, OwnData):
         column = self.messages_column
         if column == "messages" and column not in row.values and "conversations" in row.values:
             column = "conversations"  # ShareGPT's
-        messages = row.cell(column, "task.messages_column")
+        messages = _parsed(row.cell(column, "task.messages_column"))
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise DataError(
                 f"{row.place}: column {column!r} is {brief(messages)}; expected {_FORM}"

@@ -101,7 +101,7 @@ class TextClassification(OwnData):
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
-    classes: tuple[str, ...] | str | None = None
+    classes: tuple[str | int | bool, ...] | str | None = None
 
     name = "classification"
     dataset = own_dataset("classification")
@@ -162,7 +162,14 @@ class TextClassification(OwnData):
             if name not in self.class_names
         )
         said = f"labels that differ in blanks, case or Unicode form are one class: {spelled}"
-        return [*super().remarks(), *([said] if spelled else [])]
+        found = {self._number(name) for name in counts}
+        absent = [name for number, name in enumerate(self.class_names) if number not in found]
+        unseen = f"classes without a training record: {', '.join(absent)}"
+        return [
+            *super().remarks(),
+            *([said] if spelled else []),
+            *([unseen] if absent else []),
+        ]
 
     @property
     def needs(self) -> Needs:
@@ -218,8 +225,10 @@ class TextClassification(OwnData):
 
     def details(self, split: str) -> list[str]:
         counts = Counter(map(self._number, self._labels(self.rows(split))))
-        listed = ", ".join(f"{name} {counts[n]:,}" for n, name in enumerate(self.class_names))
-        return [*super().details(split), f"labels: {listed}"]
+        named = {name: counts[number] for number, name in enumerate(self.class_names)}
+        listed = ", ".join(f"{name} {count:,}" for name, count in named.items())
+        few = [] if split == "train" else shown.rare(named)
+        return [*super().details(split), f"labels: {listed}", *few]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]

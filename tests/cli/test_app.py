@@ -119,7 +119,7 @@ REFUSED = [
     ("privacy.noise_multiplier=1 eps=3", "got eps=3 next to privacy.noise_multiplier=1"),
     ("eps=[", "cannot read 'eps=['"),
     ("eps=${nothing}", "Interpolation key 'nothing' not found"),
-    ("eps=1,2", "Ambiguous value for argument 'eps=1,2'"),
+    ("eps=1,2", "got eps=1,2; expected one value. For a run of each type dpft sweep eps=1,2"),
 ]
 
 

@@ -100,7 +100,7 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     assert [row["prediction"] for row in found] == [second, first, second]
     assert found[0]["id"] == 7
     for place in ([], ["--out", tmp_path / "no" / "x.jsonl"]):
-        assert "expected a new file" in invoke("predict", made, file, *place).output
+        assert "expected a new .jsonl file" in invoke("predict", made, file, *place).output
     file.write_text(file.read_text().replace('"late"', '"prediction"'))  # of the last row alone
     done = invoke("predict", made, file, "--out", tmp_path / "x.jsonl")
     assert "has a column 'prediction'" in done.output
@@ -113,8 +113,10 @@ def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     words = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
     words += ("task=classification", "task.source=auto")
     folder = run_experiment(settings(tmp_path / "runs", *words)).path
-    Path("new.csv").write_text("text,label\na fine film,yes\nnothing works in it,no\n")
-    done = invoke("predict", folder, "new.csv", "--out", "out.jsonl")
+    Path("new.csv").write_text("film,label\na fine film,yes\nnothing works in it,no\n")
+    typed = ["predict", folder, "new.csv", "--out", "out.jsonl"]
+    assert "Type task.text_column=NAME" in invoke(*typed).output
+    done = invoke(*typed, "task.text_column=film")
     assert done.exit_code == 0, done.output
     found = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert len(found) == 2

@@ -34,6 +34,19 @@ def test_noiseless_figures_of_private_records_are_kept_out_of_log_files(capsys):
     assert capsys.readouterr().err == "warning: careful\n"
 
 
+def test_a_long_wait_says_after_two_seconds_how_long_the_rest_takes(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("dpft.training.progress.time.monotonic", lambda: now[0])
+    with Progress() as progress, progress.phase("predicting", 100) as advance:
+        for now[0] in (1.0, 2.5, 3.0, 20.0):
+            advance(10)
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:] == [
+        "predicting 20/100  about 0:00:10 left",
+        "predicting 40/100  about 0:00:30 left",
+    ]
+
+
 def test_who_looks_at_the_terminal_sees_the_loss(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes it one
     monkeypatch.setenv("COLUMNS", "200")

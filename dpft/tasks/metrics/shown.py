@@ -18,6 +18,8 @@ HUNDRED = ("BLEU", "ROUGE_L")
 """Scores that are shown from 0 to 100."""
 MOST_CLASSES = 20
 """A confusion table of more classes is too long for a record."""
+FEW = 2
+"""The recall of a class with so few records says nothing."""
 _E2E = "nist:"  # of the tasks' signatures only E2E's has it
 
 Bits = Sequence[bool]
@@ -64,6 +66,13 @@ def confused(
         if true in references
     }
     return {"confusion": table}
+
+
+def rare(counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence on classes of which too few records are scored, if there are any."""
+    few = [f"{name} ({count})" for name, count in counts.items() if count <= FEW]
+    named = ", ".join(few[:MOST_CLASSES]) + " and others" * (len(few) > MOST_CLASSES)
+    return [f"classes of which at most {FEW} records are scored: {named}"] if few else []
 
 
 def recalls(scored: Mapping[str, Any]) -> str:
