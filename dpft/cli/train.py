@@ -92,7 +92,7 @@ def execute(raw: dict[str, Any]) -> None:
 
     # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
-    check_model(run.model.path)
+    check_model(run.model.path, run.model.revision)
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started
         from dpft.sweep.ranks import run_ranks

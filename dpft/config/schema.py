@@ -72,6 +72,7 @@ class Model:
 
     name: str
     path: Annotated[str, Effect.REPETITION]
+    revision: Annotated[str | None, Effect.REPETITION] = None
     tied: bool | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
@@ -391,7 +392,8 @@ class Sweep:
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
 # groups repeat, and weights of metrics, which recorded runs have.
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
-    ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
+    ("data_dir", "revision", "train_size", "beams", "eval_split", "bertscore", "bleurt"),
+    Effect.REPETITION,
 )
 
 

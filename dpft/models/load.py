@@ -227,7 +227,7 @@ def stored_weights(settings: Model) -> dict[str, str | None]:
     origin = find(settings)
     if settings.init == "scratch" or not isinstance(origin, Files):
         return {}
-    return {"weights_sha256": origin.weights_sha256(), "hub_revision": origin.revision()}
+    return {"weights_sha256": origin.weights_sha256(), "hub_revision": origin.commit()}
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
@@ -247,6 +247,7 @@ def find(settings: Model) -> Files | StandIn:
         raise ModelError(
             f"model={settings.name} has no model yet; type model.path=FOLDER or a hub id"
         )
+    hub.check_revision(path, settings.revision)
     match path.split(":", 1):
         case ["package", name]:
             folder, typed, gguf, flags = hub.find(name)
@@ -264,7 +265,7 @@ def find(settings: Model) -> Files | StandIn:
             special = (flag(Flag.BUNDLED_MODEL, name=settings.name),)
             return replace(files, flags=special) if files.has_weights else files
         case _:
-            return Files(path, path)
+            return Files(path, path, revision=settings.revision)
 
 
 def holds_prefix(config: Path | None) -> bool:

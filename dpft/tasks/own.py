@@ -329,7 +329,7 @@ class OwnData(Task):
             if file is not None:
                 tables[split] = self.read_file(file)
             elif self.source == "sample":
-                sample = read(self.dataset, self.name, self.location, split, self.sample_seed)
+                sample, _ = read(self.dataset, self.name, self.location, split, self.sample_seed)
                 tables[split] = cast(Rows, sample)
             else:
                 share = f", or task.{split}_share=0.1 to hold records out"
