@@ -8,6 +8,7 @@ file; class names are given rather than collected.
 import hashlib
 from abc import abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ class Reading:
     # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
     # million at ten million records.
     contents: IntArray
+    labels: Mapping[str, int]  # how many rows have each `OwnData.label`
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:
@@ -294,6 +296,7 @@ class OwnData(Task):
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
         sides, contents, faults = array("B"), bytearray(), Faults(rows.path)
+        labels = {name: Counter[str]() for name in splits}
 
         def names() -> Iterable[str]:
             for number, row in enumerate(rows, 1):
@@ -303,6 +306,7 @@ class OwnData(Task):
                     digest = hashlib.sha256(framed(self.record(row).parts()))
                     side = self._falls_to(row, digest.hexdigest()) if shared else splits[0]
                     owner = self._owner(row) if owned else None
+                    labels[side][self.label(row)] += 1
                 except DataError as error:
                     faults.add(row.place, error)
                     continue
@@ -318,7 +322,7 @@ class OwnData(Task):
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
             theirs = owners.part(chosen) if owned else None
-            found[name] = Reading(rows.take(chosen), theirs, content[chosen])
+            found[name] = Reading(rows.take(chosen), theirs, content[chosen], labels[name])
         return found
 
     def _table(self, split: str) -> Rows:
@@ -362,6 +366,10 @@ class OwnData(Task):
         if point / 2**64 < self.test_share:
             return "test"
         return "dev" if point / 2**64 < self.test_share + self.dev_share else "train"
+
+    def label(self, row: TableRow) -> str:
+        """Return the name of a row's class, where a task has classes."""
+        return ""
 
     def _content(self, row: TableRow, digest: str) -> str:
         """Return a digest of what a record says, whatever else the data says."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,11 +138,11 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
                 "that each of them occurs and is not covered by the guarantee"
             )
-        names = sorted({*self._labels(self._table("train"))})
+        names = sorted({*map(self.label, self._table("train"))})
         return tuple({_folded(name): name for name in reversed(names)}.values())[::-1]
 
-    def _labels(self, rows: Iterable[TableRow]) -> Iterator[str]:
-        return (row.name(self.label_column, "task.label_column") for row in rows)
+    def label(self, row: TableRow) -> str:
+        return row.name(self.label_column, "task.label_column")
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -155,10 +155,9 @@ class TextClassification(OwnData):
         }
 
     def remarks(self) -> list[str]:
-        counts = Counter(self._labels(self.rows("train")))
         spelled = ", ".join(
             f"{name!r} ({count:,} records) as {self.class_names[self._number(name) or 0]!r}"
-            for name, count in sorted(counts.items())
+            for name, count in sorted(self._reading("train").labels.items())
             if name not in self.class_names
         )
         said = f"labels that differ in blanks, case or Unicode form are one class: {spelled}"
@@ -184,7 +183,7 @@ class TextClassification(OwnData):
         return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
 
     def record(self, row: TableRow) -> LabelledText:
-        name = row.name(self.label_column, "task.label_column")
+        name = self.label(row)
         number = self._number(name)
         if number is None:
             raise DataError(
@@ -202,8 +201,7 @@ class TextClassification(OwnData):
 
     def _content(self, row: TableRow, digest: str) -> str:
         # Not the number of its class, which one record of a new class would change.
-        name = row.name(self.label_column, "task.label_column")
-        return fingerprint([TextRecord(self.texts(row), name)])
+        return fingerprint([TextRecord(self.texts(row), self.label(row))])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
         names = ("text_column",) if self.pair_column is None else ("text_column", "pair_column")
@@ -217,7 +215,9 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        counts = Counter(map(self._number, self._labels(self.rows(split))))
+        counts = Counter[int | None]()
+        for name, count in self._reading(split).labels.items():
+            counts[self._number(name)] += count
         listed = ", ".join(f"{name} {counts[n]:,}" for n, name in enumerate(self.class_names))
         return [*super().details(split), f"labels: {listed}"]
 
