@@ -656,14 +656,10 @@ def _checker(cls: Any) -> Any:
     return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
 
 
-def _plain(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
-
-
 GROUPS: Mapping[str, Any] = {
-    name: _plain(hint)
-    for name, hint in _hints(Run).items()
-    if dataclasses.is_dataclass(_plain(hint))
+    name: cls
+    for name, hint in _hints(Run).items()  # some are Annotated
+    if dataclasses.is_dataclass(cls := getattr(hint, "__origin__", hint))
 }
 # Settings that have an effect in some cases only, and must keep their defaults in all others.
 _CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (

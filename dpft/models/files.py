@@ -152,8 +152,7 @@ class Files:
     def _load(self, load: Any, **options: Any) -> Any:
         if self.gguf is not None:
             options["gguf_file"] = self.gguf
-        if self.revision is not None:
-            options["revision"] = self.revision
+        options["revision"] = self.revision or "main"
         try:
             return load(self.location, trust_remote_code=False, **options)
         except _DAMAGED as error:

@@ -101,19 +101,14 @@ def hub_name(path: str) -> str | None:
     return None if Path(path).is_dir() else path
 
 
-def check_revision(path: str, revision: str | None) -> None:
-    """Raise a ModelError for a ``model.revision`` of a model that is not the hub's."""
-    if revision is not None and (":" in path or hub_name(path) is None):
+def check_model(path: str, revision: str | None) -> None:
+    """Raise a ModelError for a ``model.path`` that is not here, if no hub can be asked."""
+    kind, colon, name = path.partition(":")
+    if revision is not None and (colon or hub_name(path) is None):
         raise ModelError(
             f"model.revision is {revision!r}, and model.path={path} is not on the hub; leave "
             "model.revision out, or type model.path=OWNER/NAME"
         )
-
-
-def check_model(path: str, revision: str | None = None) -> None:
-    """Raise a ModelError for a ``model.path`` that is not here, if no hub can be asked."""
-    check_revision(path, revision)
-    kind, colon, name = path.partition(":")
     if kind == "package":
         find(name)
     elif colon or Path(path).is_dir() or path == "???":

@@ -247,7 +247,7 @@ def find(settings: Model) -> Files | StandIn:
         raise ModelError(
             f"model={settings.name} has no model yet; type model.path=FOLDER or a hub id"
         )
-    hub.check_revision(path, settings.revision)
+    hub.check_model(path, settings.revision)
     match path.split(":", 1):
         case ["package", name]:
             folder, typed, gguf, flags = hub.find(name)
@@ -340,7 +340,10 @@ def _fit(
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if added and len(tokenizer) == rows + 1:
-        _add_row(model)
+        with torch.no_grad():  # the mean of all others, which is no draw
+            model.resize_token_embeddings(rows + 1, mean_resizing=False)
+            for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
+                module.weight[rows] = module.weight[:rows].mean(0)
     elif len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer of {settings.path} has {len(tokenizer)} tokens for {rows} "
@@ -356,12 +359,3 @@ def _fit(
         if tokenizer.eos_token_id not in ends:
             ends = [*ends, tokenizer.eos_token_id]
             generation.eos_token_id = ends if len(ends) > 1 else ends[0]
-
-
-@torch.no_grad()
-def _add_row(model: Any) -> None:
-    """Add a token, with the mean of all others as its embedding, which is no draw."""
-    rows = model.get_input_embeddings().num_embeddings
-    model.resize_token_embeddings(rows + 1, mean_resizing=False)
-    for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
-        module.weight[rows] = module.weight[:rows].mean(0)

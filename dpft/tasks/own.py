@@ -46,12 +46,6 @@ class Reading:
     labels: Mapping[str, int]  # how many rows have each `OwnData.label`
 
 
-def contents_of(records: Iterable[Record]) -> IntArray:
-    """Return the `Reading.contents` of records, wherever they were read."""
-    digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
-    return _shortened(b"".join(digest[:8] for digest in digests))
-
-
 def _shortened(digests: bytes | bytearray) -> IntArray:
     """Return the first 8 bytes of each digest as a number."""
     return np.frombuffer(digests, ">u8").astype(np.uint64)
@@ -65,7 +59,7 @@ def own_dataset(kind: str) -> Dataset:
 
 @dataclass(frozen=True)
 class OwnData(Task):
-    """A task on the user's own data; a subclass turns a row into a record, and names its texts."""
+    """A task on the user's own data; a subclass turns a row into a record."""
 
     train_file: str | None = None
     dev_file: str | None = None
@@ -160,7 +154,9 @@ class OwnData(Task):
             # The model that wrote them may have seen all of the real records.
             with suppress(ConfigError, DataError):  # or they are no longer there
                 trained.append(replace(self, synthetic=None)._reading("train").contents)
-        return float(np.isin(contents_of(records), np.concatenate(trained)).mean())
+        digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
+        contents = _shortened(b"".join(digest[:8] for digest in digests))
+        return float(np.isin(contents, np.concatenate(trained)).mean())
 
     @property
     def published(self) -> bool:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import ConfigError, DataError
@@ -20,7 +19,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.table_files import TableRow, write_lines
+from dpft.tasks.table_files import TableRow
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -60,26 +59,17 @@ class TextToText(Generation, OwnData):
         return {**framed, "perplexity": True}
 
     def record(self, row: TableRow) -> TextRecord:
-        source, target = self.texts(row)
-        return TextRecord((source,), target)
+        source = self._text(row, "source_column")
+        return TextRecord((source,), self._text(row, "target_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return Instance(TextRecord((self._text(row, "source_column"),), ""), ())
-
-    def texts(self, row: TableRow) -> tuple[str, str]:
-        return self._text(row, "source_column"), self._text(row, "target_column")
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
         """Return rows with these sources; their targets are not used."""
         columns = self.source_column, self.target_column
         numbered = enumerate(sources, 1)
         return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the columns of the settings."""
-        sources = (self._text(row, "source_column") for row in rows or ())
-        pairs = zip(sources, targets, strict=True)
-        write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         both = texts(predictions)
@@ -155,9 +145,10 @@ class TextClassification(OwnData):
         }
 
     def remarks(self) -> list[str]:
+        counts = self._reading("train").labels
         spelled = ", ".join(
             f"{name!r} ({count:,} records) as {self.class_names[self._number(name) or 0]!r}"
-            for name, count in sorted(self._reading("train").labels.items())
+            for name, count in sorted(counts.items())
             if name not in self.class_names
         )
         said = f"labels that differ in blanks, case or Unicode form are one class: {spelled}"
@@ -259,17 +250,10 @@ class LanguageModeling(Generation, OwnData):
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
 
     def record(self, row: TableRow) -> TextRecord:
-        return TextRecord((), *self.texts(row))
+        return TextRecord((), self._text(row, "text_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return self.instance(self.record(row))  # how likely the text itself is
-
-    def texts(self, row: TableRow) -> tuple[str]:
-        return (self._text(row, "text_column"),)
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the column of the settings."""
-        write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         return {"perplexity": perplexity(predictions)}

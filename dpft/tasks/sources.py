@@ -232,9 +232,11 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Se
         raise DataError(f"the hub's copy of {hub.id} has no column {error}") from error
 
 
-def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any], str], list[Any]]:
+def one_by_one(make: Callable[..., Any], **how: Any) -> Callable[[Iterable[Any], str], list[Any]]:
     """Return a function that makes rows one by one, from a row of the hub and its place."""
-    return lambda rows, _: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
+    return lambda rows, split: [
+        make(row, f"the hub's copy, row {n} of {split}", **how) for n, row in enumerate(rows, 1)
+    ]
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:
