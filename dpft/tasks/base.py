@@ -100,12 +100,12 @@ class Task(ABC):
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write synthetic training records: the sources of ``rows``, each with a new target.
 
-        By default as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None,
-        or of the columns of these settings. A task that overrides this writes a published form.
+        By default as JSON lines of ``source`` and ``target``, or of ``text`` without a source, or
+        of the columns of these settings. A task that overrides this writes a published form.
         """
         names = ("source", "target", "text")
         source, target, text = (getattr(self, f"{name}_column", name) for name in names)
-        if rows is None:
+        if rows is None or self.unconditional:
             write_lines(path, ({text: one} for one in targets))
             return
         pairs: Any = zip(map(self.record, rows), targets, strict=True)
