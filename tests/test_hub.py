@@ -91,7 +91,7 @@ def commands(hub: Hub, home: Path, *several, **variables):
     environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(several)],
-        env=environment | variables, capture_output=True, text=True, timeout=300, cwd=home.parent,
+        env=environment | variables, capture_output=True, text=True, timeout=600, cwd=home.parent,
     )  # fmt: skip
     ends = [int(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("ENDED")]
     return ends, " ".join((done.stdout + done.stderr).split())
