@@ -22,7 +22,7 @@ LARGE = 1 << 16  # bytes from which on a file is stored elsewhere
 
 @dataclass
 class Repository:
-    """One repository with one commit.
+    """One commit of a repository.
 
     Attributes:
         kind: ``models`` or ``datasets``.
@@ -30,6 +30,7 @@ class Repository:
         files: content by path.
         branches: names of the commit.
         token: what a reader must send, if it is gated.
+        commit: its digest.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Repository:
     files: Mapping[str, bytes]
     branches: tuple[str, ...] = ("main",)
     token: str | None = None
+    commit: str = COMMIT
 
     def listed(self, path: str) -> dict[str, Any]:
         content = self.files[path]
@@ -67,9 +69,8 @@ class Hub:
     delay: float = 0.0
     breaks: int = 0
 
-    def find(self, kind: str, name: str) -> Repository | None:
-        found = (r for r in self.repositories if (r.kind, r.name) == (kind, name))
-        return next(found, None)
+    def find(self, kind: str, name: str) -> list[Repository]:
+        return [r for r in self.repositories if (r.kind, r.name) == (kind, name)]
 
 
 @contextmanager
@@ -113,16 +114,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def repository(self, kind: str, name: str, revision: str) -> Repository | None:
         """Return a repository, or answer with the error that the hub has for this request."""
-        found = self.hub.find(kind, name)
-        if found is None:
+        commits = self.hub.find(kind, name)
+        token = commits[0].token if commits else None
+        if not commits:
             self.fail(401, "RepoNotFound", "Invalid username or password.")
-        elif found.token and self.headers.get("Authorization") != f"Bearer {found.token}":
+        elif token and self.headers.get("Authorization") != f"Bearer {token}":
             said = f"Access to {kind[:-1]} {name} is restricted. You must be authenticated."
             self.fail(401, "GatedRepo", said)
-        elif revision not in (*found.branches, COMMIT):
+        elif not (found := [r for r in commits if revision in (*r.branches, r.commit)]):
             self.fail(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
-            return found
+            return found[0]
         return None
 
     def describe(self, path: list[str], body: bytes) -> None:
@@ -135,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "revision":
             siblings = [{"rfilename": file} for file in found.files]
             gated = "manual" if found.token else False
-            known = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False}
+            known = {"id": name, "sha": found.commit, "siblings": siblings, "private": False}
             self.answer_json(known | {"gated": gated, "tags": [], "downloads": 0, "likes": 0})
         elif what == "tree":
             folder = "/".join(rest[2:])
@@ -173,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.fail(404, "EntryNotFound", f"{file} does not exist")
             return
         content = found.files[file]
-        known = {"X-Repo-Commit": COMMIT, "ETag": f'"{tag(content)[:40]}"'}
+        known = {"X-Repo-Commit": found.commit, "ETag": f'"{tag(content)[:40]}"'}
         if len(content) < LARGE:
             self.answer(200, content, known)
             return

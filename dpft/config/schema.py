@@ -72,6 +72,7 @@ class Model:
 
     name: str
     path: Annotated[str, Effect.REPETITION]
+    revision: Annotated[str | None, Effect.REPETITION] = None
     tied: bool | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
@@ -391,7 +392,8 @@ class Sweep:
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
 # groups repeat, and weights of metrics, which recorded runs have.
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
-    ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
+    ("data_dir", "revision", "train_size", "beams", "eval_split", "bertscore", "bleurt"),
+    Effect.REPETITION,
 )
 
 
@@ -655,14 +657,10 @@ def _checker(cls: Any) -> Any:
     return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
 
 
-def _plain(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
-
-
 GROUPS: Mapping[str, Any] = {
-    name: _plain(hint)
-    for name, hint in _hints(Run).items()
-    if dataclasses.is_dataclass(_plain(hint))
+    name: cls
+    for name, hint in _hints(Run).items()  # some are Annotated
+    if dataclasses.is_dataclass(cls := getattr(hint, "__origin__", hint))
 }
 # Settings that have an effect in some cases only, and must keep their defaults in all others.
 _CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (

@@ -45,6 +45,7 @@ class Files:
     name: str  # the ``model.path`` that is recorded
     gguf: str | None = None  # name of a GGUF file that holds config, weights and tokenizer
     flags: tuple[Stored, ...] = ()  # what is special about the model
+    revision: str | None = None  # of the hub: a commit, a tag or a branch; None: the newest
     drawn = False  # whether weights are drawn whatever ``model.init`` says
 
     @property
@@ -112,13 +113,14 @@ class Files:
         found = cached_file(
             self.location,
             name,
+            revision=self.revision,
             local_files_only=here,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
         return None if found is None else Path(found)
 
-    def revision(self) -> str | None:
+    def commit(self) -> str | None:
         """Return the commit of the hub that was downloaded; None for a folder."""
         config = self.file("config.json", here=True) if self.on_hub else None
         return None if config is None else config.parent.name  # .../snapshots/COMMIT/config.json
@@ -150,6 +152,7 @@ class Files:
     def _load(self, load: Any, **options: Any) -> Any:
         if self.gguf is not None:
             options["gguf_file"] = self.gguf
+        options["revision"] = self.revision or "main"
         try:
             return load(self.location, trust_remote_code=False, **options)
         except _DAMAGED as error:

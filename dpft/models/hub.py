@@ -14,7 +14,7 @@ from dpft.config.errors import ModelError, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.offline import endpoint, is_downloaded, is_offline
 from dpft.config.schema import Model
-from dpft.models.needs import Needs, check_choice
+from dpft.models.needs import Needs
 
 _PIPELINES = {
     "causal": "text-generation",
@@ -102,14 +102,15 @@ def hub_name(path: str) -> str | None:
     return None if Path(path).is_dir() else path
 
 
-def check_model(model: Model, needs: Needs) -> None:
-    """Raise a ModelError for a model that is not here, or cannot do what a task needs.
-
-    As far as is known without torch, and without asking the hub.
-    """
+def check_model(model: Model) -> None:
+    """Raise a ModelError for a model that is not here, if no hub can be asked."""
     path = model.path
     kind, colon, name = path.partition(":")
-    check_choice(model, needs)
+    if model.revision is not None and (colon or hub_name(path) is None):
+        raise ModelError(
+            f"model.revision is {model.revision!r}, and model.path={path} is not on the hub; leave "
+            "model.revision out, or type model.path=OWNER/NAME"
+        )
     if kind == "package":
         find(name)
     elif colon or path == "???":

@@ -87,7 +87,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
                 "training data changed since?"
             )
     trained = dataclasses.replace(
-        settings, path=str(folder), init="pretrained", tied=None, pooling=None
+        settings, path=str(folder), revision=None, init="pretrained", tied=None, pooling=None
     )
     loaded = load_model(trained, needs, seed, own=True)
     if not holds_prefix(folder / ADAPTER / ADAPTER_CONFIG):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import ConfigError, DataError
@@ -20,7 +19,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.table_files import TableRow, write_lines
+from dpft.tasks.table_files import TableRow
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -60,26 +59,17 @@ class TextToText(Generation, OwnData):
         return {**framed, "perplexity": True}
 
     def record(self, row: TableRow) -> TextRecord:
-        source, target = self.texts(row)
-        return TextRecord((source,), target)
+        source = self._text(row, "source_column")
+        return TextRecord((source,), self._text(row, "target_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return Instance(TextRecord((self._text(row, "source_column"),), ""), ())
-
-    def texts(self, row: TableRow) -> tuple[str, str]:
-        return self._text(row, "source_column"), self._text(row, "target_column")
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
         """Return rows with these sources; their targets are not used."""
         columns = self.source_column, self.target_column
         numbered = enumerate(sources, 1)
         return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the columns of the settings."""
-        sources = (self._text(row, "source_column") for row in rows or ())
-        pairs = zip(sources, targets, strict=True)
-        write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         both = texts(predictions)
@@ -138,11 +128,11 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
                 "that each of them occurs and is not covered by the guarantee"
             )
-        names = sorted({*self._labels(self._table("train"))})
+        names = sorted({*map(self.label, self._table("train"))})
         return tuple({_folded(name): name for name in reversed(names)}.values())[::-1]
 
-    def _labels(self, rows: Iterable[TableRow]) -> Iterator[str]:
-        return (row.name(self.label_column, "task.label_column") for row in rows)
+    def label(self, row: TableRow) -> str:
+        return row.name(self.label_column, "task.label_column")
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -155,7 +145,7 @@ class TextClassification(OwnData):
         }
 
     def remarks(self) -> list[str]:
-        counts = Counter(self._labels(self.rows("train")))
+        counts = self._reading("train").labels
         spelled = ", ".join(
             f"{name!r} ({count:,} records) as {self.class_names[self._number(name) or 0]!r}"
             for name, count in sorted(counts.items())
@@ -191,7 +181,7 @@ class TextClassification(OwnData):
         return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
 
     def record(self, row: TableRow) -> LabelledText:
-        name = row.name(self.label_column, "task.label_column")
+        name = self.label(row)
         number = self._number(name)
         if number is None:
             raise DataError(
@@ -209,8 +199,7 @@ class TextClassification(OwnData):
 
     def _content(self, row: TableRow, digest: str) -> str:
         # Not the number of its class, which one record of a new class would change.
-        name = row.name(self.label_column, "task.label_column")
-        return fingerprint([TextRecord(self.texts(row), name)])
+        return fingerprint([TextRecord(self.texts(row), self.label(row))])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
         names = ("text_column",) if self.pair_column is None else ("text_column", "pair_column")
@@ -224,7 +213,9 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        counts = Counter(map(self._number, self._labels(self.rows(split))))
+        counts = Counter[int | None]()
+        for name, count in self._reading(split).labels.items():
+            counts[self._number(name)] += count
         named = {name: counts[number] for number, name in enumerate(self.class_names)}
         listed = ", ".join(f"{name} {count:,}" for name, count in named.items())
         few = [] if split == "train" else shown.rare(named)
@@ -268,17 +259,10 @@ class LanguageModeling(Generation, OwnData):
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
 
     def record(self, row: TableRow) -> TextRecord:
-        return TextRecord((), *self.texts(row))
+        return TextRecord((), self._text(row, "text_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return self.instance(self.record(row))  # how likely the text itself is
-
-    def texts(self, row: TableRow) -> tuple[str]:
-        return (self._text(row, "text_column"),)
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the column of the settings."""
-        write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         return {"perplexity": perplexity(predictions)}

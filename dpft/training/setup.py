@@ -237,7 +237,7 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        revision=task.hub_revision if cohort.rank == 0 else None,
+        revision=next(iter(task.commits.values()), None),
         weights=stored_weights(run.model) if cohort.rank == 0 else {},
         instances=instances,
         planted=planted,

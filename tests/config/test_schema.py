@@ -163,7 +163,7 @@ EFFECTS = {
         "decode.precision",
     },
     Effect.REPETITION: {
-        *("seed", "model.path", "model.checkpointing", "optim.microbatch_tokens"),
+        *("seed", "model.path", "model.revision", "model.checkpointing", "optim.microbatch_tokens"),
         *("privacy.noise_seed", "decode.split", "decode.batch_size", "clip.plan"),
     },
 }

@@ -53,8 +53,8 @@ def mnli_rows(count):
 
 
 def test_mnlis_two_validation_sets_are_told_apart(tmp_path, monkeypatch):
-    def load(hub, name, split):
-        return mnli_rows({"validation_matched": 3, "validation_mismatched": 2}[split])
+    def load(hub, name, split, revision):
+        return mnli_rows({"validation_matched": 3, "validation_mismatched": 2}[split]), "c0ffee"
 
     monkeypatch.setattr(sources, "load_hub", load)
     write_parquet(tmp_path / "validation_matched-00000-of-00001.parquet", mnli_rows(3))

@@ -84,12 +84,6 @@ def recalls(scored: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
-def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
-    """Return whether an answer that never changes would score as much; False if unknown."""
-    value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)
-    return value is not None and constant is not None and value <= constant
-
-
 def cautions(scored: Mapping[str, Any]) -> list[str]:
     """Return what a reader of a record's `dpft.runs.record.Score` must know, in clauses."""
     found, count = [], scored.get("examples", 0)
@@ -100,10 +94,11 @@ def cautions(scored: Mapping[str, Any]) -> list[str]:
         which = f", {answered.pop()!r}" if len(answered) == 1 else ""
         found.append(f"all {count:,} answers are the same{which}: nothing was learned")
     for metric, constant in (scored.get("baselines") or {}).items():
-        if is_constant(scored, metric):
+        value = scored["metrics"].get(metric)
+        if value is not None and constant is not None and value <= constant:
             found.append(
-                f"{metric} {scored['metrics'][metric]:.4f} is no better than always answering the "
-                f"most frequent class ({constant:.4f})"
+                f"{metric} {value:.4f} is no better than always answering the most frequent class "
+                f"({constant:.4f})"
             )
     return found
 
