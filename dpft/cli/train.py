@@ -93,6 +93,11 @@ def execute(raw: dict[str, Any]) -> None:
     # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
     check_model(run.model.path)
+    if run.model.dtype == "nf4":
+        from dpft.models.nf4 import check_nf4
+        from dpft.training.devices import device_of
+
+        check_nf4(device_of(run.device))
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started
         from dpft.sweep.ranks import run_ranks

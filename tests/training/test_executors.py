@@ -1,5 +1,6 @@
 """Runs whose step is compiled train as those whose step is not."""
 
+import importlib.util
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -55,6 +56,15 @@ def same(eager, compiled, tolerance):
         (["adapt=rgp", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
         (["task=e2e", "model=random-gpt2", "adapt=prefix", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
         (["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"], 1e-3),
+        pytest.param(
+            ["task=e2e", "model=random-llama", "adapt=lora", "model.dtype=nf4"]
+            + ["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"],
+            1e-3,
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("bitsandbytes") is None,
+                reason="bitsandbytes is not installed: pip install 'dpft[nf4]'",
+            ),
+        ),
     ],
     ids=lambda words: "-".join(words) if isinstance(words, list) else "",
 )
