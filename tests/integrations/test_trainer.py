@@ -708,6 +708,12 @@ def _untargeted(records):
     return batch | {"labels": torch.full_like(batch["labels"], -100)}
 
 
+def _first_alone(records):
+    batch = collate(records)
+    batch["labels"][:, 1:] = -100
+    return batch
+
+
 def _flat(records):
     ids = torch.cat([torch.tensor(r["input_ids"]) for r in records])[None]
     return {"input_ids": ids, "labels": ids.clone()}
@@ -717,6 +723,11 @@ def _masked(records):
     batch = collate(records)
     hidden = torch.rand(batch["input_ids"].shape) < 0.5
     return batch | {"input_ids": batch["input_ids"].masked_fill(hidden, 3)}
+
+
+def _nested(records):
+    batch = collate(records)
+    return {"labels": batch.pop("labels"), "of": batch}
 
 
 def _batch_mean(model, inputs):
@@ -745,6 +756,13 @@ COUPLED = {
     ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
     "no targets": ({"collator": _untargeted}, DataError, "every label of train_dataset is -100"),
+    "no targets of an own loss": (
+        {"collator": _untargeted, "per_example_loss": lambda model, x: loss_of(model)(model, x)},
+        DataError,
+        "every label of train_dataset is -100",
+    ),
+    "first tokens alone": ({"collator": _first_alone}, DataError, "every label of train_dataset"),
+    "nested": ({"collator": _nested}, DataError, "nested batch"),
     "one loss": (
         {"per_example_loss": lambda model, inputs: model(**inputs).loss},
         ConfigError,
@@ -805,6 +823,57 @@ def test_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unu
     trainer = trainer_of(tmp_path, data=data, remove_unused_columns=unused, **more)
     trainer.train()
     assert trainer.lr_scheduler.last_epoch == trainer.privacy.steps_spent == 3
+
+
+def _pair(records):
+    batch = collate(records)
+    return batch, batch.pop("labels")
+
+
+@pytest.mark.parametrize(
+    ("collator", "loss"),
+    [
+        (_nested, lambda model, x: loss_of(model)(model, {**x["of"], "labels": x["labels"]})),
+        (_pair, lambda model, x: loss_of(model)(model, {**x[0], "labels": x[1]})),
+    ],
+)
+def test_nested_batches_train_as_flat_ones(tmp_path, collator, loss):
+    flat = trainer_of(tmp_path / "flat", max_steps=2)
+    nested = trainer_of(tmp_path / "nested", collator=collator, per_example_loss=loss, max_steps=2)
+    for trainer in (flat, nested):
+        trainer.train()
+    expected = weights(flat.model)
+    assert all(torch.equal(expected[name], p) for name, p in weights(nested.model).items())
+
+
+def test_a_batch_without_a_record_is_a_step_of_noise_alone(tmp_path):
+    trainer = trainer_of(
+        tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=1, max_steps=8
+    )
+    trainer.train()
+    lines = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line)["records"] for line in lines]
+    assert 0 in records
+    assert len(records) == trainer.privacy.steps_spent == 8
+
+
+@pytest.mark.parametrize("unused", [True, False])
+def test_a_loss_of_a_column_that_the_model_does_not_take_says_how_to_keep_it(tmp_path, unused):
+    def loss(model, inputs):
+        others = dict(inputs)
+        return others.pop("weight") * loss_of(model)(model, others)
+
+    def collator(records):
+        return collate(records) | {"weight": torch.tensor([r["weight"] for r in records])}
+
+    data = Dataset.from_list([{"input_ids": ids, "weight": 0.5} for ids in Texts().rows])
+    own = {"data": data, "collator": collator, "per_example_loss": loss, "max_steps": 1}
+    trainer = trainer_of(tmp_path, remove_unused_columns=unused, **own)
+    if not unused:
+        trainer.train()
+        return
+    with pytest.raises(ConfigError, match=r"'weight'.* type remove_unused_columns=False"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("masked", [True, False])
