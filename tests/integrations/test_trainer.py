@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from pydantic import ValidationError
 from torch import nn
 from transformers import (
@@ -41,12 +42,20 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.records import loss_of
-from dpft.privacy import keys
+from dpft.integrations.transformers.records import (
+    CollatedAlone,
+    FixedRows,
+    examples_of,
+    loss_of,
+)
+from dpft.privacy import keys, make_clipper
 from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
+from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.units import Records
 from dpft.training.devices import rounds_like
+from dpft.training.executors import add_clipped
 from tests.integrations.by_hand import take_steps
 
 VOCAB = 23
@@ -222,6 +231,69 @@ def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
         for i in range(4):
             alone = model(**{name: x[i : i + 1] for name, x in batch.items()}).loss
             torch.testing.assert_close(ours[i], alone)
+
+
+def lora_on_bfloat16():
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(2)
+    model = get_peft_model(llama(torch.bfloat16), config)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+@pytest.mark.parametrize("model", [llama, lora_on_bfloat16])
+def test_in_bfloat16_shapes_follow_from_each_record_alone(tmp_path, monkeypatch, model):
+    shapes = set()
+
+    def noted(units, model, clipper, batch, *rest):
+        shapes.add(tuple(batch.batch.tensors["input_ids"].shape))
+        add_clipped(units, model, clipper, batch, *rest)
+
+    monkeypatch.setattr("dpft.integrations.transformers.trainer.add_clipped", noted)
+    data = [{"input_ids": ids * (1 + 3 * (n % 2))} for n, ids in enumerate(Texts().rows)]
+    made = model()
+    made.config.max_position_embeddings = 64
+    trainer = trainer_of(tmp_path, made, data, bf16=True, max_steps=3)
+    trainer.train()
+    assert shapes == {(2, 16), (2, 24), (2, 32)}  # a record and padding
+    header = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])
+    assert '"bf16": true' in json.dumps(header)
+    assert trainer.privacy.steps_spent == 3
+
+
+def test_in_bfloat16_a_record_adds_the_same_bits_next_to_any_other():
+    model, rows = llama(), [{"input_ids": ids} for ids in Texts().rows]
+    objective = Mixed(CollatedAlone(collate, loss_of(model), model.config))
+    clipper = make_clipper(model, threshold=0.1)
+    sums = []
+    for others in ((), (1,), (2, 3, 5)):
+        examples = examples_of([rows[0], *(rows[i] for i in others)])
+        units = Records(objective, examples, FixedRows(64, rows=4))
+        place = [one.record for one in examples].index(rows[0])
+        (piece,) = units.microbatches(range(len(units)), 0)
+        batch = units.batch(piece, 0)
+        assert len(batch) == 5
+        clipper.backward(objective.losses(model, batch.batch), real=batch.real)
+        sums.append(clipper.norms[place].clone())
+        assert batch.real.sum() == len(examples)
+        model.zero_grad()
+    assert len({float(x) for x in sums}) == 1
+
+
+def test_a_run_in_bfloat16_is_that_in_float32_but_for_rounding(tmp_path):
+    privacy, reached = replace(PRIVACY, noise_multiplier=0.1), {}
+    for name in ("float32", "bfloat16"):
+        more = {"optim": "sgd", "learning_rate": 1.0, "bf16": name == "bfloat16", "max_steps": 4}
+        trainer = trainer_of(tmp_path / name, privacy=privacy, **more)
+        trainer.train()
+        reached[name] = torch.cat([x.flatten() for x in weights(trainer.model).values()])
+    begun = torch.cat([x.flatten() for x in weights(llama()).values()])
+    moved = (reached["float32"] - begun).norm()
+    assert 0 < (reached["bfloat16"] - reached["float32"]).norm() < 0.02 * moved
+    with pytest.raises(ConfigError, match="left autocast in the model's forward"):
+        trainer_of(tmp_path / "again", trainer.model).train()
 
 
 # --- resuming -------------------------------------------------------------------------------------

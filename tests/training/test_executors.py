@@ -57,8 +57,10 @@ def same(eager, compiled, tolerance):
         (["task=e2e", "model=random-gpt2", "adapt=prefix", "optim.name=sgd", "optim.lr=0.1"], 1e-4),
         (["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"], 1e-3),
         pytest.param(
-            ["task=e2e", "model=random-llama", "adapt=lora", "model.dtype=nf4"]
-            + ["clip=bk", "precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"],
+            [
+                *("task=e2e", "model=random-llama", "adapt=lora", "model.dtype=nf4", "clip=bk"),
+                *("precision=bfloat16", "optim.name=sgd", "optim.lr=0.1"),
+            ],
             1e-3,
             marks=pytest.mark.skipif(
                 importlib.util.find_spec("bitsandbytes") is None,

@@ -28,8 +28,9 @@ from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers.spending import digest_of
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
+from dpft.privacy.shapes import FixedShapes, Shape, padded
 from dpft.privacy.token_losses import IGNORED, token_losses
-from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.units import Records
@@ -185,6 +186,12 @@ class SizedRecord:
     length: int
 
 
+_BLANK = SizedRecord(None, 0)
+_ANY = 2**40  # positions of a microbatch, which has a limit on its rows
+# What pads a text's tensors on the right; its tokens are padded by the model's padding token.
+_FILL = {"attention_mask": 0, "labels": IGNORED, "position_ids": 0, "token_type_ids": 0}
+
+
 class Collated:
     """An objective over records as a data set and a collator have them."""
 
@@ -233,6 +240,63 @@ class Collated:
         raise NotImplementedError  # shapes are not fixed here
 
     widths = widest = blank
+
+
+class CollatedAlone(Collated):
+    """Records that are collated one by one, for products in bfloat16.
+
+    Guarantee: the shapes that a record is computed in follow from that record and from the model's
+    configuration; see `dpft.privacy.shapes`.
+    """
+
+    def __init__(
+        self, collator: Callable[[list[Any]], Mapping[str, Any]], loss: Loss, config: Any
+    ) -> None:
+        super().__init__(collator, loss)
+        self._most = getattr(config, "max_position_embeddings", None) or 2**30
+        self._fill = {**_FILL, "input_ids": getattr(config, "pad_token_id", None) or 0}
+
+    def collate(
+        self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """Join records of one shape; a padding example is a short copy of the first record."""
+        real = [self._alone(one) for one in examples if one is not _BLANK]
+        blank = dict(real[0])
+        if "attention_mask" in blank:
+            blank["attention_mask"] = torch.zeros_like(blank["attention_mask"])
+            blank["attention_mask"][:, 0] = 1
+        rows = [*real, *[blank] * (len(examples) - len(real))]
+        return Batch({name: torch.cat([row[name] for row in rows]) for name in blank})
+
+    def widths(self, example: SizedRecord, coarse: bool = False) -> tuple[int, ...]:
+        tensors = self._alone(example)
+        positions = tensors["input_ids"].shape[1] if "input_ids" in tensors else 1
+        return (positions, *(size for x in tensors.values() for size in x.shape[1:]))
+
+    def blank(self) -> SizedRecord:
+        return _BLANK
+
+    def _alone(self, example: SizedRecord) -> dict[str, Tensor]:
+        """Return a record's tensors, padded on the right where a mask says so."""
+        tensors = dict(super().collate([example]).tensors)
+        ids = tensors.get("input_ids")
+        if ids is None or ids.dim() != 2 or "attention_mask" not in tensors:
+            return tensors
+        more = padded(ids.shape[1], self._most) - ids.shape[1]
+        for name in tensors.keys() & self._fill.keys():
+            if tensors[name].shape == ids.shape:
+                tensors[name] = F.pad(tensors[name], (0, more), value=self._fill[name])
+        return tensors
+
+
+@dataclass(frozen=True)
+class FixedRows(FixedShapes):
+    """Microbatches of ``rows`` records at most, and of a sixteenth of a batch."""
+
+    rows: int = 1
+
+    def units(self, shape: Shape, token_budget: int) -> int:
+        return min(super().units(shape, _ANY), self.rows + 1)
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -300,8 +364,12 @@ def check_records(
     *,
     size: int,
     known_loss: bool,
+    trained: Losses,
+    shapes: FixedShapes | None,
 ) -> str:
     """Check that records, collator and model keep records apart and are the same twice.
+
+    Records are kept apart in the losses and shapes that are ``trained`` on.
 
     Returns:
         SHA-256 of the records that were read, as they are collated, as hex: a collator with other
@@ -326,7 +394,7 @@ def check_records(
     if known_loss:
         _check_loss(model, clipper, objective, [objective.collate([x]) for x in reversed(once)])
     try:
-        records = Records(objective, once)
+        records = Records(trained, once, shapes)
         check_independence(records, model, clipper, size * int(records.lengths.max()))
     except WritesError:
         raise
