@@ -5,6 +5,7 @@ bfloat16, and keeps the packed one alone between forward and backward.
 """
 
 import importlib.util
+import logging
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.models.architecture import in_head
 
 _BLOCK = 64  # weights that share a scale
+
+# On some CPUs it advises a further package, which is not used here.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def check_nf4(device: torch.device | None = None) -> None:
@@ -105,7 +109,7 @@ def pack(model: nn.Module) -> None:
     frozen = [
         (name, layer)
         for name, layer in base.named_modules()
-        if isinstance(layer, nn.Linear | Conv1D)
+        if type(layer) in (nn.Linear, Conv1D)  # others may multiply in their own way
         and not (layer.weight.requires_grad or id(layer.weight) in kept or in_head(base, name))
     ]
     if not frozen:
