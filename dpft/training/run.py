@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
 # Packages that a record's tokens and gradient follow from.
-_COMPUTING = ("dpft", "torch", "transformers", "tokenizers", "peft", "numpy")
+_COMPUTING = ("dpft", "torch", "transformers", "tokenizers", "peft", "numpy", "bitsandbytes")
 
 
 @dataclass
