@@ -83,13 +83,11 @@ class PackedLinear(nn.Module):
         with torch.autograd.graph.saved_tensors_hooks(kept, restored):
             return linear(x, weight, None if self.bias is None else self.bias.to(kind))
 
-    def plain(self) -> nn.Linear | Conv1D:
+    def plain(self) -> nn.Module:
         """Return the layer with its unpacked weight."""
-        sizes = self.in_features, self.out_features
-        weight = self.weight
-        layer: Any
+        sizes, weight = (self.in_features, self.out_features), self.weight
         with torch.device("meta"):
-            layer = Conv1D(*sizes[::-1]) if self.transposed else nn.Linear(*sizes)
+            layer: nn.Module = Conv1D(*sizes[::-1]) if self.transposed else nn.Linear(*sizes)
         layer.weight = nn.Parameter(weight.T.contiguous() if self.transposed else weight, False)
         layer.bias = self.bias
         return layer
@@ -103,7 +101,9 @@ def pack(model: nn.Module) -> None:
     """
     import bitsandbytes  # noqa: F401  # which gives torch the operations
 
-    base: Any = model.get_base_model() if hasattr(model, "peft_config") else model
+    base: Any = model
+    if hasattr(model, "peft_config"):
+        base = base.get_base_model()
     ends = [base.get_input_embeddings(), base.get_output_embeddings()]
     kept = {id(end.weight) for end in ends if end is not None}
     frozen = [

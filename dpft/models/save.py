@@ -89,10 +89,11 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
                 f"{', '.join(needs.classes)}; expected the same classes in the same order: has the "
                 "training data changed since?"
             )
-    dtype = settings.dtype.replace("nf4", "bfloat16")  # LoRA was merged into the unpacked base
     trained = dataclasses.replace(
-        settings, path=str(folder), init="pretrained", tied=None, pooling=None, dtype=dtype
+        settings, path=str(folder), init="pretrained", tied=None, pooling=None
     )
+    if settings.dtype == "nf4":  # LoRA was merged into the unpacked base
+        trained = dataclasses.replace(trained, dtype="bfloat16")
     loaded = load_model(trained, needs, seed, own=True)
     if not holds_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded
