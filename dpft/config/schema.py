@@ -77,7 +77,7 @@ class Model:
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
     checkpointing: Annotated[bool, Effect.REPETITION] = False
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
     pooling: Literal["mean"] | None = None
 
 
@@ -449,12 +449,12 @@ class Run:
             advice = "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full"
             raise SettingError("model.init", self.model.init, advice=advice)
         trained = (self.adapt.name, self.precision, self.parallel.name)
-        if self.model.dtype == "bfloat16" and trained != ("lora", "bfloat16", "data"):
+        if self.model.dtype != "float32" and trained != ("lora", "bfloat16", "data"):
             advice = (
                 "only a frozen model may be rounded, and where its products are: type adapt=lora "
                 "precision=bfloat16 parallel=data"
             )
-            raise SettingError("model.dtype", "bfloat16", "float32", advice)
+            raise SettingError("model.dtype", self.model.dtype, "float32", advice)
         if self.model.checkpointing and (prefix or pipeline):
             advice = (
                 "transformers drops the prefix under checkpointing: type another adapt"

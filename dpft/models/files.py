@@ -63,8 +63,15 @@ class Files:
         return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
-        """Return the architecture, as a `transformers.PreTrainedConfig`."""
-        return self._load(AutoConfig.from_pretrained)
+        """Return the architecture, as a `transformers.PreTrainedConfig`.
+
+        Attention is that of torch where a file asks for FlashAttention: its package takes no
+        float32 and joins the records of a batch, and torch has its kernels too.
+        """
+        config = self._load(AutoConfig.from_pretrained)
+        if "flash" in str(config._attn_implementation):
+            config._attn_implementation = None
+        return config
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool, dtype: torch.dtype = torch.float32
@@ -94,6 +101,12 @@ class Files:
             model.load_state_dict(quantised.state_dict())
         else:
             model, info = self._load(auto.from_pretrained, **how)
+            if getattr(model, "is_quantized", False):
+                raise ModelError(
+                    f"the weights of {self.name} are stored in a quantised form; expected the "
+                    "model that it was made of, whose weights model.dtype=nf4 packs while LoRA "
+                    "trains: give model.path its folder or hub id"
+                )
         missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return model, frozenset(missing & parameters.keys())
@@ -159,6 +172,12 @@ class Files:
             raise ModelError(
                 f"a file of {self.location} is damaged or not what its name says "
                 f"({type(error).__name__}: {_first_line(error)}); copy or download all of it again"
+            ) from error
+        except ImportError as error:
+            raise ModelError(
+                f"{self.location} needs a package that is not here ({_first_line(error)}); "
+                "expected a model of plain weights: if it is stored in a quantised form, give "
+                "model.path the model that it was made of"
             ) from error
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):

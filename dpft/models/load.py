@@ -178,9 +178,8 @@ def load_model(
     elif drawn:
         model = draw(auto, config)
     else:
-        model, missing = origin.pretrained(
-            auto, config, bool(needs.classes), getattr(torch, settings.dtype)
-        )
+        dtype = torch.float32 if settings.dtype == "float32" else torch.bfloat16
+        model, missing = origin.pretrained(auto, config, bool(needs.classes), dtype)
         _check_missing(model, missing, settings, needs, kind)
         head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
         if needs.classes and head - missing:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
+from dpft.config.schema import Positive
 from dpft.models.needs import Needs
 from dpft.tasks.base import Generation, check_room, fingerprint, perplexity
 from dpft.tasks.classification import answers
@@ -92,6 +93,7 @@ class TextClassification(OwnData):
     pair_column: str | None = None
     label_column: str = "label"
     classes: tuple[str | int | bool, ...] | str | None = None
+    class_weights: Mapping[str | int, Positive] | None = None
 
     name = "classification"
     dataset = own_dataset("classification")
@@ -101,7 +103,7 @@ class TextClassification(OwnData):
         super().__post_init__()
         given: Any = self.classes
         if given is None or given == FROM_DATA:
-            return
+            return  # weights of these are looked up with the classes
         names = [] if isinstance(given, str) else list(given)
         odd = any(isinstance(name, bool) or name is None for name in names)
         if odd or len({*map(str, names)}) < max(2, len(names)):
@@ -110,6 +112,7 @@ class TextClassification(OwnData):
                 "each once and true and false in quotes, as in "
                 """'task.classes=["true","false"]'"""
             )
+        _ = self.weights
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -133,6 +136,20 @@ class TextClassification(OwnData):
 
     def label(self, row: TableRow) -> str:
         return row.name(self.label_column, "task.label_column")
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """Return the weight of each class's loss, which the user gives; empty if all are one."""
+        if not self.class_weights:
+            return ()
+        found = [1.0] * len(self.class_names)
+        for name, weight in self.class_weights.items():
+            number = self._number(str(name))
+            if number is None:
+                classes = ", ".join(self.class_names)
+                raise SettingError("task.class_weights", str(name), f"classes of {classes}")
+            found[number] = float(weight)
+        return tuple(found)
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -178,7 +195,7 @@ class TextClassification(OwnData):
         from dpft.tasks.objectives.classifier import Classifier, check_positions
 
         check_positions(loaded.model, self.max_length)
-        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
+        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names, self.weights)
 
     def record(self, row: TableRow) -> LabelledText:
         name = self.label(row)

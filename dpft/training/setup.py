@@ -22,6 +22,7 @@ from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
+from dpft.models.nf4 import pack
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
@@ -295,7 +296,10 @@ def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights)
-    return adapt(loaded, run.adapt, task.needs, run.seed)
+    adapted = adapt(loaded, run.adapt, task.needs, run.seed)
+    if run.model.dtype == "nf4":
+        pack(adapted.model)
+    return adapted
 
 
 @torch.no_grad()

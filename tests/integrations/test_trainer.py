@@ -40,14 +40,22 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.records import loss_of
-from dpft.privacy import Mechanism, keys
+from dpft.integrations.transformers.records import (
+    CollatedAlone,
+    FixedRows,
+    examples_of,
+    loss_of,
+)
+from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
+from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.units import Records
 from dpft.training.devices import rounds_like
+from dpft.training.executors import add_clipped
 from tests.privacy.reference import clip_records, record_gradients
 
 VOCAB = 23
@@ -256,6 +264,72 @@ def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
         for i in range(4):
             alone = model(**{name: x[i : i + 1] for name, x in batch.items()}).loss
             torch.testing.assert_close(ours[i], alone)
+
+
+def lora_on_bfloat16():
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(2)
+    model = get_peft_model(llama(torch.bfloat16), config)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+@pytest.mark.parametrize("model", [llama, lora_on_bfloat16])
+def test_in_bfloat16_shapes_follow_from_each_record_alone(tmp_path, monkeypatch, model):
+    shapes = set()
+
+    def noted(units, model, clipper, batch, *rest):
+        shapes.add(tuple(batch.batch.tensors["input_ids"].shape))
+        add_clipped(units, model, clipper, batch, *rest)
+
+    monkeypatch.setattr("dpft.integrations.transformers.trainer.add_clipped", noted)
+    data = [{"input_ids": ids * (1 + 3 * (n % 2))} for n, ids in enumerate(Texts().rows)]
+    made = model()
+    made.config.max_position_embeddings = 64
+    trainer = trainer_of(tmp_path, made, data, bf16=True, max_steps=3)
+    trainer.train()
+    assert shapes == {(2, 16), (2, 24), (2, 32)}  # a record and padding
+    header = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])
+    assert '"bf16": true' in json.dumps(header)
+    assert trainer.privacy.steps_spent == 3
+
+
+def test_in_bfloat16_a_record_adds_the_same_bits_next_to_any_other():
+    model, rows = llama(), [{"input_ids": ids} for ids in Texts().rows]
+    objective = Mixed(CollatedAlone(collate, loss_of(model), model.config))
+    clipper = make_clipper(model, threshold=0.1)
+    sums = []
+    for others in ((), (1,), (2, 3, 5)):
+        examples = examples_of([rows[0], *(rows[i] for i in others)])
+        units = Records(objective, examples, FixedRows(64, rows=4))
+        place = [one.record for one in examples].index(rows[0])
+        (piece,) = units.microbatches(range(len(units)), 0)
+        batch = units.batch(piece, 0)
+        assert len(batch) == 5
+        clipper.backward(objective.losses(model, batch.batch), real=batch.real)
+        sums.append(clipper.norms[place].clone())
+        assert batch.real.sum() == len(examples)
+        model.zero_grad()
+    assert len({float(x) for x in sums}) == 1
+
+
+def test_a_run_in_bfloat16_is_that_in_float32_but_for_rounding(tmp_path):
+    privacy, reached = replace(PRIVACY, noise_multiplier=0.1), {}
+    for name in ("float32", "bfloat16"):
+        more = {"optim": "sgd", "learning_rate": 1.0, "bf16": name == "bfloat16", "max_steps": 4}
+        trainer = trainer_of(tmp_path / name, privacy=privacy, **more)
+        trainer.train()
+        reached[name] = torch.cat([x.flatten() for x in weights(trainer.model).values()])
+    begun = torch.cat([x.flatten() for x in weights(llama()).values()])
+    moved = (reached["float32"] - begun).norm()
+    assert 0 < (reached["bfloat16"] - reached["float32"]).norm() < 0.02 * moved
+    with pytest.raises(ConfigError, match="left autocast in the model's forward"):
+        trainer_of(tmp_path / "again", trainer.model).train()
+
+
+# --- resuming -------------------------------------------------------------------------------------
 
 
 def _classes(records):
@@ -665,6 +739,12 @@ def _untargeted(records):
     return batch | {"labels": torch.full_like(batch["labels"], -100)}
 
 
+def _first_alone(records):
+    batch = collate(records)
+    batch["labels"][:, 1:] = -100
+    return batch
+
+
 def _flat(records):
     ids = torch.cat([torch.tensor(r["input_ids"]) for r in records])[None]
     return {"input_ids": ids, "labels": ids.clone()}
@@ -674,6 +754,11 @@ def _masked(records):
     batch = collate(records)
     hidden = torch.rand(batch["input_ids"].shape) < 0.5
     return batch | {"input_ids": batch["input_ids"].masked_fill(hidden, 3)}
+
+
+def _nested(records):
+    batch = collate(records)
+    return {"labels": batch.pop("labels"), "of": batch}
 
 
 def _batch_mean(model, inputs):
@@ -702,6 +787,13 @@ COUPLED = {
     ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
     "no targets": ({"collator": _untargeted}, DataError, "every label of train_dataset is -100"),
+    "no targets of an own loss": (
+        {"collator": _untargeted, "per_example_loss": lambda model, x: loss_of(model)(model, x)},
+        DataError,
+        "every label of train_dataset is -100",
+    ),
+    "first tokens alone": ({"collator": _first_alone}, DataError, "every label of train_dataset"),
+    "nested": ({"collator": _nested}, DataError, "nested batch"),
     "one loss": (
         {"per_example_loss": lambda model, inputs: model(**inputs).loss},
         ConfigError,
@@ -746,6 +838,57 @@ def test_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unu
     trainer = trainer_of(tmp_path, data=data, remove_unused_columns=unused, **more)
     trainer.train()
     assert trainer.lr_scheduler.last_epoch == trainer.privacy.steps_spent == 3
+
+
+def _pair(records):
+    batch = collate(records)
+    return batch, batch.pop("labels")
+
+
+@pytest.mark.parametrize(
+    ("collator", "loss"),
+    [
+        (_nested, lambda model, x: loss_of(model)(model, {**x["of"], "labels": x["labels"]})),
+        (_pair, lambda model, x: loss_of(model)(model, {**x[0], "labels": x[1]})),
+    ],
+)
+def test_nested_batches_train_as_flat_ones(tmp_path, collator, loss):
+    flat = trainer_of(tmp_path / "flat", max_steps=2)
+    nested = trainer_of(tmp_path / "nested", collator=collator, per_example_loss=loss, max_steps=2)
+    for trainer in (flat, nested):
+        trainer.train()
+    expected = weights(flat.model)
+    assert all(torch.equal(expected[name], p) for name, p in weights(nested.model).items())
+
+
+def test_a_batch_without_a_record_is_a_step_of_noise_alone(tmp_path):
+    trainer = trainer_of(
+        tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=1, max_steps=8
+    )
+    trainer.train()
+    lines = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line)["records"] for line in lines]
+    assert 0 in records
+    assert len(records) == trainer.privacy.steps_spent == 8
+
+
+@pytest.mark.parametrize("unused", [True, False])
+def test_a_loss_of_a_column_that_the_model_does_not_take_says_how_to_keep_it(tmp_path, unused):
+    def loss(model, inputs):
+        others = dict(inputs)
+        return others.pop("weight") * loss_of(model)(model, others)
+
+    def collator(records):
+        return collate(records) | {"weight": torch.tensor([r["weight"] for r in records])}
+
+    data = Dataset.from_list([{"input_ids": ids, "weight": 0.5} for ids in Texts().rows])
+    own = {"data": data, "collator": collator, "per_example_loss": loss, "max_steps": 1}
+    trainer = trainer_of(tmp_path, remove_unused_columns=unused, **own)
+    if not unused:
+        trainer.train()
+        return
+    with pytest.raises(ConfigError, match=r"'weight'.* type remove_unused_columns=False"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("masked", [True, False])

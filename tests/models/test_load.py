@@ -110,6 +110,26 @@ def test_a_damaged_file_is_one_clear_sentence(damage, tmp_path):
         load_model(Model("x", str(tmp_path)), CAUSAL, seed=0)
 
 
+def changed_config(folder, **settings):
+    save_model(load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0), folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return Model("x", str(folder))
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq"])
+def test_weights_in_a_quantised_form_are_refused(tmp_path, method):
+    stored = {"quant_method": method, "bits": 4, "load_in_4bit": True}
+    settings = changed_config(tmp_path, quantization_config=stored)
+    with pytest.raises(ModelError, match="quantised form"):
+        load_model(settings, CAUSAL, seed=0)
+
+
+def test_a_config_that_asks_for_the_package_of_flash_attention_gets_that_of_torch(tmp_path):
+    settings = changed_config(tmp_path, _attn_implementation="flash_attention_2")
+    assert load_model(settings, CAUSAL, seed=0).model.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize(("base", "ends"), [(0, [0, 5]), ([7, 5], [7, 5]), (None, 5)])
 def test_a_saved_model_ends_texts_at_the_token_that_it_is_trained_to_end_them_at(
     base, ends, tmp_path

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpft.privacy import Quantiles, make_clipper
 from dpft.privacy.program import Program, UntraceableError
@@ -82,6 +83,31 @@ def test_the_style_of_the_page_is_a_program():
     case.data = {key: x.float() if x.is_floating_point() else x for key, x in case.data.items()}
     found = program_of(made["clipped"](case.model), case)([*case.data.values()], None)
     assert {x.dtype for x in (found.norms, found.factors, *found.sums)} == {torch.float32}
+
+
+class Names(TorchDispatchMode):
+    """Notes which operations of torch run."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.found.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "roberta_classifier", "vit"])
+def test_fused_attention_is_part_of_the_program(name):
+    case = build(name)
+    assert case.model.config._attn_implementation == "sdpa"  # as models are loaded
+    clipper = make_clipper(case.model, threshold=0.7)
+    program = program_of(clipper, case)
+    with Names() as names:
+        found = program([*case.data.values()], None)
+    assert sum("scaled_dot_product" in name for name in names.found) == 2  # and its backward
+    clipper.backward(case.all_losses())
+    same_sums(found, clipper, {n: p.grad for n, p in clipper.parameters.items()})
 
 
 class Branching(nn.Module):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.errors import ConfigError, DataError, SettingError, SplitError
 from dpft.config.schema import parse
 from dpft.models.needs import Needs
 from dpft.tasks import load_task, own
@@ -53,6 +53,26 @@ def test_settings_that_exclude_each_other_are_errors(settings, error, message, m
     monkeypatch.delenv("DPFT_DATA", raising=False)
     with pytest.raises(error, match=message):
         load_task({"name": "language_modeling", **settings}).records("test")
+
+
+@pytest.mark.parametrize(
+    ("weights", "got"), [({"a": 1, "c": 2}, "c"), ({"a": 0}, {"a": 0}), ({"a": "3"}, {"a": "3"})]
+)
+def test_weights_are_positive_and_of_classes(weights, got):
+    settings = {"name": "classification", "source": "sample", "classes": ("a", "b")}
+    with pytest.raises(SettingError) as error:
+        load_task({**settings, "class_weights": weights})
+    assert (error.value.key, error.value.got) == ("task.class_weights", got)
+
+
+def test_class_weights_are_of_the_config_and_leave_other_configs_as_they_were():
+    words = ["task=classification", "task.source=sample", "eps=3", "task.classes=['0',b,c]"]
+    without = parse(compose(words))
+    assert "class_weights" not in without.identity()["task"]
+    run = parse(compose([*words, "task.class_weights={0:2,B:0.5}"]))
+    assert run.identity() != without.identity()
+    assert run.recorded()["task"]["class_weights"] == {0: 2, "B": 0.5}
+    assert load_task(run.task).weights == (2.0, 0.5, 1.0)
 
 
 # Held-out shares.

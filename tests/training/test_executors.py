@@ -1,5 +1,6 @@
 """Runs whose step is compiled train as those whose step is not."""
 
+import importlib.util
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -50,6 +51,17 @@ SGD = ("optim.name=sgd", "optim.lr=0.1")
         (["adapt=rgp", *SGD], 1e-4),
         (["task=e2e", "model=random-gpt2", "adapt=prefix", *SGD], 1e-4),
         (["clip=bk", "precision=bfloat16", *SGD], 1e-3),
+        pytest.param(
+            [
+                *("task=e2e", "model=random-llama", "adapt=lora", "model.dtype=nf4", "clip=bk"),
+                *("precision=bfloat16", *SGD),
+            ],
+            1e-3,
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("bitsandbytes") is None,
+                reason="bitsandbytes is not installed: pip install 'dpft[nf4]'",
+            ),
+        ),
     ],
 )
 def test_a_run_of_programs_gives_the_weights_of_an_eager_one(tmp_path, words, tolerance):

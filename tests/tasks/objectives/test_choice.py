@@ -50,6 +50,18 @@ def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
     check_losses_are_their_own(*chosen)
 
 
+def test_a_loss_is_weighted_by_the_constant_of_its_class(name):
+    model, tokenizer = build(name, masked=False)
+    plain, records = objective("head", tokenizer), RECORDS["head"]
+    weighted = Classifier(tokenizer, 30, CLASSES, weights=(0.5, 3.0))
+    losses = []
+    for one in (plain, weighted):
+        batch = one.collate([one.encode(record) for record in records])
+        losses.append(one.losses(model, batch))
+    assert torch.equal(losses[1], losses[0] * torch.tensor([3.0, 0.5, 3.0, 0.5]))
+    check_losses_are_their_own(model, weighted, records)
+
+
 def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
     model, task, records = chosen
     done = []
