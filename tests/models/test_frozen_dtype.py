@@ -138,17 +138,27 @@ def test_a_packed_base_is_refused_on_a_cpu_before_anything_is_read(tmp_path, mon
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("base", [ROUNDED, pytest.param(PACKED, marks=packs)], ids=str)
-def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path, monkeypatch, base):
+LANGUAGE = ["task=language_modeling", "model=random-llama", "decode.max_new_tokens=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "head"),
+    [
+        ([*LANGUAGE, *ROUNDED], set()),
+        pytest.param([*LANGUAGE, *PACKED], set(), marks=packs),
+        (ROUNDED, {torch.float32}),  # of a classifier, whose new head is trained
+    ],
+    ids=str,
+)
+def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path, monkeypatch, words, head):
     monkeypatch.setattr("dpft.training.run.check_nf4", lambda device: None)
-    words = ["task=language_modeling", "model=random-llama", "decode.max_new_tokens=2"]
-    finished = run_experiment(settings(tmp_path, *words, *base))
+    finished = run_experiment(settings(tmp_path, *words))
     merged = loaded_run(finished.path).loaded.model
-    assert {p.dtype for p in merged.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in merged.parameters()} == {torch.bfloat16} | head
     assert all(p.isfinite().all() for p in merged.parameters())
     found = finished.record["model"]
     before = found["parameters"] - found["trainable_parameters"]
-    assert before == sum(p.numel() for p in merged.parameters())
+    assert before == sum(p.numel() for p in merged.parameters() if p.dtype == torch.bfloat16)
 
 
 @pytest.mark.parametrize(
