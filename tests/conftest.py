@@ -72,11 +72,7 @@ def quick_scores() -> Iterator[None]:
 
 
 # Compilers, Java, builds of packages, and runs that are killed again and again.
-SLOW = (
-    "tasks/metrics/test_coco.py",
-    "test_packaging.py",
-    "test_torture.py",
-)
+SLOW = ("test_packaging.py", "test_torture.py")
 
 
 @pytest.hookimpl(tryfirst=True)

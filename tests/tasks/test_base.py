@@ -48,9 +48,8 @@ def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
 def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
     shipped = compose([f"task={name}"])["task"]
     task = load_task(shipped)
-    words = (
-        {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
-    )  # of the file alone
+    # Of the file alone.
+    words = {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
     assert replace(task, **words) == type(task)()
     assert f"{type(task).__module__}:{type(task).__name__}" == TASKS[name]
 
@@ -80,13 +79,18 @@ def test_one_copy_of_a_split_is_read_and_two_are_an_error(tmp_path, names, found
 # Sizes as the authors publish them; replies of Persona-Chat as ParlAI counts them.
 SIZES = {"e2e": 42061, "dart": 62659, "samsum": 14732, "personachat": 131438}
 SIZES |= {"sst2": 67349, "qnli": 104743, "qqp": 363846, "mnli": 392702}
+IMAGES = {"cifar10": 50000, "cifar100": 50000, "svhn": 73257, "gtsrb": 26640, "food101": 75750}
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", SIZES | IMAGES)
 def test_the_shipped_size_and_decoding_are_those_that_were_published(name):
     """Epsilon is computed of the size without the data; of samples p is Li et al.'s."""
     config = compose([f"task={name}"])
-    assert config["task"]["train_size"] == SIZES[name]
+    assert config["task"]["train_size"] == (SIZES | IMAGES)[name]
+    if name in IMAGES:
+        assert config["decode"]["split"] == "test"
+        assert load_task(config["task"]).needs.kind == "image"
+        return
     usual = {"sample": False, "top_p": 1.0, "length_penalty": 1.0, "max_new_tokens": 100}
     assert usual.items() <= config["decode"].items()
     assert config["decode"]["beams"] == (4 if name == "samsum" else 5)

@@ -10,18 +10,14 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from dpft.config.compose import compose
 from dpft.config.errors import DataError, ModelError
 from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.models.load import LoadedModel
-from dpft.models.needs import Needs
-from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
-from dpft.tasks.images import CIFAR10, CIFAR100, GTSRB, SVHN, Food101
+from dpft.tasks.images import CIFAR10, SVHN
 from tests.tasks.files import write, write_parquet
 
 TEN = CIFAR10.layout
-TASKS = {task.name: task for task in (CIFAR10, CIFAR100, SVHN, GTSRB, Food101)}
 
 
 def noise(count, seed=0, side=32):
@@ -129,15 +125,6 @@ def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
     write_parquet(tmp_path / "plain_text/test-00000-of-00001.parquet", [{"img": "x", "label": 1}])
     with pytest.raises(DataError, match="image 0: got img of type str"):
         hub.records("test")
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), list(zip(TASKS, (50000, 50000, 73257, 26640, 75750), strict=True))
-)
-def test_the_shipped_settings_name_the_published_size_and_split(name, size):
-    config = compose([f"task={name}"])
-    assert (config["task"]["train_size"], config["decode"]["split"]) == (size, "test")
-    assert load_task(config["task"]).needs == Needs("image", TASKS[name].classes)
 
 
 def test_models_that_do_not_fit_are_errors():
