@@ -1,13 +1,11 @@
 """A model hub on this machine: as much of the hub's protocol as its client uses to read.
 
 Files are served at a revision with entity tags and ranges, large ones through a redirect to a
-second address, as the hub's own storage does. A repository may be gated, and a connection slow or
-broken.
+second address, as the hub's own storage does. A repository may be gated, and a connection broken.
 """
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,21 +20,13 @@ LARGE = 1 << 16  # bytes from which on a file is stored elsewhere
 
 @dataclass
 class Repository:
-    """One repository with one commit.
+    """One repository with one commit."""
 
-    Attributes:
-        kind: ``models`` or ``datasets``.
-        name: owner and name.
-        files: content by path.
-        branches: names of the commit.
-        token: what a reader must send, if it is gated.
-    """
-
-    kind: str
-    name: str
+    kind: str  # models or datasets
+    name: str  # with the owner
     files: Mapping[str, bytes]
-    branches: tuple[str, ...] = ("main",)
-    token: str | None = None
+    branches: tuple[str, ...] = ("main",)  # names of the commit
+    token: str | None = None  # what a reader must send, if it is gated
 
     def listed(self, path: str) -> dict[str, Any]:
         content = self.files[path]
@@ -52,24 +42,12 @@ def tag(content: bytes) -> str:
 
 @dataclass
 class Hub:
-    """The server's content, and what happened to it.
-
-    Attributes:
-        seen: method and path of every request.
-        delay: seconds before each answer.
-        breaks: how many answers of large files end half way from now on.
-    """
+    """The server's content, and what happened to it."""
 
     repositories: list[Repository]
     address: str = ""
-    seen: list[str] = field(default_factory=list)
-    sent: int = 0
-    delay: float = 0.0
-    breaks: int = 0
-
-    def find(self, kind: str, name: str) -> Repository | None:
-        found = (r for r in self.repositories if (r.kind, r.name) == (kind, name))
-        return next(found, None)
+    seen: list[str] = field(default_factory=list)  # method and path of every request
+    breaks: int = 0  # how many answers of large files end half way from now on
 
 
 @contextmanager
@@ -92,7 +70,6 @@ class _Handler(BaseHTTPRequestHandler):
     hub: Hub
 
     def do_GET(self) -> None:
-        time.sleep(self.hub.delay)
         self.hub.seen.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
@@ -113,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def repository(self, kind: str, name: str, revision: str) -> Repository | None:
         """Return a repository, or answer with the error that the hub has for this request."""
-        found = self.hub.find(kind, name)
+        found = {(r.kind, r.name): r for r in self.hub.repositories}.get((kind, name))
         if found is None:
             self.fail(401, "RepoNotFound", "Invalid username or password.")
         elif found.token and self.headers.get("Authorization") != f"Bearer {found.token}":
@@ -152,9 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             self.answer_json([*folders, *map(found.listed, direct)])
         elif what == "paths-info":
-            asked = parse_qs(body.decode()).get("paths") or json.loads(body or b"{}").get(
-                "paths", []
-            )
+            asked = parse_qs(body.decode()).get("paths", [])
             self.answer_json([found.listed(one) for one in asked if one in found.files])
         else:
             self.fail(404, "EntryNotFound", what)
@@ -192,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.breaks and self.command == "GET":
             self.hub.breaks -= 1
             self.send(status, known | {"Content-Length": str(len(part))})
-            self.write(part[: len(part) // 2])
+            self.wfile.write(part[: len(part) // 2])
             self.close_connection = True
             return
         self.answer(status, part, known)
@@ -207,14 +182,10 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send(status, {"Content-Length": str(len(content)), **(headers or {})})
         if self.command != "HEAD":
-            self.write(content)
+            self.wfile.write(content)
 
     def send(self, status: int, headers: Mapping[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-
-    def write(self, content: bytes) -> None:
-        self.hub.sent += len(content)
-        self.wfile.write(content)

@@ -169,16 +169,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return held
 
 
-def differing(left: dict[str, bytes], right: dict[str, bytes]) -> dict[str, int]:
-    """Return how many bytes differ, by file; -1 for a file of another size, or too many."""
-    found = {}
-    for name in sorted(left.keys() | right.keys()):
-        one, other = left.get(name), right.get(name)
-        if one is None or other is None or len(one) != len(other):
-            found[name] = -1
-        elif one != other:
-            found[name] = sum(a != b for a, b in zip(one, other, strict=True))
-    return found
+def differing(left: dict[str, bytes], right: dict[str, bytes]) -> list[str]:
+    """Return the files that differ."""
+    return [
+        name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)
+    ]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -216,12 +211,6 @@ class Watched:
 def _whole_lines(file: Path) -> list[bytes]:
     data = file.read_bytes() if file.exists() else b""
     return data[: data.rfind(b"\n") + 1].splitlines()
-
-
-def stage(folder: Path) -> str:
-    """Return how far the run is, by what is in its folder."""
-    names = {"DONE": "done", "generations": "scoring", "record.json": "decoding", "model": "saving"}
-    return next((said for name, said in names.items() if (folder / name).exists()), "training")
 
 
 # --- one run ----------------------------------------------------------------------------------
@@ -264,7 +253,7 @@ class Torture:
                 break
             result.kills.append(by)
         if not result.refused:
-            result.differing = list(differing(expected, content(folder)))
+            result.differing = differing(expected, content(folder))
             result.differing += ["DONE"] if runs.damages(folder) else []
         result.leftovers = leftovers(folder)
         if result.fine:

@@ -228,7 +228,7 @@ def test_ranks_that_are_killed_at_any_moment_end_like_unbroken_ones(tmp_path, co
     assert watched.look()[1] == 0
     assert statuses(launched.ranks(command, tmp_path, tmp_path)) == [0, 0]
     assert watched.look() == (STEPS, 0)
-    assert differing(content(unbroken.path), content(folder)) == {}
+    assert differing(content(unbroken.path), content(folder)) == []
     assert leftovers(folder) == []
 
 
