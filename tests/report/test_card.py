@@ -1,4 +1,4 @@
-from typing import Any
+"""Model cards say what was trained, and what is not covered."""
 
 import pytest
 
@@ -13,11 +13,11 @@ CONSTANT = {
 
 
 @pytest.fixture
-def record() -> dict[str, Any]:
+def record():
     return example_record()
 
 
-def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str, Any]) -> None:
+def test_the_card_says_what_was_trained_and_what_is_not_covered(record):
     card = model_card(record)
     for said in (
         "(3, 8e-06)-differential privacy by Renyi accounting.",
@@ -38,7 +38,7 @@ def test_the_card_says_what_was_trained_and_what_is_not_covered(record: dict[str
     assert "Two earlier runs on the same data were set aside." in left_out
 
 
-def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
+def test_a_run_without_noise_has_no_guarantee(record):
     record |= {"mechanism": None, "privacy": without_privacy()}
     card = model_card(record)
     assert "> **No privacy guarantee: trained without noise" in card
@@ -46,7 +46,7 @@ def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
         assert absent not in card
 
 
-def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
+def test_what_a_record_quotes_is_no_html(record):
     record["flags"] = [flag(Flag.NOTE, text="<img src=x onerror=alert(1)>")]
     record["privacy"]["caveats"] = ["<script>alert(1)</script>"]
     card = model_card(record)
@@ -55,7 +55,7 @@ def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     assert "\\<script>alert(1)\\</script>" in card
 
 
-def test_the_card_names_a_model_that_learned_nothing(record: dict[str, Any]) -> None:
+def test_the_card_names_a_model_that_learned_nothing(record):
     record["scores"] = {"test": CONSTANT}
     scores = model_card(record).partition("## Scores")[2]
     assert "**Note:** test: all 5 answers are the same, 'yes'" in scores

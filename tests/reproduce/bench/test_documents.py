@@ -3,8 +3,7 @@
 import json
 
 from dpft.reproduce.bench.documents import read_benches, summarise, table
-
-from .fakes import FACTS, REFUSED, result, settings
+from tests.reproduce.bench.fakes import FACTS, REFUSED, result, settings
 
 
 def test_a_row_has_ratios_and_ranges_and_a_failure_its_message():

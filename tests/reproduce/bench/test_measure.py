@@ -4,8 +4,7 @@ import pytest
 
 from dpft.reproduce.bench.documents import Spread, summarise
 from dpft.reproduce.bench.measure import BenchError, measure
-
-from .fakes import REFUSED, Worker, result, settings
+from tests.reproduce.bench.fakes import REFUSED, Worker, result, settings
 
 
 def silent(what):

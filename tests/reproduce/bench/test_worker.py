@@ -7,8 +7,7 @@ from dpft.config.errors import DpftError
 from dpft.privacy.verification.checker import Schedule
 from dpft.reproduce.bench import worker
 from dpft.reproduce.bench.measure import WorkerProcess
-
-from .fakes import settings
+from tests.reproduce.bench.fakes import settings
 
 SMALL = {"batch": 2, "length": 6, "steps": 1}
 

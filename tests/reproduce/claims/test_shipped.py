@@ -11,11 +11,13 @@ from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.reproduce.bench.catalog import BenchSettings
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, load
-from dpft.reproduce.claims.evaluate import Evidence, _table_of, evaluate
+from dpft.reproduce.claims import computed
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, ComputedCheck, load
+from dpft.reproduce.claims.evaluate import Evidence, _table_of, compute, evaluate
 from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Word
 from dpft.reproduce.claims.show import sentence
 from dpft.reproduce.figures.catalog import ROOT
+from dpft.reproduce.figures.computed import Layer, peaks
 from dpft.reproduce.papers import names, show_label
 from dpft.reproduce.tables.record_index import Index, make_index
 
@@ -114,3 +116,21 @@ def test_what_the_printed_numbers_say(results, name, word, failing, count):
     printed = [one.word for one in results[name].printed]
     assert (results[name].by_print, len(printed)) == (word, count)
     assert printed.count(Word.NOT_CONSISTENT) == failing
+
+
+CHECKS = [one for claim in load() for one in claim.checks if isinstance(one, ComputedCheck)]
+
+
+def test_every_function_is_used_and_one_claim_fails_in_part():
+    assert {check.function for check in CHECKS} == set(computed.FUNCTIONS)
+    results = [(check.function, one) for check in CHECKS for one in compute(check)]
+    assert all(one.what and one.text and one.origin == "computed" for _, one in results)
+    fails = [function for function, one in results if one.word is not Word.HOLDS]
+    assert fails == ["embedding_memory"]
+
+
+def test_the_formula_leaves_out_the_ends_of_a_group():
+    layers = [Layer(T=1, d=d, p=p, block=0) for d, p in ((1, 10), (2, 20), (4, 40), (8, 80))]
+    groups = ((0, 3), (3, 4))
+    assert peaks(layers, groups) == [7 + 70, 15 + 80]
+    assert computed.peaks_as_printed(layers, groups) == [3 + 20, 7]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.reproduce.tables.record_index import make_index
+from dpft.reproduce.tables.record_index import make_index, match_key
 from dpft.runs.finished import marked
 from dpft.runs.record import read_record, write_table
 from dpft.tasks.metrics.shown import packed
@@ -104,3 +105,33 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     assert names == ["b/file", "a/first", "c/last"]
     (said,) = index.damaged
     assert said.startswith(f"{tmp_path / 'c/old'}: ")
+
+
+ELSEWHERE = (
+    *("task.data_dir=D", "task.source=files", "optim.microbatch_tokens=8"),
+    *("privacy.noise_seed=5", "decode.split=dev", "decode.batch_size=8", "model.path=copies/gpt2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (ELSEWHERE, True),
+        (["clip=bk"], True),  # the same clipped sums
+        (["clip=materialised"], True),
+        (["clip=per_layer"], False),
+        (["clip=flat_adaptive"], False),
+        (["clip=none"], False),
+        (["clip.threshold=0.5"], False),
+        (["optim.lr=0.1"], False),
+        (["task.limit_train=10"], False),
+        (["task.source=sample"], False),
+        (["decode.beams=2"], False),
+        (["eps=99"], False),
+    ],
+)
+def test_what_changes_a_score_is_another_experiment(words, same):
+    usual = ["task=e2e", "model=gpt2", "clip=ghost", "eps=3"]
+    one, other = compose(usual), compose([*usual, *words])
+    del other["optim"]["sampling_rate"]  # not in a record, since it is the default
+    assert (match_key(one) == match_key(other)) is same

@@ -19,40 +19,33 @@ TEXT = (
     "mill long very . ? , !"
 )
 SIZES = {
-    "hidden_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 20,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
 
 
-def _special(tokenizer, names):
-    return [(name, tokenizer.token_to_id(name)) for name in names]
+def _finished(tokenizer, single, pair, names, **special):
+    """A tokenizer of transformers, with special tokens called as its model names them."""
+    called = [special[f"{name}_token"] for name in ("cls", "sep")]
+    ids = [(token, tokenizer.token_to_id(token)) for token in called]
+    tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **special)
 
 
 def wordpiece():
     """A lower-casing WordPiece tokenizer in BERT's form."""
     vocabulary = f"[PAD] [UNK] [CLS] [SEP] [MASK] {TEXT} ##s un ##kind".split()
-    tokenizer = Tokenizer(
-        models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]")
-    )
+    numbered = {word: i for i, word in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(numbered, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=_special(tokenizer, ("[CLS]", "[SEP]")),
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    special = {
+        f"{name.lower()}_token": f"[{name}]" for name in ["PAD", "UNK", "CLS", "SEP", "MASK"]
+    }
+    return _finished(
+        *(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+        ["input_ids", "token_type_ids", "attention_mask"],
+        **special,
     )
 
 
@@ -69,21 +62,13 @@ def byte_level():
         show_progress=False,
     )
     tokenizer.train_from_iterator([f"{TEXT} It was Yes No Maybe great terrible"], trainer)
-    tokenizer.post_processor = TemplateProcessing(
-        single="<s> $A </s>",
-        pair="<s> $A </s> </s> $B </s>",
-        special_tokens=_special(tokenizer, ("<s>", "</s>")),
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        mask_token=AddedToken("<mask>", lstrip=True),
-        model_input_names=["input_ids", "attention_mask"],
+    special = {"cls_token": "<s>", "sep_token": "</s>", "bos_token": "<s>", "eos_token": "</s>"}
+    special |= {"pad_token": "<pad>", "unk_token": "<unk>"}
+    special["mask_token"] = AddedToken("<mask>", lstrip=True)
+    return _finished(
+        *(tokenizer, "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+        ["input_ids", "attention_mask"],
+        **special,
     )
 
 
