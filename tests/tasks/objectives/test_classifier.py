@@ -8,7 +8,7 @@ from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.records import LabelledText
-from tests.tasks.objectives.encoders import TOKENIZERS, build
+from tests.tasks.objectives.encoders import standin, wordpiece
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
 CLASSES = ("no", "yes")
@@ -43,8 +43,9 @@ def name(request):
 @pytest.fixture(scope="module", params=RECORDS)
 def chosen(request, name):
     """Model, objective and records."""
-    model, tokenizer = build(name, masked=request.param == "infill")
-    return model, objective(request.param, tokenizer), RECORDS[request.param]
+    kind = "masked" if request.param == "infill" else "classifier"
+    model, tokenizer = standin(name, kind, CLASSES)
+    return model.double(), objective(request.param, tokenizer), RECORDS[request.param]
 
 
 def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
@@ -70,7 +71,7 @@ def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
 
 
 def test_of_two_texts_the_longer_is_cut():
-    tokenizer = TOKENIZERS["bert"]()
+    tokenizer = wordpiece()
     record = LabelledText(("the film was very long", "a b"), 0)
     example, whole = (objective("head", tokenizer, most).encode(record) for most in (9, 30))
     assert tokenizer.decode(list(example.ids)) == "[CLS] the film was very [SEP] a b [SEP]"
@@ -89,7 +90,7 @@ LONG = "a b c a b c a b c"
         ("roberta", ("who", "the mill"), TWO, "<s>whoĠ?<mask>Ġ,ĠtheĠmill</s>"),
         ("roberta", ("who", "it"), "<S1> [MASK] , <S2>", "<s>who<mask>Ġ,Ġit</s>"),
         ("roberta", ("who",), "<S1> It was[MASK].", "<s>whoĠItĠwas<mask>.</s>"),
-        # Ten tokens: the longest text is cut first, and the blank never.
+        # Of ten tokens. The longest text is cut first, and the blank never.
         ("bert", (LONG,), ONE, "[CLS] a b c a it was [MASK] . [SEP]"),
         ("bert", (LONG, "the film"), TWO, "[CLS] a b c ? [MASK] , the film [SEP]"),
         ("bert", (LONG, LONG), TWO, "[CLS] a b c ? [MASK] , a b [SEP]"),
@@ -97,8 +98,9 @@ LONG = "a b c a b c a b c"
     ],
 )
 def test_templates_are_filled(kind, texts, template, expected):
-    tokenizer = TOKENIZERS[kind]()
-    example = objective("infill", tokenizer, 10, template).encode(LabelledText(texts, 0))
+    tokenizer = wordpiece() if kind == "bert" else standin(kind, "masked")[1]
+    size = 10 if kind == "bert" else 30
+    example = objective("infill", tokenizer, size, template).encode(LabelledText(texts, 0))
     assert example.ids[example.mask] == tokenizer.mask_token_id
     tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
     assert (" " if kind == "bert" else "").join(tokens) == expected
@@ -115,11 +117,11 @@ def test_templates_are_filled(kind, texts, template, expected):
 )
 def test_impossible_templates_are_refused(template, message):
     with pytest.raises(ConfigError, match=message):
-        objective("infill", TOKENIZERS["bert"](), template=template)
+        objective("infill", wordpiece(), template=template)
 
 
 def test_the_decoder_sees_one_position_of_each_record(name):
-    model, tokenizer = build(name, masked=True)
+    model, tokenizer = standin(name, "masked", CLASSES)
     task = objective("infill", tokenizer)
     shapes = []
     head = model.get_output_embeddings()

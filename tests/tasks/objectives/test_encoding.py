@@ -11,12 +11,16 @@ from dpft.tasks.objectives.encoding import Packed, encoded, lengths, pack, schem
 from dpft.tasks.objectives.image import ImageExample
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
-from tests.tasks.objectives.encoders import byte_level, wordpiece
+from tests.tasks.objectives.encoders import standin, wordpiece
 
 TEXTS = [
     "", " ", "a", "The kettle leaks no more.", "<|endoftext|> [SEP] [MASK] </s>", "zoë \U0001f600",
     "two\nlines\r\n", "x" * 400, "word " * 300, "  spaces  within  ", "\u2028\u00a0", "##s unkind",
 ]  # fmt: skip
+
+
+def byte_level():
+    return standin("roberta", "masked")[1]
 
 
 @pytest.mark.parametrize("make", [None, wordpiece, byte_level])
@@ -29,12 +33,12 @@ def test_tokens_are_those_of_the_tokenizer_itself(make, tiny):
     assert token_ids(tokenizer, TEXTS) == [ids if x else [] for x, ids in zip(TEXTS, expected)]  # noqa: B905
 
 
-@pytest.mark.parametrize("tokenizer", [wordpiece(), byte_level()])
-def test_classified_texts_are_encoded_alike_together_and_alone(tokenizer):
+@pytest.mark.parametrize("make", [wordpiece, byte_level])
+def test_classified_texts_are_encoded_equally_together_and_alone(make):
     for texts in ([(x,) for x in TEXTS], [(x, y) for x in TEXTS[:7] for y in TEXTS[:7]]):
         some = [LabelledText(pair, n % 2) for n, pair in enumerate(texts)]
         for length in (8, 2000):
-            objective = Classifier(tokenizer, length, ("a", "b"))
+            objective = Classifier(make(), length, ("a", "b"))
             together = objective.encode_all(some)
             assert together == [objective.encode(record) for record in some]
             cut = [objective.encode(record).cut_source for record in some]
