@@ -56,7 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the session's caches."""
     if cache := config.stash.get(_session_cache, None):
         shutil.rmtree(cache, ignore_errors=True)
 

@@ -20,13 +20,14 @@ LARGE = 1 << 16  # bytes from which on a file is stored elsewhere
 
 @dataclass
 class Repository:
-    """One repository with one commit."""
+    """One commit of a repository."""
 
     kind: str  # models or datasets
     name: str  # with the owner
     files: Mapping[str, bytes]
     branches: tuple[str, ...] = ("main",)  # names of the commit
     token: str | None = None  # what a reader must send, if it is gated
+    commit: str = COMMIT
 
     def listed(self, path: str) -> dict[str, Any]:
         content = self.files[path]
@@ -71,39 +72,39 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.hub.seen.append(f"{self.command} {self.path}")
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if path == [""]:
             self.answer(200, b"a hub")
         elif path[0] == "storage":
             self.send_large(path[1])
         elif path[0] == "api":
-            self.describe(path[1:], body)
+            self.describe(path[1:])
         else:
             kind = "datasets" if path[0] == "datasets" else "models"
             self.resolve(kind, path[1:] if kind == "datasets" else path)
 
-    do_HEAD = do_POST = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *words: Any) -> None:
         pass
 
     def repository(self, kind: str, name: str, revision: str) -> Repository | None:
         """Return a repository, or answer with the error that the hub has for this request."""
-        found = {(r.kind, r.name): r for r in self.hub.repositories}.get((kind, name))
-        if found is None:
+        commits = [r for r in self.hub.repositories if (r.kind, r.name) == (kind, name)]
+        token = commits[0].token if commits else None
+        if not commits:
             self.fail(401, "RepoNotFound", "Invalid username or password.")
-        elif found.token and self.headers.get("Authorization") != f"Bearer {found.token}":
+        elif token and self.headers.get("Authorization") != f"Bearer {token}":
             said = f"Access to {kind[:-1]} {name} is restricted. You must be authenticated."
             self.fail(401, "GatedRepo", said)
-        elif revision not in (*found.branches, COMMIT):
+        elif not (found := [r for r in commits if revision in (*r.branches, r.commit)]):
             self.fail(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
-            return found
+            return found[0]
         return None
 
-    def describe(self, path: list[str], body: bytes) -> None:
-        """Answer api/KIND/OWNER/NAME[/revision/R | /tree/R/FOLDER | /paths-info/R]."""
+    def describe(self, path: list[str]) -> None:
+        """Answer api/KIND/OWNER/NAME[/revision/R | /tree/R/FOLDER]."""
         kind, name, rest = path[0], "/".join(path[1:3]), path[3:]
         what, revision = rest[0] if rest else "revision", rest[1] if len(rest) > 1 else "main"
         found = self.repository(kind, name, revision)
@@ -112,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "revision":
             siblings = [{"rfilename": file} for file in found.files]
             gated = "manual" if found.token else False
-            known = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False}
+            known = {"id": name, "sha": found.commit, "siblings": siblings, "private": False}
             self.answer_json(known | {"gated": gated, "tags": [], "downloads": 0, "likes": 0})
         elif what == "tree":
             folder = "/".join(rest[2:])
@@ -124,13 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
             start = len(folder) + 1 if folder else 0
             direct = [f for f in inside if deep == "true" or "/" not in f[start:]]
             below = {f[: f.index("/", start)] for f in inside if "/" in f[start:]}
-            folders = [
-                {"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in below
-            ]
+            about = {"type": "directory", "oid": "0" * 40, "size": 0}
+            folders = [{**about, "path": one} for one in below]
             self.answer_json([*folders, *map(found.listed, direct)])
-        elif what == "paths-info":
-            asked = parse_qs(body.decode()).get("paths", [])
-            self.answer_json([found.listed(one) for one in asked if one in found.files])
         else:
             self.fail(404, "EntryNotFound", what)
 
@@ -148,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.fail(404, "EntryNotFound", f"{file} does not exist")
             return
         content = found.files[file]
-        known = {"X-Repo-Commit": COMMIT, "ETag": f'"{tag(content)[:40]}"'}
+        known = {"X-Repo-Commit": found.commit, "ETag": f'"{tag(content)[:40]}"'}
         if len(content) < LARGE:
             self.answer(200, content, known)
             return

@@ -190,22 +190,6 @@ def test_a_run_without_privacy_is_refused_or_said_to_have_none(quick_scores, one
     assert "Epsilon" not in text
 
 
-def test_a_language_model_writes_whole_texts(tmp_path):
-    overrides = ["task=language_modeling", "decode.split=dev", "name=lm", "privacy.noise_seed=1"]
-    run = train(tmp_path, *overrides).path
-    invoke(run, "n=5", "decode.max_new_tokens=8")
-    out = run / "synthetic/train.jsonl"
-    side = content(out)
-    assert side["sources"]["distinct"] == 0
-    assert "no sources to protect" in side["sources"]["privacy"]
-    task = LanguageModeling(source="sample", synthetic=str(out))
-    texts = [record.target for record in task.records("train")]
-    assert len(texts) == side["records"]["written"] > 0
-    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == texts
-    words = (run, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
-    assert "writes texts without a source" in invoke(*words, exit_code=2)
-
-
 def test_texts_are_written_for_labels_that_are_typed(tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text('{"label": "yes", "text": "private"}\n')
@@ -261,15 +245,22 @@ def story(tmp_path_factory):
     return path, invoke(path, "n=6", "decode.top_p=0.3"), invoke(path, "--overlap")
 
 
-def test_generated_texts_are_read_back(story):
+def test_a_language_model_writes_whole_texts_that_are_read_back(story, tmp_path):
     path, said, _ = story
     file = path / "synthetic/train.jsonl"
+    side = content(file)
+    assert side["sources"]["distinct"] == 0
+    assert "no sources to protect" in side["sources"]["privacy"]
     texts = [one.target for one in LanguageModeling(train_file=str(file)).records("train")]
     assert talk("Yes.")["text"] in texts
+    assert len(texts) == side["records"]["written"]
+    assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == texts
     assert "one user" in said
     assert f"dpft generate {path} --overlap" in said
     checked = invoke("language_modeling", f"task.train_file={file}", verb=["data", "check"])
     assert f"language_modeling train: {len(texts)} records" in checked
+    words = (path, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
+    assert "writes texts without a source" in invoke(*words, exit_code=2)
 
 
 def test_the_overlap_is_in_private_alone(story):
@@ -289,10 +280,8 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
         (tmp_path / name).write_bytes((path / "synthetic" / name).read_bytes())
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write(json.dumps(talk("Yes.")) + "\n")
-    for file, message in (
-        (tmp_path / "train.jsonl", "was changed since"),
-        ("none", "does not exist"),
-    ):
+    changed = tmp_path / "train.jsonl"
+    for file, message in ((changed, "was changed since"), ("none", "does not exist")):
         said = invoke(path, f"out={file}", "--overlap", exit_code=2)
         assert message in " ".join(said.split())
 

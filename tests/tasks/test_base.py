@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
@@ -96,3 +96,33 @@ def test_the_shipped_size_and_decoding_are_those_that_were_published(name):
     assert config["decode"]["beams"] == (4 if name == "samsum" else 5)
     sampled = {"sample": True, "top_p": 0.9, "beams": 1}
     assert sampled.items() <= compose([f"task={name}", "decode=nucleus"])["decode"].items()
+
+
+# Records and instances by split; None: the copy has no such file.
+REAL = {
+    "e2e": {"train": (42061, None), "dev": (4672, 547), "test": (4693, 630)},
+    # One reference of DART's test file is empty.
+    "dart": {"train": None, "dev": (6980, 2768), "test": (12552 - 1, 5097)},
+    "samsum": {"train": (14732, None), "dev": (818, 818), "test": (819, 819)},
+    "personachat": {"dev": (7801, 7801)},
+    "sst2": {"train": (67349, None), "dev": (872, 872)},
+    "qnli": {"train": None, "dev": (5463, 5463)},
+    "qnli_subset": {"train": (8999, None), "dev": (1000, 1000)},
+    "qqp_subset": {"train": (8999, None), "dev": (1000, 1000)},
+    "mnli_subset": {"train": (8999, None), "dev": (1000, 1000)},
+}
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_the_real_files_have_their_published_sizes(data_root, folder):
+    task = load_task({"name": folder.removesuffix("_subset"), "data_dir": str(data_root / folder)})
+    for split, sizes in REAL[folder].items():
+        if sizes is None:
+            with pytest.raises(SplitError, match=f"holds no {split} split"):
+                task.records(split)
+            continue
+        records, instances = sizes
+        assert len(task.records(split)) == records
+        if instances is not None:
+            assert len(task.instances(split)) == instances
+            assert all(reference for i in task.instances(split) for reference in i.references)

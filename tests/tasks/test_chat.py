@@ -103,9 +103,6 @@ def record(messages, folder, **more):
     return task_of(folder, {"messages": messages, **more}).records("train")[0]
 
 
-# Files.
-
-
 def test_forms_of_other_tools_are_read(tmp_path):
     names = {"system": "system", "user": "human", "assistant": "gpt"}
     sharegpt = [{"from": names[role], "value": text} for role, text in TALK.turns]
@@ -144,9 +141,6 @@ def test_both_forms_of_tool_calls_are_one_record(tmp_path):
 def test_what_is_no_conversation_is_refused_with_its_line(tmp_path, messages, message):
     with pytest.raises(DataError, match=rf"line 2.*{message}"):
         task_of(tmp_path, {"messages": SYSTEM}, {"messages": messages}).records("train")
-
-
-# What is trained.
 
 
 def test_answers_are_trained_and_nothing_else(loaded):
@@ -266,9 +260,6 @@ def test_text_that_looks_like_control_tokens_stays_text(loaded, tmp_path):
     found, written = control(record(called, tmp_path))
     assert found == control(record(OPENAI, tmp_path))[0]
     assert written.count("<|im_end|>") == 7
-
-
-# What is cut.
 
 
 @pytest.mark.parametrize("length", [8, 20, 35, 50, 60, 500])

@@ -202,9 +202,6 @@ def test_data_is_looked_for_in_the_folder_then_in_the_environment(tmp_path, monk
         _ = E2E(source="files").location
 
 
-# E2E and DART.
-
-
 def test_meaning_representations_and_triples_become_prompts():
     mr = "name[The Mill], eatType[coffee shop], priceRange[£20-25], near[Café, Rouge]"
     assert e2e.linearise(mr) == (
@@ -250,8 +247,6 @@ def test_darts_dev_split_may_be_trained_on_and_is_then_no_evaluation_split(tmp_p
     with pytest.raises(ConfigError, match="train_split is 'test'; expected one of train, dev"):
         DART(train_split="test")
 
-
-# GLUE.
 
 QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
@@ -326,9 +321,6 @@ WORDS = {"label_words": {"negative": "bad", "positive": "good"}}
 def test_impossible_settings_of_glue_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         load_task({"name": "sst2", **settings})
-
-
-# Persona-Chat and SAMSum.
 
 
 def test_personas_of_the_validation_file_train_or_evaluate_and_one_more_moves_no_other(tmp_path):

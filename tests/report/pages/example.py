@@ -6,7 +6,7 @@ import json
 
 from dpft.privacy.accounting import epsilon_rdp, run_curve
 from dpft.runs.ledger import chained_lines
-from tests.runs.example import example_guarantee, example_record, without_privacy
+from tests.runs.example import example_guarantee, without_privacy
 
 DELTA = 1e-5
 LOSSES = [6.4336037, 5.5241913, 5.1730656, 4.9876543]
@@ -33,8 +33,18 @@ def config(**changes):
 
 
 def mechanism(**changes):
-    more = {"batch_size": 1024, "dataset_size": 42061, "delta": DELTA, "steps": 4}
-    return example_record()["mechanism"] | {"noise_multiplier": 0.71028} | more | changes
+    return {
+        "batch_size": 1024,
+        "dataset_size": 42061,
+        "delta": DELTA,
+        "noise_multiplier": 0.71028,
+        "private": True,
+        "sampling": "poisson",
+        "sampling_rate": 0.0243,
+        "steps": 4,
+        "thresholds": [0.1],
+        **changes,
+    }
 
 
 def epsilon(steps, stated=None):
@@ -63,9 +73,12 @@ PRIVACY = example_guarantee(
 def record(bleu=0.59, private=True, settings=None, **changes):
     model = {"base_model": "bundled:tiny", "parameters": 757248, "trainable_parameters": 757248}
     metrics = {"BLEU": bleu, "NIST": None}
-    found = example_record("289919ffa4e6") | {
+    return {
         "schema_version": 2,
+        "stage": "scored",
+        "dpft": {"version": "0.1.0", "commit": "abc123", "dirty": True},
         "config": settings or config(),
+        "config_hash": "289919ffa4e6",
         "environment": {
             "cpu": "A Processor",
             "cores": 2,
@@ -86,9 +99,8 @@ def record(bleu=0.59, private=True, settings=None, **changes):
         "training": {"steps": 4, "seconds": 61.4, "peak_memory_bytes": 2**30, "device": "cpu"},
         "scores": {"test": {"metrics": metrics, "examples": 630, "signature": "bleu|x"}},
         "flags": [{"flag": "bundled_model", "name": "tiny"}],
+        **changes,
     }
-    del found["generations"]
-    return found | changes
 
 
 def ledger(path, steps=4, **header):

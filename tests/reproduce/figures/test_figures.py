@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from dpft.privacy.accounting import calibrate_noise, epsilon_rdp
 from dpft.reproduce.bench.documents import read_benches
@@ -11,6 +12,8 @@ from dpft.reproduce.figures.catalog import Figure, Inputs, load
 from dpft.reproduce.figures.computed import Layer
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.draw import save
+from dpft.reproduce.figures.private import WARNING
+from dpft.runs.log import NormsLog
 from tests.reproduce.figures.example import content, planned, write_bench
 from tests.reproduce.tables.example import write_record
 
@@ -127,3 +130,55 @@ def test_equal_content_gives_equal_files(tmp_path):
 def test_private_figures_are_for_their_owner(tmp_path):
     for path in saved(tmp_path, "private"):
         assert path.stat().st_mode & 0o077 == 0
+
+
+GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "one"
+    (folder / "private").mkdir(parents=True)
+    with NormsLog(folder / "private", 5, GROUPS) as log:
+        for step in range(0, 31):
+            log.append(step, [torch.arange(160.0).view(40, 4) + step])
+    return folder
+
+
+def test_norms_of_32_records_at_four_steps(run):
+    figure = content("he2022/2", runs=(run,))
+    assert [panel.title for panel in figure.panels] == [f"step {k}" for k in (1, 11, 21, 31)]
+    first = figure.panels[0]
+    assert (len(first.cells), len(first.cells[0])) == (32, 4)
+    assert first.cells[2][1].y == 9
+    assert len({panel.limits for panel in figure.panels}) == 1
+    assert figure.caption[0] == WARNING
+    assert figure.caption[1].startswith("Run one; 4 layers")
+
+
+def test_histograms_count_every_record(run):
+    assert load("he2022/2").private
+    figure = content("he2022/4", runs=(run,))
+    assert len(figure.panels) == 4 * 3
+    outline, quantiles = figure.panels[0].series
+    assert sum(point.y for point in outline.points) == 40
+    assert [point.x for point in quantiles.points] == [39, 78, 117, 132.6]
+
+
+def test_scores_stand_over_the_ratio_of_the_first_steps(tmp_path):
+    one = planned("li2022/3b", **{"batch size": 512})
+    for seed, score in ((1, 0.4), (2, 0.5)):
+        folder = write_record(tmp_path / str(seed), one, seed, {"BLEU": score})
+        (folder / "private").mkdir()
+        with NormsLog(folder / "private", 1, ["all"]) as log:
+            for step in range(40):
+                # Ratios of 0.1 and 0.2 by turns; those behind the first 30 steps do not count.
+                log.append(step, [torch.ones(3, 1)], seed * (1 + step % 2 if step < 30 else 99), 10)
+    figure = content("li2022/3b", tmp_path)
+    (series,) = figure.panels[0].series
+    assert series.label == "batches of 512"
+    assert [(point.x, point.y) for point in series.points] == [
+        (pytest.approx(0.15), 40),
+        (pytest.approx(0.30), 50),
+    ]
+    assert figure.caption[0] == WARNING

@@ -1,4 +1,4 @@
-"""Equality with the official E2E scorer.
+"""Equality with the official E2E scorer, and a Java that misbehaves.
 
 The expected numbers come from the official scorer, release code unchanged but for the number of
 digits that its Perl part prints: predictions and references written to files, one run per case.
@@ -9,10 +9,10 @@ from itertools import groupby
 
 import pytest
 
-from dpft.tasks.metrics import coco, e2e
+from dpft.tasks.metrics import coco, e2e, java
 from dpft.tasks.metrics.e2e import mteval_tokenize, nist
-
-from .restaurants import PREDICTIONS, REFERENCES
+from dpft.tasks.metrics.java import JavaError
+from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 
 TOLERANCE = 1e-6  # the official scorer prints four decimals
 
@@ -129,3 +129,21 @@ def test_ptb_tokens_are_lowercase_without_the_listed_punctuation_in_any_locale(m
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("LANG", "tr_TR")
     assert dict(zip(PTB, coco.ptb_tokenize([*PTB]), strict=True)) == PTB
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ("echo out of luck >&2; exit 3", r"(?s)status 3.*out of luck"),
+        ("exec sleep 60", "within 0 s"),
+    ],
+)
+def test_a_program_that_fails_or_hangs_is_ended_and_quoted(
+    tmp_path, monkeypatch, commands, message
+):
+    file = tmp_path / "java"
+    file.write_text(f"#!/bin/sh\n{commands}\n")
+    file.chmod(0o700)
+    monkeypatch.setattr(java, "find_java", lambda: file)
+    with pytest.raises(JavaError, match=message):
+        java.run(["-jar", "x.jar"], ["text"], timeout_s=0.2)

@@ -6,8 +6,6 @@ from dpft.config.schema import Decode
 
 
 class Letters:
-    """A tokenizer whose tokens are letters."""
-
     def __init__(self, end):
         self.eos_token, self.eos_token_id = end, ord(end)
 
@@ -19,16 +17,11 @@ class Letters:
         return [ord(c) for c in text]
 
 
-def letters_with(end):
-    """Letters, whose end token is ``end``."""
-    return Letters(end)
-
-
 def loaded_letters(end, positions=None):
     """Return what a task makes an objective for; positions None: as many as there may be."""
     limits = {} if positions is None else {"max_position_embeddings": positions}
     model = SimpleNamespace(config=SimpleNamespace(**limits))
-    return SimpleNamespace(text_tokenizer=letters_with(end), model=model)
+    return SimpleNamespace(text_tokenizer=Letters(end), model=model)
 
 
 def spelled(ids):

@@ -7,11 +7,9 @@ rounding shows: many equal records, and one that is longer than all others.
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from dpft.config.errors import ModelError
-from dpft.config.schema import Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives.base import Batch
@@ -31,6 +29,25 @@ BUDGET = 1 << 14
 SHAPES = FixedShapes(16 * EQUAL)
 
 
+class Tokenizer:
+    eos_token_id = pad_token_id = 0
+
+
+def gpt2():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "bos_token_id"), 0)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **none, eos_token_id=0)).train()
+
+
+def bert():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96}
+    config = BertConfig(**sizes, num_attention_heads=4, max_position_embeddings=64)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0
+    return BertForSequenceClassification(config).train()
+
+
 def example(kind, length, seed=0):
     drawn = torch.randint(1, 200, (length,), generator=torch.Generator().manual_seed(seed))
     ids = tuple(drawn.tolist())
@@ -39,15 +56,10 @@ def example(kind, length, seed=0):
     return ClassExample(ids, None, seed % 2)
 
 
-def objective_of(kind):
-    """A model that drops nothing, and an objective whose examples are padded to 64 tokens."""
-    made = load_model(Model("x", f"random:{kind}"), NEEDS[kind], seed=0)
-    if kind == "gpt2":
-        return made.model.train(), Causal(made.tokenizer, 64)
-    return made.model.train(), Classifier(made.tokenizer, 64, ("a", "b"))
-
-
-NEEDS = {"gpt2": Needs("causal"), "bert": Needs("classifier", ("a", "b"))}
+KINDS = {
+    "gpt2": (gpt2, Causal(Tokenizer(), 64)),
+    "bert": (bert, Classifier(Tokenizer(), 64, ("a", "b"))),
+}
 
 
 def clipped_sum(model, data, indices):
@@ -72,22 +84,22 @@ def moved(model, data, one):
 
 @pytest.mark.parametrize(("kind", "long"), [("gpt2", 40), ("bert", 21)])
 def test_a_long_record_moves_the_sum_of_like_ones_by_its_own_clipped_gradient(kind, long):
-    model, objective = objective_of(kind)
+    make, objective = KINDS[kind]
     examples = [example(kind, 17)] * EQUAL + [example(kind, long, seed=1)]
     data = Records(Mixed(objective), examples, SHAPES)
     for one in (0, EQUAL):
-        change, of_others = moved(model, data, one)
+        change, of_others = moved(make(), data, one)
         assert change <= 1 + 1e-5
         assert of_others <= 1e-5
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, None], ids=["fixed", "loose"])
 def test_a_user_with_longer_records_moves_the_sum_by_its_own_clipped_gradient(shapes):
-    model, objective = objective_of("gpt2")
+    make, objective = KINDS["gpt2"]
     examples = [example("gpt2", 17)] * EQUAL + [example("gpt2", 21, seed=1)]
     owners = [f"a{number:03}" for number in range(EQUAL)] + ["zoe"]
     data = Users(Mixed(objective), examples, owners, 8, b"key", shapes)
-    change, of_others = moved(model, data, EQUAL)
+    change, of_others = moved(make(), data, EQUAL)
     if shapes is None:
         assert of_others > 1e-2
     else:
@@ -97,7 +109,7 @@ def test_a_user_with_longer_records_moves_the_sum_by_its_own_clipped_gradient(sh
 
 def test_rounding_that_depends_on_other_records_is_refused():
     """Half precision whose shapes say that they are fixed, and are not."""
-    model, objective = objective_of("gpt2")
+    make, objective = KINDS["gpt2"]
 
     class Loose(Mixed):
         def collate(self, examples, widths=None):
@@ -107,6 +119,7 @@ def test_rounding_that_depends_on_other_records_is_refused():
             return (64, 63)
 
     examples = [example("gpt2", 17 + k, seed=k) for k in range(12)]
+    model = make()
     clipper = make_clipper(model, "bk", threshold=C)
     loose = Records(Loose(objective), examples, FixedShapes(48))
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
