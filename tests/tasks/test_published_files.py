@@ -18,7 +18,7 @@ from dpft.tasks.personachat import PersonaChat, Reply, read_lines, read_text
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_rows
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
-from tests.tasks.objectives.letters import loaded_letters, prompt_of, spelled
+from tests.tasks.objectives.support import loaded_letters, prompt_of, spelled
 
 TEXT_TASKS = [name for name, cls in TASKS.items() if ".images:" not in cls]
 

@@ -15,8 +15,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
-from tests.tasks.objectives.letters import Letters, prompt_of, spelled
-from tests.tasks.objectives.own_losses import check_losses_are_their_own
+from tests.tasks.objectives.support import Letters, check_losses_are_their_own, prompt_of, spelled
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, Infilling
 from dpft.tasks.objectives.records import LabelledText
-from tests.tasks.objectives.encoders import standin, wordpiece
-from tests.tasks.objectives.own_losses import check_losses_are_their_own
+from tests.tasks.objectives.support import check_losses_are_their_own, standin, wordpiece
 
 CLASSES = ("no", "yes")
 ONE, TWO = "<S1> It was [MASK] .", "<S1> ? [MASK] , <S2>"

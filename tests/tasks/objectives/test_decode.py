@@ -13,7 +13,7 @@ from dpft.models.needs import Needs
 from dpft.privacy.precision import as_on_gpu
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import _Memory, decode
-from tests.tasks.objectives.letters import prompt_of
+from tests.tasks.objectives.support import prompt_of
 
 CAUSAL = Needs("causal")
 

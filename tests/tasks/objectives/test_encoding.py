@@ -11,7 +11,7 @@ from dpft.tasks.objectives.encoding import Packed, encoded, lengths, pack, schem
 from dpft.tasks.objectives.image import ImageExample
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
-from tests.tasks.objectives.encoders import standin, wordpiece
+from tests.tasks.objectives.support import standin, wordpiece
 
 TEXTS = [
     "", " ", "a", "The kettle leaks no more.", "<|endoftext|> [SEP] [MASK] </s>", "zoë \U0001f600",

@@ -11,7 +11,7 @@ from PIL import Image
 from dpft.config.errors import DataError
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.records import LabelledImage
-from tests.tasks.objectives.encoders import standin
+from tests.tasks.objectives.support import standin
 
 CLASSES = ("cat", "dog", "ship")
 HALF = (0.5, 0.5, 0.5)
