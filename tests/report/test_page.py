@@ -48,10 +48,6 @@ def text_of(*words):
     return Page(html_of(*words)).text
 
 
-def gathered(path):
-    return gather(Target(path, path.name))
-
-
 def of_whole(**privacy):
     whole = record(mechanism=WHOLE)
     whole["privacy"] |= {"stated": gaussian_epsilon(1.0, DELTA), "accountant": "pld", **privacy}
@@ -319,7 +315,7 @@ def test_the_numbers_for_a_reviewer_are_those_of_the_best_test_there_is(tmp_path
 
 def test_what_the_mechanism_does_not_confirm_rests_on_epsilon_and_delta_alone(tmp_path):
     def found(whole):
-        run = gathered(a_run(tmp_path / "run", whole))
+        run = gather(Target(a_run(tmp_path / "run", whole), "run"))
         return bounds(run.guarantee, run.mechanism)
 
     pair = found(of_whole(selected=True))
@@ -348,17 +344,12 @@ def test_a_guarantee_that_says_nothing_has_no_numbers(tmp_path, privacy, said):
     assert "out of 100" not in text
 
 
-@pytest.fixture
-def runs(tmp_path):
-    folder = tmp_path / "runs"
-    a_run(folder / "worse", record(0.50))
-    a_run(folder / "best", record(0.61, settings=config(optim__lr=0.001)))
-    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"plan": "none"})))
-    a_run(folder / "best.old-1", record(0.99))
-    return folder
-
-
-def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
+def test_runs_are_sorted_by_score_and_their_differences_shown(tmp_path):
+    runs = tmp_path / "runs"
+    a_run(runs / "worse", record(0.50))
+    a_run(runs / "best", record(0.61, settings=config(optim__lr=0.001)))
+    a_run(runs / "plain", record(0.55, private=False, settings=config(clip={"plan": "none"})))
+    a_run(runs / "best.old-1", record(0.99))
     text = text_of(runs)
     rows = text[text.index("Sorted by BLEU of test on e2e, highest first.") :]
     assert "best 3.000 0.6100 – 4 0:01:01 finished ghost 0.1 0.001" in rows

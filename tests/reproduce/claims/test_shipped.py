@@ -22,8 +22,6 @@ from dpft.reproduce.papers import names, show_label
 from dpft.reproduce.tables.record_index import Index, make_index
 
 CLAIMS = load()
-
-
 RESULTS = conf_dir().parent / "results"
 
 
@@ -94,12 +92,8 @@ def test_every_command_is_one_that_dpft_takes(results):
             BenchSettings.make(threads=1, **options)
         else:
             assert options["run"]
-            known = (
-                names()
-                if verb == "table"
-                else {f"{x.parent.name}/{x.stem}" for x in ROOT.glob("*/*.yaml")}
-            )
-            assert options["name"] in known, command
+            lists = {f"{file.parent.name}/{file.stem}" for file in ROOT.glob("*/*.yaml")}
+            assert options["name"] in (names() if verb == "table" else lists), command
 
 
 @pytest.mark.parametrize(
@@ -118,12 +112,10 @@ def test_what_the_printed_numbers_say(results, name, word, failing, count):
     assert printed.count(Word.NOT_CONSISTENT) == failing
 
 
-CHECKS = [one for claim in load() for one in claim.checks if isinstance(one, ComputedCheck)]
-
-
 def test_every_function_is_used_and_one_claim_fails_in_part():
-    assert {check.function for check in CHECKS} == set(computed.FUNCTIONS)
-    results = [(check.function, one) for check in CHECKS for one in compute(check)]
+    checks = [one for claim in CLAIMS for one in claim.checks if isinstance(one, ComputedCheck)]
+    assert {check.function for check in checks} == set(computed.FUNCTIONS)
+    results = [(check.function, one) for check in checks for one in compute(check)]
     assert all(one.what and one.text and one.origin == "computed" for _, one in results)
     fails = [function for function, one in results if one.word is not Word.HOLDS]
     assert fails == ["embedding_memory"]

@@ -16,10 +16,7 @@ from tests.runs.example import example_guarantee
 
 A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
 A_CHOICE["mechanisms"] = []
-
-
-def columns():
-    return {column.key: column for column in table().columns}
+COLUMNS = {column.key: column for column in table().columns}
 
 
 def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
@@ -46,7 +43,6 @@ def test_secret_trials_and_runs_of_another_guarantee_stand_in_no_table(tmp_path)
     write_record(selection / "private/trials/a", one, seed=1)
     write_record(selection / "chosen", one, seed=1, selection=A_CHOICE)
     (selection / "selection.json").write_text("{}")
-
     index = make_index([tmp_path / "runs"])
     assert [found.path.name for found in index.of(one.key)] == ["plain"]
     names = [Path(line.partition(":")[0]).name for line in index.damaged]
@@ -55,29 +51,22 @@ def test_secret_trials_and_runs_of_another_guarantee_stand_in_no_table(tmp_path)
         make_index([selection / "private/trials"])
 
 
-def test_scores_need_split_and_metric(tmp_path):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "x", one, metrics={"bleu": 0.25, "ROUGE_L": None})
-    (found,) = make_index([tmp_path]).of(one.key)
-    by_key = columns()
-    assert found.score(by_key["bleu"]) == pytest.approx(25)  # the second of two names
-    assert found.score(by_key["rouge_l"]) is None
-    assert found.score(by_key["dev_bleu"]) is None
+def test_scores_need_split_and_metric_and_only_a_share_has_an_error(tmp_path):
+    metrics = {"bleu": 0.25, "ROUGE_L": None, "accuracy": 0.5}
+    write_record(tmp_path / "x", run_of(plan(), "full"), metrics=metrics)
+    (found,) = make_index([tmp_path]).of(run_of(plan(), "full").key)
+    assert found.score(COLUMNS["bleu"]) == pytest.approx(25)  # the second of two names
+    assert found.score(COLUMNS["rouge_l"]) is None
+    assert found.score(COLUMNS["dev_bleu"]) is None
     assert found.has_scores("test")
     assert not found.has_scores("dev")
-
-
-def test_few_scored_records_leave_an_error_to_a_share_and_to_nothing_else(tmp_path):
-    write_record(tmp_path / "x", run_of(plan(), "full"), metrics={"accuracy": 0.5, "BLEU": 0.5})
-    (found,) = make_index([tmp_path]).of(run_of(plan(), "full").key)
-    bleu = columns()["bleu"]
-    accuracy = replace(bleu, metrics=("accuracy",))
+    accuracy = replace(COLUMNS["bleu"], metrics=("accuracy",))
     assert found.sampling_error(accuracy) == pytest.approx(100 * 0.5 / 634**0.5)
-    assert found.sampling_error(bleu) == 0
+    assert found.sampling_error(COLUMNS["bleu"]) == 0
 
 
 def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
-    column = replace(columns()["bleu"], metrics=("accuracy",))
+    column = replace(COLUMNS["bleu"], metrics=("accuracy",))
     section = {"metrics": {"accuracy": 0.75}, "examples": 4, "signature": "x", "references": "d"}
     wrong = ((True, True, False, False), 9 * (True,))
     cases = {"good": packed((True, True, True, False)), "none": None, "torn": "?"}
