@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import dpft
 from tests.hub_server import COMMIT, LARGE, Hub, Repository, serving
@@ -40,10 +41,15 @@ def parquet(rows):
 
 
 @pytest.fixture(scope="module")
-def model():
-    """The files of the bundled model, which is a small GPT-2."""
-    folder = Path(dpft.__file__).with_name("models") / "tiny"
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+def model(tmp_path_factory):
+    """The files of a small GPT-2 with the bundled tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = AutoTokenizer.from_pretrained(Path(dpft.__file__).with_name("models") / "tiny")
+    tokenizer.save_pretrained(folder)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 1, "vocab_size": len(tokenizer)}
+    config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, embd_pdrop=0.0, resid_pdrop=0.0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
     assert len(files["model.safetensors"]) > LARGE
     return files
 
