@@ -58,7 +58,6 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process."""
         return self._process.pid
 
     @property
@@ -68,7 +67,6 @@ class Forked:
 
     @property
     def said(self) -> list[str]:
-        """Standard output and standard error so far."""
         return [file.read_text() for file in self._files]
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -85,7 +83,6 @@ class Forked:
         self._process.join()
 
     def finish(self, seconds: float = 240) -> "subprocess.CompletedProcess[str]":
-        """Wait for the end; return its status and output."""
         self._process.join(seconds)
         assert self.status is not None, f"it runs for more than {seconds} s"
         return subprocess.CompletedProcess([], self.status, *self.said)

@@ -168,7 +168,7 @@ def test_ranks_that_are_killed_at_any_moment_end_like_unbroken_ones(tmp_path, co
     assert watched.look()[1] == 0
     ended(start(2, tmp_path, ADAPTIVE), 0, 0)
     assert watched.look() == (STEPS, 0)
-    assert differing(content(unbroken.path), content(folder)) == {}
+    assert differing(content(unbroken.path), content(folder)) == []
     assert leftovers(folder) == []
 
 
